@@ -1,0 +1,88 @@
+"""`Collectives`: how the ranks of a run talk to each other; the answer to the `reduce` hook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+ReduceOp = Literal["mean", "sum", "min", "max", "product"]
+
+
+class Collectives(ABC):
+    """Owns the process group from its birth to `close`.
+
+    Every method but the properties is collective: all ranks must call it, in the same order.
+
+    Attributes:
+        rank: this process among all, from 0.
+        local_rank: this process among those of its node, from 0.
+        node_rank: this node among all, from 0.
+        world_size: number of processes.
+        device: the device its tensors are expected on.
+    """
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def process_group(self) -> Any:
+        """The `torch.distributed` group, for torch's own modules; None where there is none."""
+        return None
+
+    @abstractmethod
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        """Reduce over all ranks into a new tensor.
+
+        Args:
+            tensor: any shape, equal on all ranks; any dtype that the backend reduces. "mean" of
+                integers is rounded towards zero.
+            op: the reduction.
+
+        Returns:
+            Same shape, dtype and device, equal on every rank.
+        """
+
+    @abstractmethod
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        """Stack every rank's tensor along a new first dim.
+
+        Args:
+            tensor: shape S, equal on all ranks.
+            sync_grads: let gradients flow back to the rank that a part came from, summed over ranks.
+
+        Returns:
+            Shape (world_size, *S), equal on every rank.
+        """
+
+    @abstractmethod
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """Return rank `src`'s value on every rank.
+
+        A tensor must have the same shape and dtype everywhere and is returned as a new tensor; anything
+        else is pickled, and only the value of rank `src` matters.
+        """
+
+    @abstractmethod
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's picklable value, in the order of ranks, on every rank."""
+
+    @abstractmethod
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until every rank has come here.
+
+        Raises:
+            CollectiveError: a rank didn't come within the time limit; names the barrier and the rank.
+        """
+
+    def close(self, failed: bool = False) -> None:
+        """Leave the group. With `failed`, doesn't wait for ranks that may be gone.
+
+        Models and optimizers must be released before: gloo's threads abort at the interpreter's
+        exit while a reducer still holds them.
+        """

@@ -1,0 +1,37 @@
+"""Collectives of a run with a single process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratagem.collectives.base import Collectives, ReduceOp
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LocalCollectives(Collectives):
+    """World size 1: every collective is the identity, with the shapes that it has elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank = self.local_rank = self.node_rank = 0
+        self.world_size = 1
+        self.device = device
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        return tensor.clone()
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        gathered = tensor.unsqueeze(0).clone()
+        return gathered if sync_grads else gathered.detach()
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        if src != 0:
+            raise ValueError(f"broadcast from rank {src}, but the only rank is 0")
+        return value.clone() if hasattr(value, "clone") else value
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [value]
+
+    def barrier(self, name: str | None = None) -> None:
+        return None

@@ -1,0 +1,113 @@
+"""What a distribution says of each part it offers, without importing torch or a vendor library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+API_VERSION = 1
+"""Version of the plugin API: the hooks, their requests and the protocols of their answers."""
+
+Kind = Literal[
+    "strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"
+]
+KINDS: tuple[Kind, ...] = (
+    "strategy",
+    "accelerator",
+    "precision",
+    "checkpoint",
+    "environment",
+    "launcher",
+    "extension",
+)
+
+FEATURES: Mapping[str, str] = {
+    "several_optimizers": "more than one optimizer",
+    "manual_backward": "manual optimization: the module calls backward and step itself",
+    "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
+    "norm_clipping": "clipping gradients by norm",
+    "value_clipping": "clipping gradients by value",
+    "sharded_checkpoint": "each rank writes its own part of a checkpoint",
+    "resharding": "loading a checkpoint written at another world size",
+    "notebook": "starting from an interactive session",
+    "fork": "workers forked from the launching process",
+    "uneven_inputs": "ranks with different numbers of training batches",
+    "collective_forward": "every forward is a collective, so that ranks must run equally many",
+    "several_nodes": "more than one node",
+}
+"""The vocabulary of `Capabilities.features`; anything else is refused when it is declared."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a component can do; checked before anything is launched."""
+
+    accelerators: tuple[str, ...] = ("*",)
+    """Names of the accelerators it works with; "*" is any."""
+    precisions: tuple[str, ...] = ("*",)
+    """Names of the precisions it works with; "*" is any."""
+    processes: Literal["per-device", "per-node", "one"] = "one"
+    """For a strategy: how many processes it wants."""
+    start_methods: tuple[str, ...] = ("forkserver", "spawn", "popen", "fork")
+    """For a strategy: ways to start processes that it stands."""
+    features: frozenset[str] = frozenset()
+    """Names from `FEATURES` that it has."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.features) - set(FEATURES))
+        if unknown:
+            raise ValueError(f"unknown features {unknown}; allowed are {sorted(FEATURES)}")
+
+
+@dataclass(frozen=True)
+class Component:
+    """One strategy, accelerator or other part that a distribution offers.
+
+    A record is cheap: `target` is only imported once the component has been selected.
+    """
+
+    kind: Kind
+    name: str
+    target: str
+    """Where its class is, as "package.module:Class"."""
+    summary: str
+    """One line for `stratagem strategies` and its siblings."""
+    aliases: tuple[str, ...] = ()
+    """Other names for it."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Names that stand for it with keyword values, as ddp_spawn is ddp with start_method="spawn"."""
+    capabilities: Capabilities = Capabilities()
+    api_version: int = API_VERSION
+    """The `API_VERSION` it was written for; a newer one than the core's is refused."""
+    requires: tuple[str, ...] = ()
+    """Importable modules it can't run without, as ("deepspeed",)."""
+    install_hint: str = ""
+    """What to type when something in `requires` is missing."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"component {self.name!r} has kind {self.kind!r}; allowed are {list(KINDS)}")
+
+    def names(self) -> tuple[str, ...]:
+        """All names it answers to: its own, its aliases, its presets."""
+        return (self.name, *self.aliases, *self.presets)
+
+    def load(self) -> Any:
+        """Import and return what `target` names.
+
+        Raises:
+            ImportError, AttributeError: as the import of the target raises them.
+        """
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a component can run on this machine, and why."""
+
+    ok: bool
+    reason: str
+    """As "2 devices" or "no driver"."""

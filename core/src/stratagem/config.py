@@ -1,0 +1,45 @@
+"""`RunConfig`: everything that decides which parts a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+Devices = Union[int, str, "list[int]", "tuple[int, ...]"]
+"""3, "3", -1, "auto", [0, 2], "0,2" or "0,": docs/guides/devices.md has the grammar."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Selection of a run: frozen, and picklable as long as the objects in it are.
+
+    Workers rebuild the run from it, so nothing live is ever in here.
+    """
+
+    strategy: Any = "auto"
+    """A strategy's name, alias or preset, "distribution:name", or a strategy object."""
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for the strategy's constructor, when it is chosen by name."""
+    accelerator: str = "auto"
+    devices: Devices = "auto"
+    num_nodes: int = 1
+    node_rank: int | None = None
+    """This node's rank when `stratagem` itself starts one launcher per node; None lets the
+    rendezvous number the nodes."""
+    rdzv_endpoint: str | None = None
+    """"host:port" where the nodes meet; needed for more than one node."""
+    rdzv_backend: str = "c10d"
+    precision: str = "32-true"
+    environment: str = "auto"
+    checkpoint: str = "directory"
+    max_restarts: int = 0
+    """How often a failed group of workers is started again."""
+    seed: int | None = None
+    run_dir: str | None = None
+    extensions: tuple[Any, ...] = ()
+    """Objects with hook implementations, or names of installed extensions."""
+    only_plugins: tuple[str, ...] = ()
+    """Distributions to consider beside the core; empty means all."""
+    without_plugins: tuple[str, ...] = ()
+    """Distributions to leave out."""

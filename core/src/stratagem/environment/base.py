@@ -1,0 +1,77 @@
+"""`Environment`: who this process is among all processes of the run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class Environment(ABC):
+    """Reads this process's place from the variables that its launcher set.
+
+    An environment is a snapshot: it reads the mapping once, in its constructor, and never again.
+
+    Args:
+        environ: the process's environment variables.
+
+    Raises:
+        stratagem.errors.UsageError: a variable is missing or isn't a number; the message names it.
+    """
+
+    name: ClassVar[str]
+    creates_processes: ClassVar[bool] = True
+    """Whether this launcher has already made one process per rank, so that Stratagem makes none."""
+
+    @classmethod
+    @abstractmethod
+    def detect(cls, environ: Mapping[str, str]) -> str | None:
+        """Say why this is the environment, as "RANK and TORCHELASTIC_RUN_ID are set"; None if it isn't."""
+
+    @abstractmethod
+    def __init__(self, environ: Mapping[str, str]) -> None: ...
+
+    @property
+    @abstractmethod
+    def global_rank(self) -> int:
+        """This process among all, from 0."""
+
+    @property
+    @abstractmethod
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+
+    @property
+    @abstractmethod
+    def node_rank(self) -> int:
+        """This node among all, from 0."""
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """Number of processes."""
+
+    @property
+    @abstractmethod
+    def local_world_size(self) -> int:
+        """Number of processes on this node."""
+
+    @property
+    @abstractmethod
+    def main_address(self) -> str:
+        """Host on which rank 0 runs."""
+
+    @property
+    @abstractmethod
+    def main_port(self) -> int:
+        """TCP port of the store that the ranks meet at."""
+
+    @property
+    def store_is_served(self) -> bool:
+        """Whether something else (an elastic agent) already serves the store at `main_port`."""
+        return False
+
+    @property
+    def attempt(self) -> int:
+        """How often this group of workers was started before; prefixes every key in the store."""
+        return 0

@@ -1,0 +1,122 @@
+"""Every error that Stratagem raises on purpose.
+
+A `UsageError` is for the person: one sentence that says what was got, what is allowed and what to
+do. The command line prints that sentence and exits with 2; nothing on disk has changed by then.
+"""
+
+from __future__ import annotations
+
+
+class StratagemError(Exception):
+    """Base of all errors raised by Stratagem; `exit_code` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class UsageError(StratagemError):
+    """The request can't be met as asked: the message says what to change."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """No installed component of this kind has this name."""
+
+
+class ConflictError(UsageError):
+    """Two distributions offer the same name; `distribution:name` settles it."""
+
+
+class BrokenPluginError(UsageError):
+    """A plugin was selected that can't be loaded; the original error is the cause."""
+
+
+class ApiVersionError(BrokenPluginError):
+    """A plugin was written for a newer plugin API than this core has."""
+
+
+class DeviceError(UsageError):
+    """The devices asked for can't be had."""
+
+
+class PrecisionError(UsageError):
+    """The precision asked for can't be had on this device or with this strategy."""
+
+
+class CombinationError(UsageError):
+    """Chosen parts that don't work together; the message names the nearest ones that do."""
+
+
+class ConfigError(UsageError):
+    """A setting that doesn't exist or has a value of the wrong type."""
+
+
+class TargetError(UsageError):
+    """The TARGET of a command doesn't name a usable module class."""
+
+
+class CheckpointError(UsageError):
+    """A path that is no checkpoint, or a checkpoint that can't be read."""
+
+
+class DataError(UsageError):
+    """Loaders or batches that the run can't use."""
+
+
+class LoggingError(StratagemError):
+    """Ranks logged different values, or a value that is no number."""
+
+
+class SealError(StratagemError):
+    """The hooks of a run don't fit together; raised when the run is sealed."""
+
+
+class DoubleAnswerError(SealError):
+    """Two plugins answer one hook."""
+
+
+class UnknownHookError(SealError):
+    """A plugin implements a hook that doesn't exist."""
+
+
+class LostMarkerError(SealError):
+    """A subclass overrides a hook implementation without marking it `@hookimpl`."""
+
+
+class NoneAnswerError(SealError):
+    """A hook was answered with None."""
+
+
+class DigestMismatchError(StratagemError):
+    """The ranks of one run don't run the same components in the same versions."""
+
+
+class CollectiveError(StratagemError):
+    """A collective failed or timed out; the message names the rank that is missing, where known."""
+
+
+class WorkerError(StratagemError):
+    """A worker process failed.
+
+    Attributes:
+        rank: global rank of the first worker that failed.
+        host: name of the host that it ran on.
+        traceback: its traceback as text; empty when a signal ended it.
+        exit_code: what the launching command should exit with.
+    """
+
+    def __init__(
+        self, message: str, *, rank: int = 0, host: str = "", traceback: str = "", exit_code: int = 1
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+        self.traceback = traceback
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_worker_error, (str(self), self.rank, self.host, self.traceback, self.exit_code)
+
+
+def _rebuild_worker_error(message: str, rank: int, host: str, traceback: str, exit_code: int) -> WorkerError:
+    return WorkerError(message, rank=rank, host=host, traceback=traceback, exit_code=exit_code)

@@ -1,0 +1,61 @@
+"""`Launcher`: starts the processes of a run; the answer to the `launch` hook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every worker does: call `function(*args)`.
+
+    Unless workers are forked from the launching process, it is pickled once.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How many processes, and how to start them."""
+
+    processes_per_node: int
+    num_nodes: int = 1
+    node_rank: int | None = None
+    rdzv_endpoint: str | None = None
+    rdzv_backend: str = "c10d"
+    start_method: str = "forkserver"
+    """forkserver, spawn, popen or fork."""
+    max_restarts: int = 0
+    preload: tuple[str, ...] = ("torch",)
+    """Modules that the fork server imports once per node."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """Variables set in every worker beside the launcher's own."""
+    log_dir: str | None = None
+    """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
+
+    @property
+    def world_size(self) -> int:
+        return self.processes_per_node * self.num_nodes
+
+
+class Launcher(ABC):
+    """Runs a task in every rank and supervises."""
+
+    in_process: bool = False
+    """Whether the task runs in the calling process, so that what it changes is seen by the caller."""
+
+    @abstractmethod
+    def launch(self, task: Task) -> Any:
+        """Run `task` in every rank and return what global rank 0 returned.
+
+        Called once per node; the value is only returned on the node of rank 0, None elsewhere.
+
+        Raises:
+            UsageError: a worker refused the request with this very error.
+            WorkerError: a worker raised something else or was ended by a signal. By then no worker is left.
+            KeyboardInterrupt: Ctrl-C, after all workers have ended.
+        """

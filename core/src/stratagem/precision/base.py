@@ -1,0 +1,72 @@
+"""`Precision`: dtypes, autocast and loss scaling; the answer to the `precision` hook."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Precision:
+    """Full precision in the dtype that the module has: the base of all others.
+
+    Every method is called on each rank; none is collective.
+
+    Attributes:
+        name: as "bf16-mixed".
+        param_dtype: dtype of parameters and of floating-point inputs; None leaves them alone.
+        compute_dtype: dtype of autocast regions; None without autocast.
+        reduce_dtype: dtype in which gradients are reduced; None means as they are.
+    """
+
+    name: str = "32-true"
+    param_dtype: torch.dtype | None = None
+    compute_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+
+    def init_context(self) -> AbstractContextManager[Any]:
+        """Around the construction of a module: sets the default dtype where that isn't float32."""
+        return nullcontext()
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """Convert floating-point parameters and buffers in place to `param_dtype`; returns `module`."""
+        return module if self.param_dtype is None else module.to(self.param_dtype)
+
+    def convert_input(self, batch: Any) -> Any:
+        """Return `batch` with floating-point tensors in `param_dtype`; other values as they are."""
+        return batch
+
+    @property
+    def converts_input(self) -> bool:
+        """False lets the loop leave out `convert_input` altogether."""
+        return self.param_dtype is not None
+
+    def autocast(self) -> AbstractContextManager[Any] | None:
+        """A fresh context for one forward and its loss; None where there is nothing to enter."""
+        return None
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Scale a scalar loss before backward."""
+        return loss
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring the gradients of `optimizer` back to their true size, once per step, before clipping."""
+
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> bool:
+        """Step `optimizer`; False when the step was skipped because gradients overflowed."""
+        if closure is None:
+            optimizer.step()
+        else:
+            optimizer.step(closure)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state, such as the loss scale."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` returned."""

@@ -1,0 +1,95 @@
+"""What each hook is asked: one frozen record per hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from stratagem.accelerator import Accelerator
+    from stratagem.collectives.base import Collectives
+    from stratagem.environment.base import Environment
+    from stratagem.launch.base import LaunchPlan
+    from stratagem.precision.base import Precision
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """For the hook `launch`."""
+
+    plan: LaunchPlan
+    environment: Environment
+    """The environment of the launching process."""
+
+
+@dataclass(frozen=True)
+class ReduceRequest:
+    """For the hook `reduce`."""
+
+    environment: Environment
+    device: torch.device
+    accelerator: Accelerator
+
+
+@dataclass(frozen=True)
+class PrecisionRequest:
+    """For the hook `precision`."""
+
+    name: str
+    """As "bf16-mixed"."""
+    create: Callable[[str, torch.device], Precision]
+    """The selected precision component: `create(name, device)`."""
+    device: torch.device
+    accelerator: Accelerator
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How gradients are limited before each optimizer step."""
+
+    max_norm: float | None = None
+    """Total norm over all parameters of an optimizer."""
+    max_value: float | None = None
+    """Largest absolute value of an element."""
+    norm_type: float = 2.0
+
+
+@dataclass(frozen=True)
+class SetupRequest:
+    """For the hook `setup`.
+
+    A strategy may replace parameters before it calls `make_optimizers`; it calls that exactly once
+    when `training`, and never otherwise.
+    """
+
+    module: nn.Module
+    """What is called per step; contains `plain`, or is it. On the CPU, or on "meta"."""
+    plain: nn.Module
+    """The user's module: its parameter names are the keys of every checkpoint."""
+    make_optimizers: Callable[[], Sequence[Optimizer]]
+    device: torch.device
+    collectives: Collectives
+    precision: Precision
+    training: bool = True
+    """False for validate, test and predict: there are no optimizers and no backward."""
+    manual: bool = False
+    """The module calls backward and step itself, as often as it likes."""
+    accumulate: int = 1
+    """Micro-batches per optimizer step."""
+    clipping: Clipping = Clipping()
+    micro_batch_size: int | None = None
+    """Samples per micro-batch and rank, where the loader tells."""
+
+
+@dataclass(frozen=True)
+class CheckpointRequest:
+    """For the hook `checkpoint`."""
+
+    create: Callable[[Collectives], Any]
+    """The selected checkpoint component: `create(collectives)`."""
+    collectives: Collectives
