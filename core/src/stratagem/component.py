@@ -79,6 +79,8 @@ class Component:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Names that stand for it with keyword values, as ddp_spawn is ddp with start_method="spawn"."""
     capabilities: Capabilities = Capabilities()
+    priority: int = 0
+    """Among those that can run here, "auto" takes the highest."""
     api_version: int = API_VERSION
     """The `API_VERSION` it was written for; a newer one than the core's is refused."""
     requires: tuple[str, ...] = ()

@@ -47,6 +47,8 @@ class Launcher(ABC):
 
     in_process: bool = False
     """Whether the task runs in the calling process, so that what it changes is seen by the caller."""
+    worker_environment: str | None = None
+    """Name of the environment that the workers find themselves in; None means the caller's own."""
 
     @abstractmethod
     def launch(self, task: Task) -> Any:

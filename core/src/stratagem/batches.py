@@ -1,0 +1,55 @@
+"""Batches on their way to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Callable
+
+import torch
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """Return `batch` with `function` applied to every tensor in it.
+
+    Goes into lists, tuples, named tuples, mappings and dataclasses; other values stay as they are.
+    """
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, (list, tuple)):
+        items = [map_tensors(function, item) for item in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+    if isinstance(batch, dict):
+        mapped = {key: map_tensors(function, value) for key, value in batch.items()}
+        return mapped if type(batch) is dict else type(batch)(mapped)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        changes = {f.name: map_tensors(function, getattr(batch, f.name)) for f in fields(batch) if f.init}
+        return replace(batch, **changes)
+    return batch
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Return `batch` with its tensors, and whatever else has a method `to`, on `device`.
+
+    Copies from pinned memory don't wait for the device.
+    """
+    if hasattr(batch, "to") and not isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def moved(loader: Iterable[Any], device: torch.device) -> Iterable[Any]:
+    """Return `loader` with batches on `device`; the loader itself where its batches are there already."""
+    return loader if device.type == "cpu" else _Moved(loader, device)
+
+
+class _Moved:
+    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
+        self._loader, self._device = loader, device
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            yield to_device(batch, self._device)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]

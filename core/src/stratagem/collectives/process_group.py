@@ -1,0 +1,171 @@
+"""Collectives over a `torch.distributed` process group."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.errors import CollectiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratagem.environment.base import Environment
+
+_OPS = {
+    "mean": dist.ReduceOp.SUM,
+    "sum": dist.ReduceOp.SUM,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
+
+
+class ProcessGroupCollectives(Collectives):
+    """The default process group of `torch.distributed`, opened here and closed by `close`.
+
+    Args:
+        environment: this process's place, and where the ranks meet.
+        device: where tensors are expected.
+        backend: as "gloo" or "nccl"; CPU tensors go through gloo beside any other backend.
+        timeout: after which a collective that a rank doesn't join fails.
+
+    Raises:
+        CollectiveError: not all ranks came within `timeout`; names those that are missing.
+    """
+
+    def __init__(
+        self, environment: Environment, device: torch.device, backend: str, timeout: timedelta
+    ) -> None:
+        self.rank = environment.global_rank
+        self.local_rank = environment.local_rank
+        self.node_rank = environment.node_rank
+        self.world_size = environment.world_size
+        self.device = device
+        self.timeout = timeout
+        store = _meet(environment, timeout)
+        per_device = f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend
+        dist.init_process_group(
+            per_device, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
+        )
+
+    @property
+    def process_group(self) -> Any:
+        return dist.group.WORLD
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        reduced = tensor.detach().clone()
+        with self._named(f"all_reduce {op}"):
+            dist.all_reduce(reduced, _OPS[op])
+        if op != "mean":
+            return reduced
+        if reduced.is_floating_point() or reduced.is_complex():
+            return reduced.div_(self.world_size)
+        return reduced.div_(self.world_size, rounding_mode="trunc")
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        with self._named("all_gather"):
+            if sync_grads:
+                gathered: torch.Tensor = _AllGather.apply(tensor, self.rank, self.world_size)  # type: ignore[no-untyped-call]
+                return gathered
+            return _all_gather(tensor.detach(), self.world_size)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        with self._named(f"broadcast from rank {src}"):
+            if isinstance(value, torch.Tensor):
+                received = value.detach().clone()
+                dist.broadcast(received, src)
+                return received
+            box = [value]
+            dist.broadcast_object_list(box, src, device=torch.device("cpu"))
+            return box[0]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        gathered: list[Any] = [None] * self.world_size
+        with self._named("gather_objects"):
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def barrier(self, name: str | None = None) -> None:
+        with self._named(f"barrier {name!r}" if name else "barrier"):
+            if self.device.type == "cpu" and dist.get_backend() == "gloo":
+                # Unlike barrier(), this one says which rank is missing.
+                dist.monitored_barrier(timeout=self.timeout, wait_all_ranks=True)
+            else:
+                dist.barrier()
+
+    def close(self, failed: bool = False) -> None:
+        if not dist.is_initialized():
+            return
+        # A reducer that dies after its process group aborts the interpreter at exit (gloo).
+        gc.collect()
+        if not failed:
+            self.barrier("close")
+        dist.destroy_process_group()
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch raises DistBackendError and plain RuntimeErrors alike
+            raise CollectiveError(f"rank {self.rank} of {self.world_size} failed in {what}: {error}") from error
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+        ctx.rank = rank
+        return _all_gather(tensor, world_size)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # Each rank's loss may depend on every part: a part's gradient is the sum over ranks.
+        grad = grads[0].contiguous()
+        dist.all_reduce(grad)
+        return grad[ctx.rank], None, None
+
+
+def _all_gather(tensor: torch.Tensor, world_size: int) -> torch.Tensor:
+    parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(world_size)]
+    dist.all_gather(parts, tensor.contiguous())
+    return torch.stack(parts)
+
+
+def _meet(environment: Environment, timeout: timedelta) -> dist.Store:
+    """Open the store and wait until every rank has announced itself in it."""
+    rank, world_size = environment.global_rank, environment.world_size
+    if world_size == 1:
+        return dist.HashStore()
+    address, port = environment.main_address, environment.main_port
+    try:
+        served = dist.TCPStore(
+            address,
+            port,
+            is_master=rank == 0 and not environment.store_is_served,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+    except (RuntimeError, ConnectionError) as error:
+        raise CollectiveError(
+            f"rank {rank} of {world_size} can't reach the store of rank 0 at {address}:{port}: {error}"
+        ) from error
+    # A restarted group must not read the addresses of the one before it.
+    store = dist.PrefixStore(f"attempt{environment.attempt}", served)
+    store.set(f"here/{rank}", socket.gethostname())
+    expected = [f"here/{other}" for other in range(world_size)]
+    try:
+        store.wait(expected, timeout)
+    except RuntimeError as error:
+        missing = [other for other, key in enumerate(expected) if not store.check([key])]
+        raise CollectiveError(
+            f"rank {rank} of {world_size} waited {timeout.total_seconds():.0f} s, and rank "
+            f"{', '.join(map(str, missing))} never came"
+        ) from error
+    return store

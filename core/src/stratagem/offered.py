@@ -1,0 +1,21 @@
+"""Names that the project itself offers, and the distributions to install for them: for hints only."""
+
+OFFERED: dict[str, dict[str, str]] = {
+    "strategy": {
+        "single": "stratagem-single",
+        "ddp": "stratagem-ddp",
+        "ddp_spawn": "stratagem-ddp",
+        "ddp_fork": "stratagem-ddp",
+        "ddp_notebook": "stratagem-ddp",
+        "ddp_find_unused_parameters_false": "stratagem-ddp",
+        "ddp_find_unused_parameters_true": "stratagem-ddp",
+    },
+    "accelerator": {
+        "cpu": "stratagem-cpu",
+        "cuda": "stratagem-cuda",
+        "gpu": "stratagem-cuda",
+        "mps": "stratagem-mps",
+        "torch": "stratagem-torch",
+    },
+}
+"""Kind → name → distribution; a test holds it against the packages under plugins/."""

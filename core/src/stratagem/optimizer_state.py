@@ -1,0 +1,123 @@
+"""Optimizer state under the names of parameters, so that any strategy reads what another wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+
+
+def parameter_names(plain: nn.Module) -> dict[int, str]:
+    """Map id(parameter) → name; a tied parameter has the first of its names."""
+    return {id(parameter): name for name, parameter in plain.named_parameters()}
+
+
+def optimizer_tensors(plain: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, torch.Tensor]:
+    """Return all tensors in the states of `optimizers`, by "optimizer/<index>/<name>/<state>"."""
+    names = parameter_names(plain)
+    return {
+        f"optimizer/{index}/{names[id(parameter)]}/{key}": value
+        for index, optimizer in enumerate(optimizers)
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def describe_optimizer(plain: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Return what isn't a tensor of its own: groups with parameter names, and other state values."""
+    names = parameter_names(plain)
+    groups = []
+    for group in optimizer.param_groups:
+        unknown = sum(id(parameter) not in names for parameter in group["params"])
+        if unknown:
+            raise CheckpointError(
+                f"{unknown} parameters of {type(optimizer).__name__} aren't parameters of the module, so a "
+                "checkpoint has no name for them: make them attributes of the module"
+            )
+        groups.append({**group, "params": [names[id(parameter)] for parameter in group["params"]]})
+    values = {
+        names[id(parameter)]: others
+        for parameter, state in optimizer.state.items()
+        if (others := {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
+    }
+    return {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def load_optimizer(
+    plain: nn.Module,
+    optimizer: Optimizer,
+    index: int,
+    reader: CheckpointReader,
+    saved: Sequence[dict[str, Any]],
+) -> None:
+    """Bring `optimizer` to the state that optimizer `index` had when `saved` was written.
+
+    States of a parameter's shape are read into the parameter's own layout: a sharded parameter's
+    moments are sharded alike.
+
+    Raises:
+        CheckpointError: the checkpoint's optimizer has other groups or parameters.
+    """
+    if index >= len(saved):
+        raise CheckpointError(
+            f"the checkpoint has {len(saved)} optimizers and this run needs at least {index + 1}: load its "
+            "weights alone, or configure the same optimizers"
+        )
+    description, names = saved[index], parameter_names(plain)
+    groups = optimizer.param_groups
+    ours = [[names[id(parameter)] for parameter in group["params"]] for group in groups]
+    theirs = [group["params"] for group in description["groups"]]
+    if [sorted(group) for group in ours] != [sorted(group) for group in theirs]:
+        raise CheckpointError(
+            f"optimizer {index} of the checkpoint has parameter groups of "
+            f"{[len(group) for group in theirs]} parameters, this run's of {[len(group) for group in ours]}, or "
+            "with other names: configure the same groups"
+        )
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    tensors = _read_states(reader, index, {names[id(p)]: p for p in parameters})
+    states = {
+        position: {**description["values"].get(names[id(p)], {}), **tensors.get(names[id(p)], {})}
+        for position, p in enumerate(parameters)
+    }
+    positions = iter(range(len(parameters)))
+    optimizer.load_state_dict(
+        {
+            "state": {position: state for position, state in states.items() if state},
+            "param_groups": [
+                {**group, "params": [next(positions) for _ in own]}
+                for group, own in zip(description["groups"], ours)
+            ],
+        }
+    )
+
+
+def _read_states(
+    reader: CheckpointReader, index: int, parameters: dict[str, torch.Tensor]
+) -> dict[str, dict[str, torch.Tensor]]:
+    prefix = f"optimizer/{index}/"
+    targets: dict[str, torch.Tensor] = {}
+    states: dict[str, dict[str, torch.Tensor]] = {}
+    for key, info in reader.tensors.items():
+        if not key.startswith(prefix):
+            continue
+        name, _, state = key[len(prefix) :].rpartition("/")
+        if name not in parameters:
+            raise CheckpointError(f"the checkpoint has optimizer state for {name!r}, which isn't trained here")
+        parameter = parameters[name].detach()
+        if info.shape == tuple(parameter.shape):
+            target = torch.zeros_like(parameter, dtype=info.dtype)
+        else:
+            target = torch.zeros(info.shape, dtype=info.dtype)
+        targets[key] = target
+        states.setdefault(name, {})[state] = target
+    reader.read(targets)
+    return states

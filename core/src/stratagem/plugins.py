@@ -1,0 +1,264 @@
+"""The catalogue: every component that the installed distributions offer.
+
+Built from entry points alone, without importing torch or a vendor library. A plugin that can't be
+loaded is kept beside the others with its error, and never breaks them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import importlib_metadata
+import pluggy
+
+from stratagem.component import API_VERSION, Component, Kind
+from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.hookspecs import PROJECT, DiscoveryHooks
+from stratagem.offered import OFFERED
+
+GROUP = "stratagem"
+CORE = "stratagem-core"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a component comes from."""
+
+    distribution: str
+    version: str
+    entry_point: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A component and its origin."""
+
+    component: Component
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """An entry point that couldn't be loaded, with the reason."""
+
+    origin: Origin
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a name stands for: a component, and keyword values when the name is a preset."""
+
+    offer: Offer
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def component(self) -> Component:
+        return self.offer.component
+
+    def load(self) -> Any:
+        """Import the component's target.
+
+        Raises:
+            BrokenPluginError: it can't be imported; the original error is the cause.
+        """
+        component, origin = self.component, self.offer.origin
+        try:
+            return component.load()
+        except Exception as error:
+            hint = f"; {component.install_hint}" if component.install_hint else ""
+            raise BrokenPluginError(
+                f"{component.kind} {component.name!r} of {origin} can't be loaded: "
+                f"{type(error).__name__}: {error}{hint}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All offers, and all plugins that are broken."""
+
+    offers: tuple[Offer, ...]
+    broken: tuple[BrokenPlugin, ...] = ()
+    left_out: tuple[Origin, ...] = ()
+    """Plugins that the allow-list or the deny-list keeps out."""
+
+    def of_kind(self, kind: Kind) -> list[Offer]:
+        """Offers of one kind, highest priority first, then by name."""
+        found = [offer for offer in self.offers if offer.component.kind == kind]
+        return sorted(found, key=lambda offer: (-offer.component.priority, offer.component.name))
+
+    def find(self, kind: Kind, name: str) -> Selection:
+        """Look a name up: a component's name, alias or preset, or "distribution:name".
+
+        Raises:
+            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
+        """
+        distribution, _, bare = name.rpartition(":")
+        matching = [
+            offer
+            for offer in self.of_kind(kind)
+            if bare in offer.component.names()
+            and distribution in ("", offer.origin.distribution)
+        ]
+        if not matching:
+            self._refuse_unknown(kind, name, bare, distribution)
+        if len(matching) > 1:
+            choices = " or ".join(f"{offer.origin.distribution}:{bare}" for offer in matching)
+            owners = " and ".join(str(offer.origin) for offer in matching)
+            raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
+        offer = matching[0]
+        _refuse_newer_api(offer)
+        return Selection(offer, offer.component.presets.get(bare, {}))
+
+    def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
+        for broken in self.broken:
+            own_names = (broken.origin.entry_point, OFFERED.get(kind, {}).get(bare))
+            if bare in own_names or broken.origin.distribution in (*own_names, distribution):
+                raise BrokenPluginError(
+                    f"{kind} {name!r} comes with {broken.origin}, which can't be loaded: "
+                    f"{type(broken.error).__name__}: {broken.error}; mend or uninstall it"
+                ) from broken.error
+        known = self.names(kind)
+        near = difflib.get_close_matches(bare, [*known, *OFFERED.get(kind, {})], n=3)
+        message = f"no {kind} is called {name!r}"
+        message += f"; nearest: {', '.join(near)}" if near else f"; installed: {', '.join(known) or 'none'}"
+        left_out = [origin for origin in self.left_out if bare in (origin.entry_point, origin.distribution)]
+        needed = sorted({OFFERED[kind][n] for n in (bare, *near) if n in OFFERED.get(kind, {}) and n not in known})
+        if left_out:
+            message += f"; {left_out[0]} is installed but left out by STRATAGEM_PLUGINS or --disable-plugin"
+        elif needed:
+            message += f"; to get it: pip install {' '.join(needed)}"
+        else:
+            message += f"; `stratagem {_plural(kind)}` lists them" if kind in _LISTED else ""
+        raise UnknownNameError(message)
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names that `find` knows for a kind."""
+        return sorted({name for offer in self.of_kind(kind) for name in offer.component.names()})
+
+    @cached_property
+    def distributions(self) -> dict[str, str]:
+        """Distribution → version of everything in the catalogue."""
+        return {offer.origin.distribution: offer.origin.version for offer in self.offers}
+
+
+_LISTED = ("strategy", "accelerator")
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"
+
+
+def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Catalogue:
+    """Read the entry points of all installed distributions.
+
+    Args:
+        only: names of distributions or entry points to consider beside the core; empty means all.
+        without: names of distributions or entry points to leave out.
+
+    The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
+    the two.
+    """
+    allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    offers: list[Offer] = []
+    broken: list[BrokenPlugin] = []
+    left_out: list[Origin] = []
+    for plugin in _installed():
+        names = set(_normalised([plugin.origin.distribution, plugin.origin.entry_point]))
+        if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
+            left_out.append(plugin.origin)
+        elif plugin.error is not None:
+            broken.append(BrokenPlugin(plugin.origin, plugin.error))
+        else:
+            offers += [Offer(component, plugin.origin) for component in plugin.components]
+    return Catalogue(tuple(offers), tuple(broken), tuple(left_out))
+
+
+def add_commands(cli: Any) -> list[BrokenPlugin]:
+    """Let every plugin add its commands to the click group `cli`; returns those that failed."""
+    failed: list[BrokenPlugin] = []
+    for plugin in _installed():
+        if plugin.module is None:
+            continue
+        try:
+            _manager(plugin.module).hook.stratagem_commands(cli=cli)
+        except Exception as error:
+            failed.append(BrokenPlugin(plugin.origin, error))
+    return failed
+
+
+@dataclass(frozen=True)
+class _Installed:
+    origin: Origin
+    module: Any
+    components: tuple[Component, ...]
+    error: BaseException | None
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[_Installed, ...]:
+    return tuple(_load(entry_point) for entry_point in importlib_metadata.entry_points(group=GROUP))
+
+
+def forget_installed() -> None:
+    """Read the entry points afresh at the next look: after an install in a running process."""
+    _installed.cache_clear()
+
+
+def _load(entry_point: importlib_metadata.EntryPoint) -> _Installed:
+    distribution = entry_point.dist
+    name = _normalise(distribution.name) if distribution is not None else entry_point.module
+    version = distribution.version if distribution is not None else "0"
+    origin = Origin(name, version, entry_point.name)
+    module = None
+    try:
+        module = entry_point.load()
+        answers = _manager(module).hook.stratagem_components()
+        components = tuple(component for answer in answers for component in answer)
+        wrong = [component for component in components if not isinstance(component, Component)]
+        if wrong:
+            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
+    except (Exception, SystemExit) as error:
+        # A vendor library may raise anything at import, and even call sys.exit.
+        return _Installed(origin, None, (), error)
+    return _Installed(origin, module, components, None)
+
+
+def _manager(module: Any) -> pluggy.PluginManager:
+    # One manager per plugin: a call then can't be broken by another plugin.
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(DiscoveryHooks)
+    manager.register(module)
+    manager.check_pending()
+    return manager
+
+
+def _refuse_newer_api(offer: Offer) -> None:
+    if offer.component.api_version > API_VERSION:
+        raise ApiVersionError(
+            f"{offer.component.kind} {offer.component.name!r} of {offer.origin} was written for plugin API "
+            f"{offer.component.api_version}, and this core has {API_VERSION}: upgrade {CORE}, or install "
+            f"an older {offer.origin.distribution}"
+        )
+
+
+def _listed_in(variable: str) -> list[str]:
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _normalised(names: Iterable[str]) -> list[str]:
+    return [_normalise(name) for name in names]
