@@ -1,0 +1,33 @@
+"""One process that nothing launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from stratagem.environment.place import LOOPBACK, Place, PlacedEnvironment
+
+
+class SingleProcess(PlacedEnvironment):
+    """Rank 0 of 1: Stratagem makes the processes that a run wants itself.
+
+    `main_port` is 0: any free port will do.
+    """
+
+    name: ClassVar[str] = "single"
+    creates_processes: ClassVar[bool] = False
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str]) -> str | None:
+        return "no launcher has set its variables"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.place = Place(
+            global_rank=0,
+            local_rank=0,
+            node_rank=0,
+            world_size=1,
+            local_world_size=1,
+            main_address=LOOPBACK,
+            main_port=0,
+        )

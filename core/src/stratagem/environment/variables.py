@@ -1,0 +1,57 @@
+"""Reading a launcher's variables, with errors that name the variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratagem.errors import UsageError
+
+
+def text(environ: Mapping[str, str], name: str, launcher: str) -> str:
+    """Return the variable `name`.
+
+    Args:
+        environ: the process's environment variables.
+        name: the variable.
+        launcher: what sets it, for the error: "torchrun".
+
+    Raises:
+        UsageError: it isn't set, or empty.
+    """
+    value = environ.get(name, "").strip()
+    if not value:
+        raise UsageError(
+            f"{name} isn't set, which {launcher} sets in every process; start the processes with"
+            f" {launcher}, or choose another --environment"
+        )
+    return value
+
+
+def integer(environ: Mapping[str, str], name: str, launcher: str) -> int:
+    """Return the variable `name` as a number of at least 0.
+
+    Raises:
+        UsageError: it isn't set, or is no whole number.
+    """
+    value = text(environ, name, launcher)
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(
+            f"{name} is {value!r}, but {launcher} sets it to a whole number of at least 0;"
+            f" correct or unset it"
+        )
+    return int(value)
+
+
+def first_integer(environ: Mapping[str, str], names: tuple[str, ...], launcher: str) -> int:
+    """Return the first of the variables `names` that is set, as `integer` does.
+
+    Raises:
+        UsageError: none is set (the error names the first), or it is no whole number.
+    """
+    present = [name for name in names if environ.get(name, "").strip()]
+    return integer(environ, present[0] if present else names[0], launcher)
+
+
+def missing(environ: Mapping[str, str], *names: str) -> bool:
+    """Whether any of the variables isn't set."""
+    return any(name not in environ for name in names)
