@@ -36,6 +36,7 @@ FEATURES: Mapping[str, str] = {
     "uneven_inputs": "ranks with different numbers of training batches",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",
     "several_nodes": "more than one node",
+    "several_devices": "several devices in one process",
 }
 """The vocabulary of `Capabilities.features`; anything else is refused when it is declared."""
 

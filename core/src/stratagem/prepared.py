@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from stratagem.errors import DataError
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem.batches import moved
+from stratagem.precision.base import Precision
 from stratagem.requests import Clipping, SetupRequest
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Prepared:
         optimizers: in the order in which the user gave them; empty when not training.
         precision: the run's precision.
         device: where batches go.
+        is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Prepared:
             optimizers = request.make_optimizers() if request.training else ()
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
         # Asked once: for full precision a forward is then a plain call.
-        self._is_direct = self.precision.autocast() is None and not self.precision.converts_input
+        self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
         self._parameters = tuple(
             [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
         )
@@ -65,7 +67,7 @@ class Prepared:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped module under the run's precision."""
-        if self._is_direct:
+        if self.is_direct:
             return self.module(*args, **kwargs)
         return self._call(self.module, *args, **kwargs)
 
@@ -122,6 +124,11 @@ class Prepared:
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Step optimizer `index`; False when the step was skipped, as after an overflow."""
         return self.precision.step(self.optimizers[index], closure)
+
+    @property
+    def steps_directly(self) -> bool:
+        """Whether calling an optimizer's own `step` does the same as `step`."""
+        return type(self).step is Prepared.step and type(self.precision).step is Precision.step
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from stratagem.accelerator import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.local import LocalCollectives
+from stratagem.component import Capabilities
 from stratagem.errors import StratagemError
 from stratagem.hookspecs import hookimpl
 from stratagem.precision.base import Precision
@@ -38,6 +39,8 @@ class Strategy:
 
     start_method: str = "forkserver"
     """How workers are started, when there are any."""
+    capabilities: Capabilities = Capabilities()
+    """What it can do, for a class that no distribution declares; a declaration goes first."""
 
     def __init__(
         self,
@@ -135,6 +138,8 @@ class ParallelStrategy(Strategy):
         parallel_devices: this node's devices, one per process; wins over the run's `devices`.
         cluster_environment: an environment's class or name that wins over detection.
     """
+
+    capabilities = Capabilities(processes="per-device")
 
     def __init__(
         self,

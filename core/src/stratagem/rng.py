@@ -1,0 +1,33 @@
+"""Random number generators of a process: capture for a checkpoint, and restore."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def capture_rng(device: torch.device) -> dict[str, Any]:
+    """Return the states of Python's, NumPy's, torch's and the device's generators, ready for a checkpoint."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [str(name), np.asarray(keys), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def restore_rng(states: dict[str, Any], device: torch.device) -> None:
+    """Take up what `capture_rng` returned; the device's only where it is of the same kind."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, np.asarray(keys), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if device.type != "cpu" and "device" in states:
+        torch.get_device_module(device).set_rng_state(states["device"], device)

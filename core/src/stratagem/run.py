@@ -1,0 +1,251 @@
+"""`Run`: what a configuration comes to on this machine, checked and sealed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from stratagem import select
+from stratagem.component import Capabilities
+from stratagem.config import RunConfig
+from stratagem.defaults import Defaults
+from stratagem.devices import parse_devices
+from stratagem.errors import CombinationError, DeviceError, UnknownNameError
+from stratagem.hooks import Hooks
+from stratagem.launch.base import Launcher, LaunchPlan
+from stratagem.plugins import Catalogue, load_catalogue
+from stratagem.requests import LaunchRequest
+from stratagem.select import Choice
+
+if TYPE_CHECKING:
+    import torch
+
+    from stratagem.accelerator import Accelerator
+    from stratagem.environment.base import Environment
+    from stratagem.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Run:
+    """One component per kind, the devices, and the sealed hooks. Made by `assemble`."""
+
+    config: RunConfig
+    strategy: Strategy
+    capabilities: Capabilities
+    """The strategy's."""
+    accelerator: Accelerator
+    precision: str
+    create_precision: Any
+    create_checkpointer: Any
+    environment: Environment
+    devices: tuple[int, ...]
+    """Indices of this node's devices, one per process, or all of one process's."""
+    plan: LaunchPlan
+    hooks: Hooks
+    choices: tuple[Choice, ...]
+    catalogue: Catalogue
+
+    def launcher(self) -> Launcher:
+        """Ask the `launch` hook; in the launching process only."""
+        return self.hooks.launch(LaunchRequest(self.plan, self.environment))
+
+    def worker_config(self, launcher: Launcher) -> RunConfig:
+        """The configuration from which a worker that `launcher` starts assembles the same run."""
+        if launcher.worker_environment is None:
+            return self.config
+        return replace(self.config, environment=launcher.worker_environment)
+
+    def device(self) -> torch.device:
+        """The device of this process."""
+        given = getattr(self.strategy, "parallel_devices", None)
+        index = self.environment.local_rank if self.capabilities.processes == "per-device" else 0
+        device: torch.device = given[index] if given else self.accelerator.device(self.devices[index])
+        return device
+
+    def require(self, features: Iterable[str]) -> None:
+        """Refuse what the strategy doesn't declare.
+
+        Raises:
+            CombinationError: names strategies that can.
+        """
+        name = next(choice.name for choice in self.choices if choice.kind == "strategy")
+        select.refuse_missing_features(
+            self.catalogue, self.strategy, name, self.capabilities, list(features)
+        )
+
+    def versions(self) -> dict[str, str]:
+        """Component → origin, for comparing ranks."""
+        return {f"{c.kind} {c.name}": c.origin for c in self.choices if c.kind != "environment"}
+
+    def digest(self) -> str:
+        """Equal on ranks that run the same components in the same versions."""
+        return sha256(repr(sorted(self.versions().items())).encode()).hexdigest()
+
+
+def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run:
+    """Choose, check and seal.
+
+    Nothing is started and no device is touched; nothing on disk changes.
+
+    Raises:
+        UsageError: something can't be had; one of its subclasses says what.
+        SealError: the hooks don't fit together.
+    """
+    environ = os.environ if environ is None else environ
+    catalogue = load_catalogue(config.only_plugins, config.without_plugins)
+    given = config.strategy if not isinstance(config.strategy, str) else None
+    environment, environment_choice = select.choose_environment(
+        catalogue, getattr(given, "cluster_environment", None) or config.environment, environ
+    )
+    known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
+    accelerator = select.choose_accelerator(
+        catalogue,
+        getattr(given, "accelerator", None) or config.accelerator,
+        known.component.capabilities if known else None,
+    )
+    devices = _devices(config, accelerator.value, environment, given)
+    processes = environment.world_size if environment.creates_processes else len(devices) * config.num_nodes
+    strategy = select.choose_strategy(catalogue, config.strategy, config.strategy_options, processes)
+    select.refuse_accelerator(catalogue, strategy, accelerator)
+    _refuse_process_count(catalogue, strategy, environment, devices, config)
+    precision_name, create_precision, precision_choice = select.choose_precision(
+        catalogue,
+        getattr(strategy.value, "precision_plugin", None) or config.precision,
+        accelerator.value,
+        strategy.capabilities,
+    )
+    create_checkpointer, checkpoint_choice = _checkpointer(catalogue, config, strategy.value)
+    extensions = [_extension(catalogue, extension) for extension in config.extensions]
+    hooks = Hooks(
+        Defaults(),
+        [(strategy.choice.name, strategy.value), *((choice.name, value) for value, choice in extensions)],
+    )
+    start_method = getattr(strategy.value, "start_method", "forkserver")
+    if start_method not in strategy.capabilities.start_methods:
+        raise CombinationError(
+            f"strategy {strategy.choice.name!r} can't be started with start_method={start_method!r}: "
+            f"choose one of {', '.join(strategy.capabilities.start_methods)}"
+        )
+    plan = LaunchPlan(
+        processes_per_node=_processes_per_node(strategy.capabilities, devices),
+        num_nodes=config.num_nodes,
+        node_rank=config.node_rank,
+        rdzv_endpoint=config.rdzv_endpoint,
+        rdzv_backend=config.rdzv_backend,
+        start_method=start_method,
+        max_restarts=config.max_restarts,
+    )
+    choices = (
+        strategy.choice,
+        accelerator.choice,
+        precision_choice,
+        environment_choice,
+        checkpoint_choice,
+        *(choice for _, choice in extensions),
+    )
+    return Run(
+        config=config,
+        strategy=strategy.value,
+        capabilities=strategy.capabilities,
+        accelerator=accelerator.value,
+        precision=precision_name,
+        create_precision=create_precision,
+        create_checkpointer=create_checkpointer,
+        environment=environment,
+        devices=devices,
+        plan=plan,
+        hooks=hooks,
+        choices=choices,
+        catalogue=catalogue,
+    )
+
+
+def _is_name(strategy: Any) -> bool:
+    return isinstance(strategy, str) and strategy != "auto"
+
+
+def _devices(
+    config: RunConfig, accelerator: Accelerator, environment: Environment, given: Any
+) -> tuple[int, ...]:
+    parallel = getattr(given, "parallel_devices", None)
+    if parallel:
+        return tuple(range(len(parallel)))
+    local = environment.local_world_size
+    default = local if environment.creates_processes and local > 1 else accelerator.default_devices()
+    devices = parse_devices(config.devices, count=accelerator.device_count(), default=default)
+    if not devices:
+        raise DeviceError(
+            f"devices={config.devices!r} asks for no device, and a run needs one: choose at least 1, or 'auto'"
+        )
+    for index in devices:
+        refusal = accelerator.check_index(index)
+        if refusal is not None:
+            raise DeviceError(f"{accelerator.name} device {index} can't be had: {refusal}; choose fewer devices")
+    return devices
+
+
+def _processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:
+    return len(devices) if capabilities.processes == "per-device" else 1
+
+
+def _refuse_process_count(
+    catalogue: Catalogue,
+    strategy: select.Chosen,
+    environment: Environment,
+    devices: tuple[int, ...],
+    config: RunConfig,
+) -> None:
+    name, capabilities = strategy.choice.name, strategy.capabilities
+    several = ", ".join(select.strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
+    made = environment.world_size if environment.creates_processes else config.num_nodes
+    if capabilities.processes == "one" and made > 1:
+        raise CombinationError(
+            f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"
+        )
+    if capabilities.processes == "one" and len(devices) > 1 and not _splits(capabilities):
+        raise CombinationError(
+            f"strategy {name!r} uses one device, but devices={config.devices!r} asks for {len(devices)}: "
+            f"choose one of {several}, or devices=1"
+        )
+    wanted = _processes_per_node(capabilities, devices)
+    if environment.creates_processes and wanted != environment.local_world_size:
+        raise DeviceError(
+            f"{environment.name} started {environment.local_world_size} processes on this node, but "
+            f"devices={config.devices!r} asks for {wanted}: give both the same number"
+        )
+
+
+def _splits(capabilities: Capabilities) -> bool:
+    return "several_devices" in capabilities.features
+
+
+def _checkpointer(catalogue: Catalogue, config: RunConfig, strategy: Strategy) -> tuple[Any, Choice]:
+    if strategy.checkpoint_io is not None:
+        return strategy.checkpoint_io, Choice("checkpoint", repr(strategy.checkpoint_io), select.GIVEN)
+    selection = catalogue.find("checkpoint", config.checkpoint)
+    return selection.load(), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
+
+
+def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
+    """An object given by the caller, "package.module:Class", or the name of an installed extension."""
+    if not isinstance(extension, str):
+        return extension, Choice("extension", _unique_name(extension), select.GIVEN)
+    if extension in catalogue.names("extension") or ":" not in extension:
+        selection = catalogue.find("extension", extension)
+        choice = Choice("extension", selection.component.name, str(selection.offer.origin))
+        return selection.load()(**selection.options), choice
+    module, _, attribute = extension.partition(":")
+    try:
+        made = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownNameError(f"extension {extension!r} can't be imported: {error}") from error
+    value = made() if isinstance(made, type) else made
+    return value, Choice("extension", extension, select.GIVEN)
+
+
+def _unique_name(extension: object) -> str:
+    return f"{type(extension).__module__}.{type(extension).__qualname__}"

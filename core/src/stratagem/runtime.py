@@ -1,0 +1,400 @@
+"""`Runtime`: your own training loop under any strategy.
+
+The trainer is built on it. A script that is to run on any number of processes looks like this::
+
+    def main(runtime):
+        model = Net()
+        model, optimizer = runtime.setup(model, torch.optim.AdamW(model.parameters()))
+        for batch in runtime.dataloader(loader):
+            loss = loss_of(model, batch)
+            runtime.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    if __name__ == "__main__":
+        Runtime(strategy="ddp", devices=2).launch(main)
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Callable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.config import Devices, RunConfig
+from stratagem.errors import ConfigError, StratagemError, UsageError
+from stratagem.launch.base import Task
+from stratagem.plan import announce
+from stratagem.prepared import Prepared
+from stratagem.raw_loop import EpochLoader, PreparedModule, PreparedOptimizer, optimizers_for
+from stratagem.requests import Clipping
+from stratagem.rng import capture_rng, restore_rng
+from stratagem.run import Run, assemble
+from stratagem.session import Session, seed_everything
+
+if TYPE_CHECKING:
+    import torch
+
+    from stratagem.collectives.base import Collectives, ReduceOp
+
+CONFIG_VARIABLE = "STRATAGEM_CONFIG"
+"""Where `stratagem run` leaves the flags for the script it starts, as JSON."""
+
+
+class Runtime:
+    """Selection of a run, and, between the start and the end of `launch`, its live facade.
+
+    Args:
+        strategy: a name as "ddp", or a strategy object.
+        accelerator: a name as "cuda", or "auto".
+        devices: how many, or which: docs/guides/devices.md.
+        num_nodes: machines taking part.
+        precision: a name as "bf16-mixed".
+        plugins: objects with hook implementations, or names of installed extensions.
+        seed: for every generator on every rank; None seeds nothing.
+        further: other fields of `RunConfig`, by name.
+
+    Flags given to `stratagem run` fill whatever is left at its default; one that contradicts an
+    argument here is an error.
+    """
+
+    def __init__(
+        self,
+        strategy: Any = "auto",
+        accelerator: str = "auto",
+        devices: Devices = "auto",
+        num_nodes: int = 1,
+        precision: Any = "32-true",
+        plugins: Sequence[Any] = (),
+        seed: int | None = None,
+        **further: Any,
+    ) -> None:
+        unknown = sorted(set(further) - {field.name for field in fields(RunConfig)})
+        if unknown:
+            raise ConfigError(
+                f"Runtime has no argument {unknown[0]!r}; beside its own it has the fields of RunConfig: "
+                f"{', '.join(field.name for field in fields(RunConfig))}"
+            )
+        self.config = with_flags(
+            RunConfig(
+                strategy=strategy,
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=num_nodes,
+                precision=precision,
+                extensions=tuple(plugins),
+                seed=seed,
+                **further,
+            )
+        )
+        self.in_launching_process = True
+        """Whether what happens to objects here is seen by the caller of `launch`."""
+        self._session: Session | None = None
+        self._prepared: list[Prepared] = []
+
+    # Start and end --------------------------------------------------------------------------------
+
+    def launch(self, function: Callable[..., Any] | None = None, *args: Any, quiet: bool = False) -> Any:
+        """Run `function(runtime, *args)` in every rank, and return what rank 0 returned.
+
+        Without a function, the calling script itself is what every rank runs: start it with
+        `stratagem run`, torchrun or another launcher, or on a single process.
+
+        Raises:
+            UsageError: the run can't be had as asked, on this machine.
+            WorkerError: a rank failed.
+        """
+        run = assemble(self.config)
+        if not quiet and run.environment.global_rank == 0:
+            announce(run)
+        launcher = run.launcher()
+        if function is not None:
+            ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
+            return launcher.launch(Task(_work, (ours, function, args)))
+        if not launcher.in_process:
+            raise UsageError(
+                f"launch() without a function needs {run.plan.world_size} running processes: start the script "
+                "with `stratagem run`, or pass the function that each rank is to run"
+            )
+        self._open(run)
+        atexit.register(self._close)
+        return None
+
+    def _open(self, run: Run) -> None:
+        if run.config.seed is not None:
+            seed_everything(run.config.seed)
+        self._session = Session(run)
+
+    def _close(self, failed: bool = False) -> None:
+        session, self._session = self._session, None
+        self._prepared.clear()
+        if session is not None:
+            session.close(failed)
+
+    @property
+    def session(self) -> Session:
+        """The live objects of the run.
+
+        Raises:
+            StratagemError: there are none before `launch`, nor after it.
+        """
+        if self._session is None:
+            raise StratagemError("the runtime isn't live: call launch() first, or work in the launched function")
+        return self._session
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process is between the start and the end of `launch`."""
+        return self._session is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None, "_prepared": []}
+
+    # Who am I -------------------------------------------------------------------------------------
+
+    @property
+    def collectives(self) -> Collectives:
+        """How the ranks talk."""
+        return self.session.collectives
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        return self.session.device
+
+    @property
+    def rank(self) -> int:
+        """This process among all, from 0."""
+        return self.session.collectives.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return self.session.collectives.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.session.collectives.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    # Modules, optimizers, data ----------------------------------------------------------------------
+
+    def setup(
+        self,
+        module: nn.Module,
+        *optimizers: Optimizer | Callable[[nn.Module], Optimizer],
+        accumulate: int = 1,
+        clipping: Clipping | None = None,
+    ) -> Any:
+        """Prepare a module and its optimizers. Collective.
+
+        Args:
+            module: call the returned one instead of it.
+            optimizers: over the module's parameters, or functions that make one from the module.
+            accumulate: micro-batches per optimizer step.
+            clipping: what is going to be passed to `clip`, for engines that must know it beforehand.
+
+        Returns:
+            The module alone, or a tuple of the module and the optimizers.
+        """
+        prepared = self.session.prepare(
+            module,
+            module,
+            optimizers_for(module, optimizers),
+            training=bool(optimizers),
+            accumulate=accumulate,
+            clipping=clipping or Clipping(),
+        )
+        self._prepared.append(prepared)
+        wrapped = module if prepared.module is module and prepared.is_direct else PreparedModule(prepared)
+        if not optimizers:
+            return wrapped
+        stepped = [
+            optimizer if prepared.steps_directly else PreparedOptimizer(prepared, index)
+            for index, optimizer in enumerate(prepared.optimizers)
+        ]
+        return (wrapped, *stepped)
+
+    def dataloader(self, loader: Iterable[Any], *, distributed_sampler: bool = True) -> EpochLoader:
+        """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective."""
+        session = self.session
+        mover = self._prepared[-1].dataloader if self._prepared else _to(session.device)
+        return EpochLoader(
+            loader, session.collectives, mover, session.run.config.seed or 0, distributed_sampler
+        )
+
+    # Per step -------------------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor, module: nn.Module | None = None) -> None:
+        """Run backward through the strategy; collective.
+
+        Args:
+            loss: a scalar.
+            module: what `setup` returned; only needed where several modules were set up.
+        """
+        self._of(module).backward(loss)
+
+    def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
+        """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
+        return self._of(module).no_sync()
+
+    def clip(
+        self,
+        optimizer: Optimizer,
+        *,
+        max_norm: float | None = None,
+        max_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> torch.Tensor | None:
+        """Limit the gradients of `optimizer` before its step; collective.
+
+        Returns:
+            The total norm before clipping, when `max_norm` is given.
+        """
+        clipping = Clipping(max_norm, max_value, norm_type)
+        if isinstance(optimizer, PreparedOptimizer):
+            return optimizer.prepared.clip(optimizer.index, clipping)
+        for prepared in self._prepared:
+            for index, candidate in enumerate(prepared.optimizers):
+                if candidate is optimizer:
+                    return prepared.clip(index, clipping)
+        raise ConfigError("clip got an optimizer that wasn't set up: pass one that setup() returned")
+
+    def _of(self, module: nn.Module | None) -> Prepared:
+        if module is None and len(self._prepared) == 1:
+            return self._prepared[0]
+        for prepared in self._prepared:
+            wrapped = module.prepared if isinstance(module, PreparedModule) else None
+            if prepared is wrapped or prepared.plain is module:
+                return prepared
+        raise ConfigError(
+            f"{len(self._prepared)} modules were set up: pass module=, one that setup() returned"
+            if self._prepared
+            else "no module was set up: call setup() first"
+        )
+
+    # Collectives ------------------------------------------------------------------------------------
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        """See `Collectives.all_reduce`."""
+        return self.collectives.all_reduce(tensor, op)
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        """See `Collectives.all_gather`."""
+        return self.collectives.all_gather(tensor, sync_grads)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """See `Collectives.broadcast`."""
+        return self.collectives.broadcast(value, src)
+
+    def barrier(self, name: str | None = None) -> None:
+        """See `Collectives.barrier`."""
+        self.collectives.barrier(name)
+
+    def print(self, *values: object) -> None:
+        """Print on rank 0 only."""
+        if self.is_main:
+            print(*values, flush=True)
+
+    # Checkpoints ------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
+        """Write modules, optimizers and random number generators to a checkpoint. Collective.
+
+        Args:
+            path: a folder to be made or replaced, or an fsspec URL.
+            state: what else to keep: JSON-able values and small tensors; rank 0's is written.
+        """
+        prepared = self._only_prepared()
+        checkpoint = Checkpoint(
+            tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},
+            state={"prepared": prepared.state(), "user": dict(state or {})},
+            rank_state={"rng": capture_rng(self.device)},
+        )
+        self.session.checkpointer.save(os.fspath(path), checkpoint)
+
+    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Read what `save` wrote, at any world size and under any strategy. Collective.
+
+        Returns:
+            The `state` that was given to `save`.
+        """
+        prepared = self._only_prepared()
+        reader = self.session.checkpointer.open(os.fspath(path))
+        prepared.load(reader, dict(reader.state["prepared"]))
+        own = reader.rank_state(self.rank)
+        if own is not None:
+            restore_rng(own["rng"], self.device)
+        return dict(reader.state.get("user", {}))
+
+    def _only_prepared(self) -> Prepared:
+        if len(self._prepared) != 1:
+            raise ConfigError(
+                f"save and load take the one module that was set up, and there are {len(self._prepared)}: put "
+                "several into one nn.ModuleDict"
+            )
+        return self._prepared[0]
+
+
+def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What every worker does."""
+    here = run if isinstance(run, Run) else assemble(run)
+    runtime = Runtime(**_arguments(here.config))
+    runtime.in_launching_process = isinstance(run, Run)
+    runtime._open(here)
+    try:
+        result = function(runtime, *args)
+    except BaseException:
+        runtime._close(failed=True)
+        raise
+    runtime._close()
+    return result
+
+
+def _arguments(config: RunConfig) -> dict[str, Any]:
+    arguments = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {**arguments, "plugins": arguments.pop("extensions")}
+
+
+def _to(device: torch.device) -> Callable[[Iterable[Any]], Iterable[Any]]:
+    from functools import partial
+
+    from stratagem.batches import moved
+
+    return partial(moved, device=device)
+
+
+def with_flags(config: RunConfig) -> RunConfig:
+    """Fill defaults in `config` from the flags that `stratagem run` was given.
+
+    Raises:
+        ConfigError: a flag contradicts a value in `config`.
+    """
+    text = os.environ.get(CONFIG_VARIABLE)
+    if not text:
+        return config
+    defaults, changes = RunConfig(), {}
+    for name, flag in json.loads(text).items():
+        flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
+        mine = getattr(config, name)
+        if mine not in (getattr(defaults, name), flag):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {flag} contradicts {name}={mine!r} in {sys.argv[0]}: leave out one"
+            )
+        changes[name] = flag
+    return replace(config, **changes)
+

@@ -1,0 +1,285 @@
+"""Choosing one component per kind, and refusing what can't work together, before any launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+from stratagem.component import FEATURES, Capabilities
+from stratagem.errors import (
+    CombinationError,
+    ConfigError,
+    DeviceError,
+    PrecisionError,
+    UnknownNameError,
+    UsageError,
+)
+from stratagem.plugins import Catalogue, Offer, Selection
+
+if TYPE_CHECKING:
+    from stratagem.accelerator import Accelerator
+    from stratagem.environment.base import Environment
+    from stratagem.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the printed plan."""
+
+    kind: str
+    name: str
+    origin: str
+    """Distribution and version, or "given by the caller"."""
+    why: str = ""
+
+
+GIVEN = "given by the caller"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A component that was made, and what to print of it."""
+
+    value: Any
+    capabilities: Capabilities
+    choice: Choice
+
+
+def choose_environment(
+    catalogue: Catalogue, wanted: Any, environ: Mapping[str, str]
+) -> tuple[Environment, Choice]:
+    """Make the environment that is asked for, or the first that recognises its launcher's variables."""
+    if isinstance(wanted, type):
+        name = getattr(wanted, "name", wanted.__name__)
+        return wanted(environ), Choice("environment", name, GIVEN)
+    if wanted != "auto":
+        selection = catalogue.find("environment", wanted)
+        origin = str(selection.offer.origin)
+        return selection.load()(environ), Choice("environment", selection.component.name, origin, "asked for")
+    for offer in catalogue.of_kind("environment"):
+        cls = Selection(offer).load()
+        reason = cls.detect(environ)
+        if reason is not None:
+            return cls(environ), Choice("environment", offer.component.name, str(offer.origin), reason)
+    raise UnknownNameError("no installed environment recognises this process; install stratagem-core anew")
+
+
+def choose_strategy(
+    catalogue: Catalogue, wanted: Any, options: Mapping[str, Any], processes: int
+) -> Chosen:
+    """Make the strategy.
+
+    Args:
+        wanted: a name, "auto", or a strategy object.
+        options: keyword values for its constructor.
+        processes: how many processes the run needs; decides "auto".
+    """
+    if not isinstance(wanted, str):
+        return _given_strategy(catalogue, wanted, options)
+    if wanted == "auto":
+        kind = "per-device" if processes > 1 else "one"
+        fitting = [o for o in catalogue.of_kind("strategy") if o.component.capabilities.processes == kind]
+        if not fitting:
+            raise UnknownNameError(
+                f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose "
+                "devices=1"
+            )
+        selection, why = Selection(fitting[0]), f"auto: {processes} device{'s' * (processes != 1)}"
+    else:
+        selection, why = catalogue.find("strategy", wanted), ""
+    component = selection.component
+    cls = selection.load()
+    check_options(cls, options, f"strategy {component.name!r}")
+    strategy = cls(**{**selection.options, **options})
+    name = wanted if wanted != "auto" else component.name
+    choice = Choice("strategy", name, str(selection.offer.origin), why)
+    return Chosen(strategy, component.capabilities, choice)
+
+
+def _given_strategy(catalogue: Catalogue, strategy: Any, options: Mapping[str, Any]) -> Chosen:
+    if options:
+        raise ConfigError(
+            f"strategy options {sorted(options)} go with a strategy's name, but a "
+            f"{type(strategy).__name__} object was given: set them in its constructor"
+        )
+    declared = {offer.component.target: offer for offer in catalogue.of_kind("strategy")}
+    for cls in type(strategy).__mro__:
+        offer = declared.get(f"{cls.__module__}:{cls.__qualname__}")
+        if offer is not None:
+            choice = Choice("strategy", type(strategy).__name__, str(offer.origin), GIVEN)
+            return Chosen(strategy, offer.component.capabilities, choice)
+    capabilities = getattr(strategy, "capabilities", None)
+    if not isinstance(capabilities, Capabilities):
+        raise UsageError(
+            f"strategy={strategy!r} is neither a name nor a Strategy: pass one of {catalogue.names('strategy')}, "
+            "or an object of a class derived from stratagem.Strategy"
+        )
+    return Chosen(strategy, capabilities, Choice("strategy", type(strategy).__name__, GIVEN))
+
+
+def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
+    """Refuse keyword values that the constructor of `cls` doesn't have."""
+    parameters = signature(cls).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    unknown = sorted(set(options) - set(parameters))
+    if unknown:
+        raise ConfigError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(parameters)}")
+
+
+def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None) -> Chosen:
+    """Make the accelerator: an object, the one named, or the best that is there for "auto".
+
+    Args:
+        capabilities: the strategy's, where it was chosen already; "auto" leaves out what it can't use.
+    """
+    if not isinstance(wanted, str):
+        return Chosen(wanted, Capabilities(), Choice("accelerator", wanted.name, GIVEN))
+    if wanted != "auto":
+        return _named_accelerator(catalogue, wanted)
+    refused: list[str] = []
+    for offer in catalogue.of_kind("accelerator"):
+        name = offer.component.name
+        if capabilities is not None and not _allows(capabilities.accelerators, name):
+            refused.append(f"{name}: not with this strategy")
+            continue
+        accelerator: Accelerator = Selection(offer).load()()
+        availability = accelerator.availability()
+        if availability.ok:
+            why = f"auto: {'; '.join([*refused, availability.reason])}"
+            choice = Choice("accelerator", name, str(offer.origin), why)
+            return Chosen(accelerator, offer.component.capabilities, choice)
+        refused.append(f"{name}: {availability.reason}")
+    raise DeviceError(
+        f"no accelerator can be had here ({'; '.join(refused) or 'none is installed'}): pip install stratagem-cpu"
+    )
+
+
+def _named_accelerator(catalogue: Catalogue, name: str) -> Chosen:
+    try:
+        selection = catalogue.find("accelerator", name)
+    except UnknownNameError:
+        if name in catalogue.names("strategy"):
+            raise UnknownNameError(
+                f"accelerator={name!r} names a strategy: today's spelling is strategy={name!r}, with "
+                f"accelerator one of {catalogue.names('accelerator')}"
+            ) from None
+        raise
+    accelerator: Accelerator = selection.load()()
+    availability = accelerator.availability()
+    if not availability.ok:
+        others = [n for n in _available(catalogue) if n != selection.component.name]
+        raise DeviceError(
+            f"accelerator {name!r} can't be had here: {availability.reason}; here is {', '.join(others) or 'none'}"
+        )
+    choice = Choice("accelerator", selection.component.name, str(selection.offer.origin), availability.reason)
+    return Chosen(accelerator, selection.component.capabilities, choice)
+
+
+def _available(catalogue: Catalogue) -> list[str]:
+    return [
+        offer.component.name
+        for offer in catalogue.of_kind("accelerator")
+        if Selection(offer).load()().availability().ok
+    ]
+
+
+def choose_precision(
+    catalogue: Catalogue, wanted: Any, accelerator: Accelerator, capabilities: Capabilities
+) -> tuple[str, Any, Choice]:
+    """Return the precision's name, its factory `create(name, device)`, and the plan's line."""
+    if not isinstance(wanted, (str, int)) or isinstance(wanted, bool):
+        name = getattr(wanted, "name", type(wanted).__name__)
+        return name, _Constant(wanted), Choice("precision", name, GIVEN)
+    try:
+        selection = catalogue.find("precision", str(wanted))
+    except UnknownNameError as error:
+        raise PrecisionError(str(error)) from None
+    name = selection.component.name
+    refusal = accelerator.refuse_precision(name)
+    if refusal is not None:
+        raise PrecisionError(
+            f"precision {name!r} can't be had on {accelerator.name}: {refusal}; "
+            f"{accelerator.name} has {', '.join(_possible(catalogue, accelerator))}"
+        )
+    if not _allows(capabilities.precisions, name):
+        raise PrecisionError(
+            f"precision {name!r} doesn't work with this strategy; it has {', '.join(capabilities.precisions)}"
+        )
+    choice = Choice("precision", name, str(selection.offer.origin))
+    return name, selection.load(), choice
+
+
+def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
+    names = [offer.component.name for offer in catalogue.of_kind("precision")]
+    return [name for name in names if accelerator.refuse_precision(name) is None]
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A factory that returns what the caller gave."""
+
+    value: Any
+
+    def __call__(self, *_: Any) -> Any:
+        return self.value
+
+
+def refuse_missing_features(
+    catalogue: Catalogue, strategy: Strategy, name: str, capabilities: Capabilities, needed: Iterable[str]
+) -> None:
+    """Refuse what the strategy doesn't declare, naming strategies that do.
+
+    Raises:
+        CombinationError: a needed feature is missing.
+    """
+    missing = [feature for feature in needed if feature not in capabilities.features]
+    if not missing:
+        return
+    able = [
+        offer.component.name
+        for offer in catalogue.of_kind("strategy")
+        if set(needed) <= offer.component.capabilities.features
+    ]
+    raise CombinationError(
+        f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {_instead(able)}"
+    )
+
+
+def refuse_accelerator(catalogue: Catalogue, strategy: Chosen, accelerator: Chosen) -> None:
+    """Refuse a strategy and an accelerator that don't go together."""
+    if _allows(strategy.capabilities.accelerators, accelerator.choice.name):
+        return
+    able = [
+        offer.component.name
+        for offer in catalogue.of_kind("strategy")
+        if _allows(offer.component.capabilities.accelerators, accelerator.choice.name)
+    ]
+    raise CombinationError(
+        f"strategy {strategy.choice.name!r} works on {', '.join(strategy.capabilities.accelerators)}, not on "
+        f"{accelerator.choice.name}; {_instead(able)}"
+    )
+
+
+def strategies_for(catalogue: Catalogue, processes: str) -> list[str]:
+    """Names of installed strategies that want this many processes, nearest first."""
+    return [
+        offer.component.name
+        for offer in catalogue.of_kind("strategy")
+        if offer.component.capabilities.processes == processes
+    ]
+
+
+def _instead(names: Sequence[str]) -> str:
+    return f"installed strategies that can: {', '.join(names)}" if names else "no installed strategy can"
+
+
+def _allows(allowed: Sequence[str], name: str) -> bool:
+    return "*" in allowed or name in allowed
+
+
+def origins(offers: Iterable[Offer]) -> dict[str, str]:
+    """Distribution → version of `offers`."""
+    return {offer.origin.distribution: offer.origin.version for offer in offers}
