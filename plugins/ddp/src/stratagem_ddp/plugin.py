@@ -1,0 +1,46 @@
+"""What stratagem-ddp offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategy `ddp` and its presets."""
+    return [
+        Component(
+            "strategy",
+            "ddp",
+            "stratagem_ddp.strategy:DDPStrategy",
+            "a replica per device, gradients averaged while backward runs",
+            presets={
+                "ddp_spawn": {"start_method": "spawn"},
+                "ddp_fork": {"start_method": "fork"},
+                "ddp_notebook": {"start_method": "fork"},
+                "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
+                "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+            },
+            priority=10,
+            capabilities=Capabilities(
+                processes="per-device",
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "manual_backward",
+                        "closure",
+                        "norm_clipping",
+                        "value_clipping",
+                        "sharded_checkpoint",
+                        "resharding",
+                        "notebook",
+                        "fork",
+                        "several_nodes",
+                    }
+                ),
+            ),
+        )
+    ]

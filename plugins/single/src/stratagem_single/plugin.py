@@ -1,0 +1,38 @@
+"""What stratagem-single offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategy `single`."""
+    return [
+        Component(
+            "strategy",
+            "single",
+            "stratagem_single.strategy:SingleDeviceStrategy",
+            "one device, one process",
+            aliases=("single_device",),
+            priority=10,
+            capabilities=Capabilities(
+                processes="one",
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "manual_backward",
+                        "closure",
+                        "norm_clipping",
+                        "value_clipping",
+                        "resharding",
+                        "notebook",
+                        "uneven_inputs",
+                    }
+                ),
+            ),
+        )
+    ]
