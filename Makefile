@@ -1,0 +1,70 @@
+# Each target makes .venv and installs what it needs; a second call skips what is there.
+# Needs Python >= 3.10 with pip, and make. `make PYTHON=python3.12 test` chooses the interpreter.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
+EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format docs hooks bench clean
+
+help:
+	@echo "make demo    train examples/digits.py in two processes"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff, mypy --strict and import-linter"
+	@echo "make format  let ruff mend what it can"
+	@echo "make docs    build the documentation into site/"
+	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
+	@echo "make bench   measure the overhead per step and the time to start"
+	@echo "make clean   remove .venv and all that was built"
+
+demo: .venv/.ready-to-run
+	@$(BIN)/stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devices 2
+
+test: .venv/.ready-to-develop
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: .venv/.ready-to-develop
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@PATH="$(BIN):$$PATH" $(BIN)/lint-imports --no-logo
+
+format: .venv/.ready-to-develop
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+docs: .venv/.ready-to-develop
+	@$(BIN)/mkdocs --quiet build --strict --config-file docs/gen/mkdocs.yml
+	@echo "Documentation: site/index.html"
+
+hooks: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
+
+bench: .venv/.ready-to-develop
+	@set -e; for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+clean:
+	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "Stratagem needs Python 3.10 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.12 …" % v[:2])'
+	@echo "Making .venv"
+	@$(PYTHON) -m venv .venv
+
+# PyTorch first and by itself: an installer that sees it unpinned fetches gigabytes of another build.
+# The build backend next, so that the packages of this repository are built without a network.
+.venv/.ready-to-run: .venv/bin/python constraints.txt $(PROJECTS)
+	@echo "Installing PyTorch and Stratagem"
+	@$(PIP) torch numpy
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[examples]'
+	@touch $@
+
+.venv/.ready-to-develop: .venv/.ready-to-run
+	@echo "Installing the tools for development"
+	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[dev]'
+	@touch $@
