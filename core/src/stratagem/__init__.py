@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratagem.launch.base import Launcher, LaunchPlan, Task
     from stratagem.loggers.base import Logger, Row
     from stratagem.module import Module
-    from stratagem.options import options
+    from stratagem.cli.flags import options
     from stratagem.precision.base import Precision
     from stratagem.prepared import Prepared, place
     from stratagem.requests import (
@@ -96,7 +96,7 @@ _WHERE = {
     "UsageError": "errors",
     "WorkerError": "errors",
     "hookimpl": "hookspecs",
-    "options": "options",
+    "options": "cli.flags",
     "place": "prepared",
 }
 
