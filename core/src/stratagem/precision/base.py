@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -34,11 +35,19 @@ class Precision:
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Convert floating-point parameters and buffers in place to `param_dtype`; returns `module`."""
-        return module if self.param_dtype is None else module.to(self.param_dtype)
+        if self.param_dtype is None:
+            return module
+        from stratagem.precision.convert import convert_module
+
+        return convert_module(module, self.param_dtype)
 
     def convert_input(self, batch: Any) -> Any:
         """Return `batch` with floating-point tensors in `param_dtype`; other values as they are."""
-        return batch
+        if self.param_dtype is None:
+            return batch
+        from stratagem.precision.convert import convert_tensors
+
+        return convert_tensors(batch, self.param_dtype)
 
     @property
     def converts_input(self) -> bool:

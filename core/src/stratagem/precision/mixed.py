@@ -1,0 +1,129 @@
+"""Mixed precision: parameters in 32 bits, forward in 16 bits where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from stratagem.errors import PrecisionError
+from stratagem.precision.base import Precision
+
+
+class Mixed(Precision):
+    """ "bf16-mixed": autocast to bfloat16, which has float32's range and needs no loss scaling.
+
+    Args:
+        name: "bf16-mixed".
+        device: its type is that of the autocast region.
+    """
+
+    name = "bf16-mixed"
+    compute_dtype: torch.dtype = torch.bfloat16
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self.name = name
+        self.device_type = device.type
+
+    def autocast(self) -> AbstractContextManager[Any] | None:
+        return torch.autocast(self.device_type, dtype=self.compute_dtype)
+
+
+class ScaledMixed(Mixed):
+    """ "16-mixed": autocast to float16, with the loss scaled so that small gradients don't vanish.
+
+    A step whose gradients overflowed is skipped and halves the scale; 2,000 good steps double it
+    (https://docs.pytorch.org/docs/stable/amp.html). Several optimizers share one scale, which changes
+    when the next loss is scaled, that is, after all of them have stepped.
+
+    Args:
+        name: "16-mixed".
+        device: where losses and gradients are.
+    """
+
+    name = "16-mixed"
+    compute_dtype: torch.dtype = torch.float16
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name, device)
+        self._scaler = _Scaler(device.type)
+        self._unscaled: set[int] = set()
+        """Ids of optimizers whose gradients were brought to their true size since the last update."""
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Scale a scalar loss before backward; first takes in what the last steps told."""
+        self._update()
+        scaled = self._scaler.scale(loss)
+        assert isinstance(scaled, torch.Tensor)
+        return scaled
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring the gradients of `optimizer` to their true size; further calls per step do nothing."""
+        if id(optimizer) not in self._unscaled and self._scaler.has_scaled:
+            self._scaler.unscale_(optimizer)
+            if self._scaler.overflows(optimizer):
+                self._unscaled.add(id(optimizer))
+            else:
+                # It has no gradients now, but may have some before the next update.
+                self._scaler.forget(optimizer)
+
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> bool:
+        """Step `optimizer` unless its gradients overflowed; waits for the device to know.
+
+        Returns:
+            False when the step was skipped.
+
+        Raises:
+            PrecisionError: there is a closure: it would evaluate losses between unscaling and stepping.
+        """
+        if closure is not None:
+            raise PrecisionError(
+                f"precision={self.name!r} scales the loss, which doesn't go with an optimizer that"
+                f" evaluates the loss several times per step (got {type(optimizer).__name__} with a closure);"
+                " use precision='bf16-mixed' or '32-true'"
+            )
+        self.unscale(optimizer)
+        # GradScaler.step would answer with what optimizer.step returned, None in both cases, and some
+        # fused optimizers skip inside of their kernel. The gradients' own check tells for all.
+        if any(bool(overflow.item()) for overflow in self._scaler.overflows(optimizer)):
+            return False
+        optimizer.step()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        self._update()
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a scale; an empty state, from a run without scaling, leaves the scale as it is."""
+        self._unscaled.clear()
+        if state:
+            self._scaler.load_state_dict(state)
+
+    def _update(self) -> None:
+        if self._unscaled:
+            self._scaler.update()
+            self._unscaled.clear()
+
+
+class _Scaler(torch.amp.GradScaler):
+    """Torch's scaler, with a look at what it found in the gradients."""
+
+    @property
+    def has_scaled(self) -> bool:
+        """Whether any loss was scaled yet; before, gradients have their true size."""
+        return self._scale is not None
+
+    def overflows(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Return per device whether a gradient of `optimizer` is infinite or NaN, as a scalar of 0 or 1.
+
+        Empty where `optimizer` wasn't unscaled or has no gradients.
+        """
+        return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+
+    def forget(self, optimizer: Optimizer) -> None:
+        """Let `optimizer` be unscaled anew."""
+        del self._per_optimizer_states[id(optimizer)]
