@@ -79,6 +79,10 @@ class UnknownHookError(SealError):
     """A plugin implements a hook that doesn't exist."""
 
 
+class HookArgumentError(SealError):
+    """An implementation takes arguments that its hook doesn't pass."""
+
+
 class LostMarkerError(SealError):
     """A subclass overrides a hook implementation without marking it `@hookimpl`."""
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
-from stratagem.errors import DoubleAnswerError, LostMarkerError, NoneAnswerError, UnknownHookError
+from stratagem.errors import (
+    DoubleAnswerError,
+    HookArgumentError,
+    LostMarkerError,
+    NoneAnswerError,
+    UnknownHookError,
+)
 from stratagem.hookspecs import PROJECT, RUN_HOOKS, RunHooks
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ class Hooks:
 
     Raises:
         UnknownHookError: a plugin marks a method that is no hook.
+        HookArgumentError: an implementation takes something else than `request`.
         LostMarkerError: a subclass overrides an implementation and forgot `@hookimpl`.
         DoubleAnswerError: two plugins answer one hook (wrappers don't count).
     """
@@ -48,6 +55,7 @@ class Hooks:
         self._manager.register(defaults, name="defaults")
         for name, plugin in plugins:
             _refuse_lost_markers(name, plugin)
+            _refuse_wrong_arguments(name, plugin)
             self._manager.register(plugin, name=name)
         _refuse_unknown_hooks(self._manager)
         self.answered_by: dict[str, str] = {}
@@ -113,6 +121,21 @@ def _refuse_lost_markers(name: str, plugin: object) -> None:
             raise LostMarkerError(
                 f"{type(plugin).__qualname__}.{hook} of {name!r} overrides an implementation of the hook "
                 f"{hook!r} without @hookimpl, so it would never be called: mark it"
+            )
+
+
+def _refuse_wrong_arguments(name: str, plugin: object) -> None:
+    for hook in RUN_HOOKS:
+        implementation = inspect.getattr_static(plugin, hook, None)
+        if not hasattr(implementation, MARKER):
+            continue
+        parameters = inspect.signature(getattr(plugin, hook)).parameters
+        # pluggy never passes a value to a parameter that has a default.
+        if any(p.name != "request" or p.default is not p.empty for p in parameters.values()):
+            taken = ", ".join(map(str, parameters.values()))
+            raise HookArgumentError(
+                f"{type(plugin).__qualname__}.{hook} of {name!r} takes ({taken}), but a hook passes one "
+                "argument, `request`, which must have no default"
             )
 
 
