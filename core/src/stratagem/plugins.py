@@ -106,39 +106,45 @@ class Catalogue:
         matching = [
             offer
             for offer in self.of_kind(kind)
-            if bare in offer.component.names()
-            and distribution in ("", offer.origin.distribution)
+            if bare in offer.component.names() and _normalise(distribution) in ("", offer.origin.distribution)
         ]
         if not matching:
-            self._refuse_unknown(kind, name, bare, distribution)
+            self._refuse_unknown(kind, name, bare, _normalise(distribution))
         if len(matching) > 1:
-            choices = " or ".join(f"{offer.origin.distribution}:{bare}" for offer in matching)
-            owners = " and ".join(str(offer.origin) for offer in matching)
+            origins = sorted((offer.origin for offer in matching), key=str)
+            choices = " or ".join(f"{origin.distribution}:{bare}" for origin in origins)
+            owners = " and ".join(map(str, origins))
             raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
         offer = matching[0]
         _refuse_newer_api(offer)
         return Selection(offer, offer.component.presets.get(bare, {}))
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
+        offered = OFFERED.get(kind, {})
+        sources = {bare, _normalise(bare), distribution, offered.get(bare, "")}
         for broken in self.broken:
-            own_names = (broken.origin.entry_point, OFFERED.get(kind, {}).get(bare))
-            if bare in own_names or broken.origin.distribution in (*own_names, distribution):
+            if sources & {broken.origin.entry_point, broken.origin.distribution}:
                 raise BrokenPluginError(
                     f"{kind} {name!r} comes with {broken.origin}, which can't be loaded: "
                     f"{type(broken.error).__name__}: {broken.error}; mend or uninstall it"
                 ) from broken.error
+        for origin in self.left_out:
+            if sources & {origin.entry_point, origin.distribution}:
+                raise UnknownNameError(
+                    f"{kind} {name!r} comes with {origin}, which is installed but left out: "
+                    "see --disable-plugin, STRATAGEM_DISABLE_PLUGINS and STRATAGEM_PLUGINS"
+                )
         known = self.names(kind)
-        near = difflib.get_close_matches(bare, [*known, *OFFERED.get(kind, {})], n=3)
+        if bare in offered and bare not in known:
+            raise UnknownNameError(f"{kind} {name!r} isn't installed: pip install {offered[bare]}")
+        near = difflib.get_close_matches(bare, sorted({*known, *offered}), n=3)
         message = f"no {kind} is called {name!r}"
         message += f"; nearest: {', '.join(near)}" if near else f"; installed: {', '.join(known) or 'none'}"
-        left_out = [origin for origin in self.left_out if bare in (origin.entry_point, origin.distribution)]
-        needed = sorted({OFFERED[kind][n] for n in (bare, *near) if n in OFFERED.get(kind, {}) and n not in known})
-        if left_out:
-            message += f"; {left_out[0]} is installed but left out by STRATAGEM_PLUGINS or --disable-plugin"
-        elif needed:
-            message += f"; to get it: pip install {' '.join(needed)}"
-        else:
-            message += f"; `stratagem {_plural(kind)}` lists them" if kind in _LISTED else ""
+        needed = sorted({offered[other] for other in near if other in offered and other not in known})
+        if needed:
+            message += f"; to get {'it' if len(near) == 1 else 'all of them'}: pip install {' '.join(needed)}"
+        elif kind in _LISTED:
+            message += f"; `stratagem {_plural(kind)}` lists them"
         raise UnknownNameError(message)
 
     def names(self, kind: Kind) -> list[str]:
