@@ -55,15 +55,6 @@ def test_nonsense_is_refused_with_what_is_allowed(devices: Any) -> None:
     assert str(error.value).startswith(f"devices={devices!r} can't be understood; allowed are a number")
 
 
-@pytest.mark.parametrize(
-    ("devices", "asked"), [(5, "5 devices"), ("5", "5 devices"), ([0, 4], "device 4"), ("4,", "device 4")]
-)
-def test_more_than_there_are(devices: Any, asked: str) -> None:
-    with pytest.raises(DeviceError) as error:
-        parse_devices(devices, count=4, default=4)
-    assert f"devices={devices!r} asks for {asked}, but this machine has 4; ask for fewer" in str(error.value)
-
-
 @pytest.mark.parametrize("devices", [[1, 1], "0,1,1"])
 def test_a_device_named_twice(devices: Any) -> None:
     with pytest.raises(DeviceError, match="names device 1 more than once"):
@@ -75,29 +66,44 @@ def test_all_of_none() -> None:
         parse_devices(-1, count=0, default=0)
 
 
-class EvenOnly(Accelerator):
-    name = "even"
+class FourDevices(Accelerator):
+    """Stands for a machine with four GPUs."""
+
+    name = "four"
 
     def availability(self) -> Availability:
-        return Availability(True, "8 devices")
+        return Availability(True, "4 devices")
 
     def device_count(self) -> int:
-        return 8
-
-    def default_devices(self) -> int:
-        return 1
+        return 4
 
     def device(self, index: int) -> torch.device:
-        return torch.device("cpu")
+        return torch.device("meta")
+
+
+class EvenOnly(FourDevices):
+    def default_devices(self) -> int:
+        return 1
 
     def check_index(self, index: int) -> str | None:
         return "its index is odd" if index % 2 else None
 
 
+@pytest.mark.parametrize(
+    ("devices", "asked"), [(5, "5 devices"), ("5", "5 devices"), ([0, 4], "device 4"), ("4,", "device 4")]
+)
+def test_more_than_there_are(devices: Any, asked: str) -> None:
+    with pytest.raises(DeviceError) as error:
+        devices_of(FourDevices(), devices)
+    assert f"devices={devices!r} asks for {asked} of four, but this machine has 4; " in str(error.value)
+
+
 def test_the_accelerator_decides_which_can_be_used() -> None:
+    assert devices_of(FourDevices(), "auto") == (0, 1, 2, 3)
+    assert devices_of(FourDevices(), "auto", default=2) == (0, 1)
     assert devices_of(EvenOnly(), "auto") == (0,)
     assert devices_of(EvenOnly(), "100,") == (100,)
-    with pytest.raises(DeviceError, match="asks for 2 devices, but its index is odd"):
+    with pytest.raises(DeviceError, match="asks for 2 devices of four, but its index is odd"):
         devices_of(EvenOnly(), 2)
 
 

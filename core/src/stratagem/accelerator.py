@@ -15,9 +15,9 @@ class Accelerator(ABC):
     """What a run asks of a kind of device. One object per process, made without arguments."""
 
     name: ClassVar[str]
-    autocast_type: ClassVar[str] = "cpu"
+    autocast_type: str = "cpu"
     """`device_type` for `torch.autocast`."""
-    backend: ClassVar[str] = "gloo"
+    backend: str = "gloo"
     """Process group backend for tensors on this device."""
 
     @abstractmethod

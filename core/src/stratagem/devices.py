@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import DeviceError
@@ -12,55 +12,26 @@ if TYPE_CHECKING:
     from stratagem.accelerator import Accelerator
 
 _ALLOWED = "allowed are a number of devices (2), -1 for all, 'auto', or indices ([0, 2] or '0,2')"
-_REMEDY = "ask for fewer or others: `stratagem accelerators` shows what there is"
 
 
-def parse_devices(
-    devices: Any, *, count: int, default: int, check_index: Callable[[int], str | None] | None = None
-) -> tuple[int, ...]:
+def parse_devices(devices: Any, *, count: int, default: int) -> tuple[int, ...]:
     """Return the indices of the devices that `devices` asks for, one per process of a node.
 
     A number, as int or text, is how many: 3 and "3" are the first three. A list, or text with a
     comma, names them: [3], "3," and "1, 3". -1 and "-1" are all; "auto" is `default` of them; 0, "0"
-    and [] are none.
+    and [] are none. Whether there are such devices is the accelerator's to say: see `devices_of`.
 
     Args:
         devices: the user's value.
-        count: number of devices there are.
+        count: number of devices there are, for -1.
         default: number of devices that "auto" stands for.
-        check_index: says why an index can't be used, None where it can; by default, every index
-            below `count` can.
 
     Returns:
         Different indices in the order asked for; empty for none.
 
     Raises:
-        DeviceError: nonsense, a device named twice, or more devices than there are.
+        DeviceError: nonsense, a device named twice, or all devices of none.
     """
-    indices = _indices(devices, count, default)
-    for index in indices:
-        why = check_index(index) if check_index else _beyond(index, count)
-        if why is not None:
-            asked = f"{len(indices)} devices" if indices == tuple(range(len(indices))) else f"device {index}"
-            raise DeviceError(f"devices={devices!r} asks for {asked}, but {why}; {_REMEDY}")
-    return indices
-
-
-def devices_of(accelerator: Accelerator, devices: Any) -> tuple[int, ...]:
-    """Return the indices that `devices` asks for among those of `accelerator`.
-
-    Raises:
-        DeviceError: as `parse_devices` does, or "all" of none.
-    """
-    return parse_devices(
-        devices,
-        count=accelerator.device_count(),
-        default=accelerator.default_devices(),
-        check_index=accelerator.check_index,
-    )
-
-
-def _indices(devices: Any, count: int, default: int) -> tuple[int, ...]:
     if isinstance(devices, str):
         return _from_text(devices, count, default)
     if isinstance(devices, int) and not isinstance(devices, bool):
@@ -68,6 +39,31 @@ def _indices(devices: Any, count: int, default: int) -> tuple[int, ...]:
     if isinstance(devices, Sequence) and all(type(index) is int for index in devices):
         return _distinct(devices, tuple(devices))
     raise _nonsense(devices)
+
+
+def devices_of(accelerator: Accelerator, devices: Any, default: int | None = None) -> tuple[int, ...]:
+    """Return the indices that `devices` asks for among those of `accelerator`.
+
+    Args:
+        accelerator: counts its devices, and says which can be used.
+        devices: the user's value, as for `parse_devices`.
+        default: number of devices that "auto" stands for; None leaves it to the accelerator.
+
+    Raises:
+        DeviceError: as `parse_devices` does, or the accelerator can't use one of them.
+    """
+    count = accelerator.device_count()
+    automatic = accelerator.default_devices() if default is None else default
+    indices = parse_devices(devices, count=count, default=automatic)
+    for index in indices:
+        why = accelerator.check_index(index)
+        if why is not None:
+            asked = f"{len(indices)} devices" if indices == tuple(range(len(indices))) else f"device {index}"
+            raise DeviceError(
+                f"devices={devices!r} asks for {asked} of {accelerator.name}, but {why}; ask for fewer or"
+                " others: `stratagem accelerators` shows what there is"
+            )
+    return indices
 
 
 def _from_text(devices: str, count: int, default: int) -> tuple[int, ...]:
@@ -96,10 +92,6 @@ def _distinct(devices: Any, indices: tuple[int, ...]) -> tuple[int, ...]:
     if twice:
         raise DeviceError(f"devices={devices!r} names device {twice[0]} more than once; name each once")
     return indices
-
-
-def _beyond(index: int, count: int) -> str | None:
-    return None if index < count else f"this machine has {count}"
 
 
 def _nonsense(devices: Any) -> DeviceError:

@@ -22,7 +22,7 @@ _PRECISIONS = [
     ("32-true", "full:FullPrecision", "float32 throughout", ("32",)),
     ("64-true", "full:FullPrecision", "float64 throughout", ("64",)),
     ("bf16-mixed", "mixed:MixedPrecision", "bfloat16 autocast, float32 parameters", ("bf16",)),
-    ("16-mixed", "mixed:MixedPrecision", "float16 autocast with loss scaling", ("16",)),
+    ("16-mixed", "mixed:ScaledPrecision", "float16 autocast with loss scaling", ("16",)),
     ("bf16-true", "true16:TruePrecision", "bfloat16 throughout", ()),
     ("16-true", "true16:TruePrecision", "float16 throughout", ()),
 ]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 
 import pytest
 
 from stratagem.environment import Environment, detect_environment
-from stratagem.environment.detect import ORDER
-from stratagem.environment.env import EnvVariables
-from stratagem.environment.kubeflow import Kubeflow
-from stratagem.environment.lsf import Lsf
-from stratagem.environment.mpi import Mpi
 from stratagem.environment.single import SingleProcess
-from stratagem.environment.slurm import Slurm
-from stratagem.environment.torchelastic import TorchElastic
 from stratagem.errors import UsageError
+from stratagem.plugin import stratagem_components
 
-ALL: list[type[Environment]] = [SingleProcess, EnvVariables, Slurm, Mpi, Lsf, Kubeflow, TorchElastic]
+COMPONENTS = [component for component in stratagem_components() if component.kind == "environment"]
+CLASSES: list[type[Environment]] = [
+    component.load() for component in sorted(COMPONENTS, key=lambda component: -component.priority)
+]
 
 JOB = {
     "SLURM_JOB_ID": "3",
@@ -99,48 +95,24 @@ JSRUN = {"LSB_JOBID": "7", "JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}
     ],
 )
 def test_the_nearest_launcher_is_detected(environ: Mapping[str, str], expected: str) -> None:
-    shuffled = random.Random(0).sample(ALL, len(ALL))
-    for classes in (ALL, ALL[::-1], shuffled):
-        cls, why = detect_environment(classes, environ)
-        assert (cls.name, bool(why)) == (expected, True)
+    cls, why = detect_environment(CLASSES, environ)
+    assert (cls.name, bool(why)) == (expected, True)
 
 
-def test_every_environment_has_a_place_in_the_order() -> None:
-    assert sorted(cls.name for cls in ALL) == sorted(ORDER)
-    assert [cls for cls in ALL if not cls.creates_processes] == [SingleProcess]
+def test_components_are_what_they_say() -> None:
+    assert sorted(cls.name for cls in CLASSES) == sorted(component.name for component in COMPONENTS)
+    assert [cls for cls in CLASSES if not cls.creates_processes] == [SingleProcess]
 
 
 def test_the_reason_names_the_variables() -> None:
-    assert detect_environment(ALL, STEP)[1] == "srun has set SLURM_STEP_ID=0 and SLURM_PROCID=0"
-    assert detect_environment(ALL, OPENMPI)[1] == "Open MPI's mpirun has set OMPI_COMM_WORLD_RANK=0"
-    assert detect_environment(ALL, {})[1] == "no launcher has set its variables"
-
-
-class Flux(SingleProcess):
-    name = "flux"
-
-    @classmethod
-    def detect(cls, environ: Mapping[str, str]) -> str | None:
-        return "FLUX_TASK_RANK is set" if "FLUX_TASK_RANK" in environ else None
-
-
-class Fluxion(Flux):
-    name = "fluxion"
-
-
-def test_an_environment_of_another_distribution_comes_first() -> None:
-    assert detect_environment([*ALL, Flux], STEP | TORCHRUN | {"FLUX_TASK_RANK": "0"})[0] is Flux
-    assert detect_environment([*ALL, Flux], STEP)[0] is Slurm
-
-
-def test_two_claims_of_other_distributions_must_be_settled() -> None:
-    with pytest.raises(UsageError, match=r"flux: FLUX_TASK_RANK is set; fluxion: .*--environment"):
-        detect_environment([*ALL, Flux, Fluxion], {"FLUX_TASK_RANK": "0"})
+    assert detect_environment(CLASSES, STEP)[1] == "srun has set SLURM_STEP_ID=0 and SLURM_PROCID=0"
+    assert detect_environment(CLASSES, OPENMPI)[1] == "Open MPI's mpirun has set OMPI_COMM_WORLD_RANK=0"
+    assert detect_environment(CLASSES, {})[1] == "no launcher has set its variables"
 
 
 def test_no_fitting_environment_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"\(slurm\) fits; name one with --environment"):
-        detect_environment([Slurm], {})
+    with pytest.raises(UsageError, match="environments torchelastic, kubeflow fits; name one"):
+        detect_environment(CLASSES[:2], {})
 
 
 def test_importing_the_environments_imports_no_torch() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stratagem.environment.base import Environment
-from stratagem.environment.env import EnvVariables
+from stratagem.environment.env import Env
 from stratagem.environment.kubeflow import Kubeflow
-from stratagem.environment.lsf import Lsf
-from stratagem.environment.mpi import Mpi
+from stratagem.environment.lsf import LSF
+from stratagem.environment.mpi import MPI
 from stratagem.environment.place import DERIVED_PORTS, derived_port
 from stratagem.environment.single import SingleProcess
 from stratagem.environment.slurm import Slurm, expand_counts, first_node
@@ -170,52 +170,52 @@ def test_derived_ports_differ_between_neighbours_and_stay_in_range() -> None:
 )
 def test_mpi_families(names: tuple[str, ...], launcher: str) -> None:
     environ = dict(zip(names, ("3", "4", "1", "2"), strict=True)) | {"MASTER_ADDR": "a", "MASTER_PORT": "99"}
-    assert place(Mpi(environ)) == (3, 1, 1, 4, 2, "a", 99)
-    assert launcher in (Mpi.detect(environ) or "")
+    assert place(MPI(environ)) == (3, 1, 1, 4, 2, "a", 99)
+    assert launcher in (MPI.detect(environ) or "")
     with pytest.raises(UsageError, match="MASTER_ADDR isn't set; set it to the host of rank 0, as in"):
-        Mpi({k: v for k, v in environ.items() if k != "MASTER_ADDR"})
+        MPI({k: v for k, v in environ.items() if k != "MASTER_ADDR"})
 
 
 def test_mpi_on_one_node_derives_a_port_from_the_job() -> None:
-    environment = Mpi(OPENMPI)
+    environment = MPI(OPENMPI)
     assert environment.main_address == "127.0.0.1"
     assert environment.main_port in DERIVED_PORTS
-    assert environment.main_port != Mpi(OPENMPI | {"PMIX_NAMESPACE": "2131951618"}).main_port
-    assert Mpi(OPENMPI | {"SLURM_JOB_ID": "12"}).main_port == derived_port(12)
-    assert Mpi({k: v for k, v in OPENMPI.items() if k != "PMIX_NAMESPACE"}).main_port == 29500
+    assert environment.main_port != MPI(OPENMPI | {"PMIX_NAMESPACE": "2131951618"}).main_port
+    assert MPI(OPENMPI | {"SLURM_JOB_ID": "12"}).main_port == derived_port(12)
+    assert MPI({k: v for k, v in OPENMPI.items() if k != "PMIX_NAMESPACE"}).main_port == 29500
 
 
 def test_lsf_leaves_out_the_launch_node() -> None:
-    assert place(Lsf(JSRUN)) == (9, 3, 1, 12, 6, "h36n16", derived_port(77))
+    assert place(LSF(JSRUN)) == (9, 3, 1, 12, 6, "h36n16", derived_port(77))
 
 
 def test_lsf_knows_its_own_host_where_ranks_are_not_packed() -> None:
     here = socket.gethostname()
     hosts = f"batch5 1 {here} 42 h36n17 42"
-    assert Lsf(JSRUN | {"LSB_MCPU_HOSTS": hosts}).node_rank == 0
+    assert LSF(JSRUN | {"LSB_MCPU_HOSTS": hosts}).node_rank == 0
 
 
 def test_lsf_without_a_launch_node() -> None:
-    assert Lsf(JSRUN | {"LSB_MCPU_HOSTS": "h1 6 h2 6"}).main_address == "h1"
-    assert Lsf(JSRUN | {"LSB_MCPU_HOSTS": "h1 1 h2 1"}).main_address == "h1"
+    assert LSF(JSRUN | {"LSB_MCPU_HOSTS": "h1 6 h2 6"}).main_address == "h1"
+    assert LSF(JSRUN | {"LSB_MCPU_HOSTS": "h1 1 h2 1"}).main_address == "h1"
 
 
 def test_lsf_reads_the_rankfile_where_there_is_no_list(tmp_path: Path) -> None:
     rankfile = tmp_path / "rankfile"
     rankfile.write_text("batch5\n" + "h1\n" * 42 + "h2\n" * 42)
     environ = {k: v for k, v in JSRUN.items() if k != "LSB_MCPU_HOSTS"}
-    assert Lsf(environ | {"LSB_DJOB_RANKFILE": str(rankfile)}).main_address == "h1"
+    assert LSF(environ | {"LSB_DJOB_RANKFILE": str(rankfile)}).main_address == "h1"
     with pytest.raises(UsageError, match="LSB_DJOB_RANKFILE names"):
-        Lsf(environ | {"LSB_DJOB_RANKFILE": str(tmp_path / "none")})
+        LSF(environ | {"LSB_DJOB_RANKFILE": str(tmp_path / "none")})
     with pytest.raises(UsageError, match="neither LSB_MCPU_HOSTS nor LSB_DJOB_RANKFILE"):
-        Lsf(environ)
+        LSF(environ)
     with pytest.raises(UsageError, match="LSB_MCPU_HOSTS is 'h1 x'"):
-        Lsf(environ | {"LSB_MCPU_HOSTS": "h1 x"})
+        LSF(environ | {"LSB_MCPU_HOSTS": "h1 x"})
 
 
 def test_lsf_on_one_node() -> None:
     one = JSRUN | {"JSM_NAMESPACE_LOCAL_SIZE": "12", "LSB_MCPU_HOSTS": "", "JSM_NAMESPACE_LOCAL_RANK": "9"}
-    assert (Lsf(one).main_address, Lsf(one).node_rank) == ("127.0.0.1", 0)
+    assert (LSF(one).main_address, LSF(one).node_rank) == ("127.0.0.1", 0)
 
 
 def test_kubeflow_has_one_process_per_pod() -> None:
@@ -230,15 +230,15 @@ def test_kubeflow_with_several_processes_per_pod_wants_torchrun() -> None:
 
 def test_env_on_one_node_needs_no_local_rank() -> None:
     local = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    assert place(EnvVariables(local)) == (1, 1, 0, 2, 2, "localhost", 29500)
+    assert place(Env(local)) == (1, 1, 0, 2, 2, "localhost", 29500)
 
 
 def test_env_on_several_nodes_needs_the_local_size() -> None:
     far = {"RANK": "5", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-    assert place(EnvVariables(far | {"LOCAL_WORLD_SIZE": "2"})) == (5, 1, 2, 6, 2, "10.0.0.1", 29500)
-    assert place(EnvVariables(far | {"LOCAL_SIZE": "3", "LOCAL_RANK": "2"}))[1:5] == (2, 1, 6, 3)
+    assert place(Env(far | {"LOCAL_WORLD_SIZE": "2"})) == (5, 1, 2, 6, 2, "10.0.0.1", 29500)
+    assert place(Env(far | {"LOCAL_SIZE": "3", "LOCAL_RANK": "2"}))[1:5] == (2, 1, 6, 3)
     with pytest.raises(UsageError, match="set LOCAL_WORLD_SIZE and LOCAL_RANK"):
-        EnvVariables(far)
+        Env(far)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_env_on_several_nodes_needs_the_local_size() -> None:
     [
         (TorchElastic, TORCHRUN, {name for name in TORCHRUN if name.startswith("TORCHELASTIC")}),
         (Slurm, SLURM, {"SLURM_NTASKS"}),
-        (Mpi, OPENMPI, {"PMIX_NAMESPACE"}),
-        (Lsf, JSRUN, {"LSB_MCPU_HOSTS"}),
+        (MPI, OPENMPI, {"PMIX_NAMESPACE"}),
+        (LSF, JSRUN, {"LSB_MCPU_HOSTS"}),
         (Kubeflow, POD, {"KUBERNETES_PORT"}),
     ],
 )

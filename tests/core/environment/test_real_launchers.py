@@ -13,14 +13,11 @@ import pytest
 PROGRAM = """
 import json, os, sys
 from stratagem.environment import detect_environment
-from stratagem.environment.env import EnvVariables
-from stratagem.environment.lsf import Lsf
-from stratagem.environment.mpi import Mpi
-from stratagem.environment.single import SingleProcess
-from stratagem.environment.slurm import Slurm
-from stratagem.environment.torchelastic import TorchElastic
+from stratagem.plugin import stratagem_components
 
-cls, _ = detect_environment([SingleProcess, EnvVariables, Slurm, Lsf, Mpi, TorchElastic], os.environ)
+environments = [component for component in stratagem_components() if component.kind == "environment"]
+environments.sort(key=lambda component: -component.priority)
+cls, _ = detect_environment((component.load() for component in environments), os.environ)
 e = cls(os.environ)
 place = [cls.name, e.global_rank, e.local_rank, e.node_rank, e.world_size, e.local_world_size]
 with open(f"{sys.argv[1]}/{e.global_rank}.json", "w") as file:

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, and loss scaling with skipped steps."""
+"""MixedPrecision precision: autocast, and loss scaling with skipped steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import UsageError
-from stratagem.precision.mixed import Mixed, ScaledMixed
+from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
 
 CPU = torch.device("cpu")
 
@@ -20,15 +20,15 @@ def make(lr: float = 0.1, **kwargs: Any) -> tuple[nn.Parameter, torch.optim.SGD]
     return weight, torch.optim.SGD([weight], lr=lr, **kwargs)
 
 
-def backward(precision: ScaledMixed, weight: nn.Parameter, factor: float = 1.0) -> None:
+def backward(precision: ScaledPrecision, weight: nn.Parameter, factor: float = 1.0) -> None:
     precision.scale((weight * factor).sum()).backward()
 
 
 @pytest.mark.parametrize(
     ("precision", "dtype"),
-    [(Mixed("bf16-mixed", CPU), torch.bfloat16), (ScaledMixed("16-mixed", CPU), torch.float16)],
+    [(MixedPrecision("bf16-mixed", CPU), torch.bfloat16), (ScaledPrecision("16-mixed", CPU), torch.float16)],
 )
-def test_forward_runs_in_16_bits_and_parameters_stay(precision: Mixed, dtype: torch.dtype) -> None:
+def test_forward_runs_in_16_bits_and_parameters_stay(precision: MixedPrecision, dtype: torch.dtype) -> None:
     net, batch = nn.Linear(4, 2), torch.ones(3, 4)
     assert precision.convert_module(net) is net
     assert precision.converts_input is False
@@ -43,7 +43,7 @@ def test_forward_runs_in_16_bits_and_parameters_stay(precision: Mixed, dtype: to
 
 
 def test_bfloat16_scales_nothing() -> None:
-    precision, (weight, optimizer) = Mixed("bf16-mixed", CPU), make()
+    precision, (weight, optimizer) = MixedPrecision("bf16-mixed", CPU), make()
     loss = weight.sum()
     assert precision.scale(loss) is loss
     loss.backward()
@@ -53,7 +53,7 @@ def test_bfloat16_scales_nothing() -> None:
 
 
 def test_a_good_step_is_the_plain_step() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     backward(precision, weight)
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.full((3,), 65536.0))
@@ -62,7 +62,7 @@ def test_a_good_step_is_the_plain_step() -> None:
 
 
 def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make(momentum=0.9)
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make(momentum=0.9)
     backward(precision, weight, float("inf"))
     assert precision.step(optimizer) is False
     assert torch.equal(weight, torch.ones(3))
@@ -75,7 +75,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
 
 
 def test_a_skip_is_seen_though_the_scale_stays() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     precision.load_state_dict(precision.state_dict() | {"backoff_factor": 1.0})
     backward(precision, weight, float("nan"))
     assert precision.step(optimizer) is False
@@ -83,7 +83,7 @@ def test_a_skip_is_seen_though_the_scale_stays() -> None:
 
 
 def test_a_fused_optimizer_is_seen_to_skip_too() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make(fused=True)
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make(fused=True)
     backward(precision, weight, float("inf"))
     assert precision.step(optimizer) is False
     assert torch.equal(weight, torch.ones(3))
@@ -94,7 +94,7 @@ def test_a_fused_optimizer_is_seen_to_skip_too() -> None:
 
 
 def test_unscaling_happens_once_per_step() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     for _ in range(3):
         optimizer.zero_grad()
         backward(precision, weight)
@@ -107,7 +107,7 @@ def test_unscaling_happens_once_per_step() -> None:
 
 
 def test_micro_batches_accumulate_at_one_scale() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     for _ in range(4):
         backward(precision, weight, 0.25)
     assert precision.step(optimizer) is True
@@ -115,7 +115,7 @@ def test_micro_batches_accumulate_at_one_scale() -> None:
 
 
 def test_the_scale_grows_after_good_steps() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     precision.load_state_dict(precision.state_dict() | {"growth_interval": 2})
     for _ in range(2):
         backward(precision, weight)
@@ -124,7 +124,7 @@ def test_the_scale_grows_after_good_steps() -> None:
 
 
 def test_two_optimizers_of_one_loss_share_a_scale() -> None:
-    precision = ScaledMixed("16-mixed", CPU)
+    precision = ScaledPrecision("16-mixed", CPU)
     (first, one), (second, two) = make(), make()
     precision.scale((first * float("inf")).sum() + second.sum()).backward()
     assert precision.step(one) is False
@@ -135,7 +135,7 @@ def test_two_optimizers_of_one_loss_share_a_scale() -> None:
 
 
 def test_two_optimizers_in_turns() -> None:
-    precision = ScaledMixed("16-mixed", CPU)
+    precision = ScaledPrecision("16-mixed", CPU)
     (first, one), (second, two) = make(), make()
     for _ in range(2):
         for weight, optimizer in ((first, one), (second, two)):
@@ -146,7 +146,7 @@ def test_two_optimizers_in_turns() -> None:
 
 
 def test_an_optimizer_without_gradients_steps_as_in_plain_torch() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     other, used = make()
     assert precision.step(optimizer) is True
     backward(precision, other)
@@ -158,11 +158,11 @@ def test_an_optimizer_without_gradients_steps_as_in_plain_torch() -> None:
 
 
 def test_the_state_is_json_and_goes_on() -> None:
-    precision, (weight, optimizer) = ScaledMixed("16-mixed", CPU), make()
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
     backward(precision, weight, float("inf"))
     precision.step(optimizer)
     state = json.loads(json.dumps(precision.state_dict()))
-    resumed = ScaledMixed("16-mixed", CPU)
+    resumed = ScaledPrecision("16-mixed", CPU)
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     optimizer.zero_grad()
@@ -172,20 +172,20 @@ def test_the_state_is_json_and_goes_on() -> None:
 
 
 def test_a_run_without_scaling_can_be_gone_on_with() -> None:
-    precision = ScaledMixed("16-mixed", CPU)
+    precision = ScaledPrecision("16-mixed", CPU)
     precision.load_state_dict({})
     assert precision.state_dict()["scale"] == 65536.0
 
 
 def test_a_closure_is_refused() -> None:
-    precision, weight = ScaledMixed("16-mixed", CPU), nn.Parameter(torch.ones(1))
+    precision, weight = ScaledPrecision("16-mixed", CPU), nn.Parameter(torch.ones(1))
     optimizer = torch.optim.LBFGS([weight])
     with pytest.raises(UsageError, match=r"LBFGS with a closure.*use precision='bf16-mixed' or '32-true'"):
         precision.step(optimizer, lambda: weight.sum())
 
 
 def test_a_small_gradient_survives_16_bits() -> None:
-    def first_gradient(precision: Mixed) -> float:
+    def first_gradient(precision: MixedPrecision) -> float:
         net = nn.Linear(2, 1, bias=False)
         context = precision.autocast()
         assert context is not None
@@ -196,8 +196,8 @@ def test_a_small_gradient_survives_16_bits() -> None:
         assert net.weight.grad is not None
         return net.weight.grad[0, 0].item()
 
-    class Unscaled(Mixed):
+    class Unscaled(MixedPrecision):
         compute_dtype = torch.float16
 
     assert first_gradient(Unscaled("16-mixed", CPU)) == 0.0
-    assert first_gradient(ScaledMixed("16-mixed", CPU)) == pytest.approx(1e-8, rel=1e-2)
+    assert first_gradient(ScaledPrecision("16-mixed", CPU)) == pytest.approx(1e-8, rel=1e-2)

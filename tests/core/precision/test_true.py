@@ -13,14 +13,14 @@ from torch import nn
 from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
 from stratagem.precision.convert import convert_tensors
-from stratagem.precision.full import DoublePrecision, SinglePrecision
-from stratagem.precision.true16 import Half
+from stratagem.precision.full import FullPrecision
+from stratagem.precision.true16 import TruePrecision
 
 CPU = torch.device("cpu")
 TRUE = [
-    (DoublePrecision("64-true", CPU), torch.float64),
-    (Half("16-true", CPU), torch.float16),
-    (Half("bf16-true", CPU), torch.bfloat16),
+    (FullPrecision("64-true", CPU), torch.float64),
+    (TruePrecision("16-true", CPU), torch.float16),
+    (TruePrecision("bf16-true", CPU), torch.bfloat16),
 ]
 
 
@@ -39,13 +39,15 @@ class Net(nn.Module):
 
 
 def test_single_precision_leaves_everything_alone() -> None:
-    precision = SinglePrecision("32-true", CPU)
+    precision = FullPrecision("32-true", CPU)
     net, batch = Net().double(), [torch.ones(2, dtype=torch.float16)]
     assert precision.name == "32-true"
     assert precision.convert_module(net).inside.weight.dtype is torch.float64
     assert precision.convert_input(batch) is batch
     assert precision.converts_input is False
     assert precision.autocast() is None
+    with precision.init_context():
+        assert nn.Linear(1, 1).weight.dtype is torch.float32
     assert precision.state_dict() == {}
 
 
@@ -78,14 +80,14 @@ def test_integers_and_complex_numbers_are_left_alone(precision: Precision, dtype
 
 
 def test_recurrent_modules_convert() -> None:
-    precision = DoublePrecision("64-true", CPU)
+    precision = FullPrecision("64-true", CPU)
     lstm = precision.convert_module(nn.LSTM(3, 5))
     out, _ = lstm(torch.ones(2, 1, 3, dtype=torch.float64))
     assert out.dtype is torch.float64
 
 
 def test_the_default_dtype_comes_back_after_an_error() -> None:
-    with pytest.raises(KeyError), DoublePrecision("64-true", CPU).init_context():
+    with pytest.raises(KeyError), FullPrecision("64-true", CPU).init_context():
         raise KeyError
     assert torch.get_default_dtype() is torch.float32
 
@@ -113,7 +115,7 @@ def test_training_in_double_precision_equals_plain_torch() -> None:
                 assert precision.step(optimizer) is True
         return net.weight.detach()
 
-    assert torch.equal(train(DoublePrecision("64-true", CPU)), train(None))
+    assert torch.equal(train(FullPrecision("64-true", CPU)), train(None))
 
 
 def test_a_closure_is_stepped() -> None:
@@ -129,13 +131,13 @@ def test_a_closure_is_stepped() -> None:
         loss.backward()
         return loss
 
-    assert SinglePrecision("32-true", CPU).step(optimizer, closure) is True
+    assert FullPrecision("32-true", CPU).step(optimizer, closure) is True
     assert evaluations > 1
 
 
 def test_another_name_is_refused() -> None:
     with pytest.raises(PrecisionError, match="'8-true' isn't one of 16-true, bf16-true"):
-        Half("8-true", CPU)
+        TruePrecision("8-true", CPU)
 
 
 class Pair(NamedTuple):

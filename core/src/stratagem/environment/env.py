@@ -14,7 +14,7 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 _LAUNCHER = "a launcher of torch.distributed"
 
 
-class EnvVariables(PlacedEnvironment):
+class Env(PlacedEnvironment):
     """RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as `init_process_group("env://")` reads them.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE are needed as well, unless MASTER_ADDR is this host: then all

@@ -14,7 +14,7 @@ from stratagem.errors import UsageError
 _LOCAL_SIZES = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
-class Lsf(PlacedEnvironment):
+class LSF(PlacedEnvironment):
     """One task of jsrun. MASTER_ADDR and MASTER_PORT win over what the job's variables say.
 
     The hosts come from LSB_MCPU_HOSTS ("host slots host slots ...") or, where that is missing, from

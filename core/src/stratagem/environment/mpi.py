@@ -63,7 +63,7 @@ _JOB_NUMBERS = ("SLURM_JOB_ID", "LSB_JOBID")
 _DEFAULT_PORT = 29500
 
 
-class Mpi(PlacedEnvironment):
+class MPI(PlacedEnvironment):
     """One process of an MPI launcher; MPI itself isn't used, and mpi4py isn't needed.
 
     MPI's launchers don't tell where rank 0 runs. MASTER_ADDR says so; without it, all processes must be
@@ -75,7 +75,8 @@ class Mpi(PlacedEnvironment):
     @classmethod
     def detect(cls, environ: Mapping[str, str]) -> str | None:
         flavour = _flavour(environ)
-        if flavour is None:
+        # jsrun is made of Open MPI and sets its variables as well, but tells more by its own.
+        if flavour is None or "JSM_NAMESPACE_RANK" in environ:
             return None
         return f"{flavour.launcher} has set {flavour.rank}={environ[flavour.rank]}"
 

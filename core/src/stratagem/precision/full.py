@@ -1,46 +1,43 @@
-"""Full precision: 32 or 64 bits throughout."""
+"""One dtype throughout: 32 or 64 bits."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
 
 import torch
 
+from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
 from stratagem.precision.convert import default_dtype
 
 
-class TruePrecision(Precision):
-    """Parameters, inputs and arithmetic in `param_dtype`, which every subclass sets.
+class FullPrecision(Precision):
+    """ "32-true" leaves everything as the user made it; "64-true" is float64 throughout.
 
-    The default dtype is `param_dtype` while the module is made and during forward, so that tensors
-    made there fit.
+    Where there is a `param_dtype`, it is the default dtype while the module is made and during
+    forward, so that tensors made there fit.
+
+    Args:
+        name: one of `dtypes`.
+        device: where it will be used.
+
+    Raises:
+        PrecisionError: another name.
     """
 
-    param_dtype: torch.dtype
+    dtypes: ClassVar[Mapping[str, torch.dtype | None]] = {"32-true": None, "64-true": torch.float64}
+    """Name → dtype of everything; None for whatever the user chose."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name not in self.dtypes:
+            raise PrecisionError(f"precision={name!r} isn't one of {', '.join(self.dtypes)}")
+        self.name = name
+        self.param_dtype = self.dtypes[name]
 
     def init_context(self) -> AbstractContextManager[Any]:
-        return default_dtype(self.param_dtype)
+        return nullcontext() if self.param_dtype is None else default_dtype(self.param_dtype)
 
     def autocast(self) -> AbstractContextManager[Any] | None:
-        return default_dtype(self.param_dtype)
-
-
-class SinglePrecision(Precision):
-    """ "32-true": everything as the user made it; costs nothing per step."""
-
-    name = "32-true"
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        self.name = name
-
-
-class DoublePrecision(TruePrecision):
-    """ "64-true": float64 throughout."""
-
-    name = "64-true"
-    param_dtype = torch.float64
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        self.name = name
+        return None if self.param_dtype is None else default_dtype(self.param_dtype)

@@ -13,7 +13,7 @@ from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
 
 
-class Mixed(Precision):
+class MixedPrecision(Precision):
     """ "bf16-mixed": autocast to bfloat16, which has float32's range and needs no loss scaling.
 
     Args:
@@ -32,7 +32,7 @@ class Mixed(Precision):
         return torch.autocast(self.device_type, dtype=self.compute_dtype)
 
 
-class ScaledMixed(Mixed):
+class ScaledPrecision(MixedPrecision):
     """ "16-mixed": autocast to float16, with the loss scaled so that small gradients don't vanish.
 
     A step whose gradients overflowed is skipped and halves the scale; 2,000 good steps double it
