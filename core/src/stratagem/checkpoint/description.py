@@ -1,0 +1,51 @@
+"""What is in a checkpoint, at a glance."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from stratagem.checkpoint.filesystem import filesystem_for
+from stratagem.checkpoint.loading import find_manifest
+from stratagem.checkpoint.manifest import FORMAT_VERSION
+from stratagem.checkpoint.publication import MANIFEST
+
+
+def describe(path: str) -> dict[str, Any]:
+    """Summarize the checkpoint at `path`; reads no tensor and needs no process group.
+
+    Returns:
+        JSON values: path, format_version, stratagem_version, torch_version, world_size (ranks that wrote
+        it), size_bytes, elements (of all tensors, tied ones once), files (name → bytes), tensors
+        (key → dtype, shape and number of pieces), aliases (key → key that has its values) and
+        state_keys (the top level of its state).
+
+    Raises:
+        CheckpointError: there is none, or it isn't complete.
+    """
+    filesystem, plain = filesystem_for(path, MANIFEST)
+    folder, manifest = find_manifest(filesystem, plain, path)
+    state_path = filesystem.join(folder, "state.json")
+    has_state = any(record.name == "state.json" for record in manifest.files)
+    state = json.loads(filesystem.read(state_path)) if has_state else {}
+    return {
+        "path": path,
+        "format_version": FORMAT_VERSION,
+        "stratagem_version": manifest.stratagem_version,
+        "torch_version": manifest.torch_version,
+        "world_size": manifest.world_size,
+        "size_bytes": sum(record.size_bytes for record in manifest.files),
+        "elements": sum(math.prod(tensor.shape) for tensor in manifest.tensors.values()),
+        "files": {record.name: record.size_bytes for record in manifest.files},
+        "tensors": {
+            key: {
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "shape": list(tensor.shape),
+                "pieces": len(tensor.pieces),
+            }
+            for key, tensor in manifest.tensors.items()
+        },
+        "aliases": dict(manifest.aliases),
+        "state_keys": sorted(key for key in state if not key.startswith("$")),
+    }

@@ -1,0 +1,126 @@
+"""An opened checkpoint directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.tensor import DTensor
+
+from stratagem.checkpoint.agreement import on_every_rank
+from stratagem.checkpoint.base import CheckpointReader, TensorInfo
+from stratagem.checkpoint.filesystem import Filesystem
+from stratagem.checkpoint.manifest import Manifest, decode_manifest
+from stratagem.checkpoint.publication import MANIFEST, locate, unfinished
+from stratagem.checkpoint.safetensors_storage import SafetensorsReader
+from stratagem.checkpoint.state_files import check_files, read_state
+from stratagem.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+
+def find_manifest(filesystem: Filesystem, path: str, shown: str) -> tuple[str, Manifest]:
+    """Find the checkpoint called `path` and check that it is complete.
+
+    Args:
+        filesystem: that of `path`.
+        path: in that file system's form.
+        shown: how errors name it.
+
+    Returns:
+        Where it is, and its manifest.
+
+    Raises:
+        CheckpointError: says what is wrong with it.
+    """
+    _, name = filesystem.split(path)
+    intended = unfinished(name)
+    if intended is not None:
+        raise CheckpointError(
+            f"{shown} is an unfinished checkpoint: its writer stopped or is still at it; "
+            f"load {intended} beside it, or an earlier one"
+        )
+    folder = locate(filesystem, path)
+    if not filesystem.exists(folder):
+        raise CheckpointError(f"there is no checkpoint at {shown}; check the path")
+    if not filesystem.is_directory(folder):
+        raise CheckpointError(
+            f"{shown} is a file, but a checkpoint is a directory; files such as .ckpt and .pt are pickles, which "
+            "aren't loaded because that would run the code in them"
+        )
+    if filesystem.size(filesystem.join(folder, MANIFEST)) is None:
+        raise CheckpointError(f"{shown} is not a checkpoint: it has no {MANIFEST}; give the directory that has one")
+    manifest = decode_manifest(filesystem.read(filesystem.join(folder, MANIFEST)), shown)
+    check_files(filesystem, folder, manifest.files, shown)
+    return folder, manifest
+
+
+class DirectoryReader(CheckpointReader):
+    """Reads a checkpoint that `find_manifest` has found. Made on every rank."""
+
+    def __init__(
+        self, collectives: Collectives, filesystem: Filesystem, folder: str, manifest: Manifest, shown: str
+    ) -> None:
+        self._collectives = collectives
+        self._filesystem = filesystem
+        self._folder = folder
+        self._manifest = manifest
+        self._shown = shown
+        self.world_size = manifest.world_size
+        self.tensors = {
+            key: TensorInfo(record.shape, record.dtype) for key, record in manifest.readable().items()
+        }
+        self.state: Mapping[str, Any] = self._read_state("state")
+
+    def rank_state(self, rank: int) -> Mapping[str, Any] | None:
+        if not 0 <= rank < self.world_size:
+            return None
+        return self._read_state(f"rank-{rank:05d}")
+
+    def read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        def check() -> None:
+            for key, target in targets.items():
+                self._check_target(key, target)
+
+        on_every_rank(self._collectives, check)
+        on_every_rank(self._collectives, lambda: self._read(targets))
+
+    def _read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        # Each rank plans for itself: torch's load planner needs nothing of the other ranks.
+        reader = SafetensorsReader(self._filesystem, self._folder, self._manifest)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(dict(targets), reader.read_metadata(), self._collectives.rank == 0)
+        plan = planner.finish_plan(planner.create_local_plan())
+        reader.read_data(plan, planner).wait()
+
+    def _check_target(self, key: str, target: torch.Tensor) -> None:
+        info = self.tensors.get(key)
+        if info is None:
+            raise CheckpointError(f"{self._shown} has no tensor {key!r}{self._nearest(key)}")
+        if tuple(target.shape) != info.shape:
+            raise CheckpointError(
+                f"tensor {key!r} has shape {info.shape} in {self._shown} but {tuple(target.shape)} is to be filled; "
+                "build the model with the sizes it was saved with"
+            )
+        if info.dtype.is_complex and not target.dtype.is_complex:
+            raise CheckpointError(
+                f"tensor {key!r} is {info.dtype} in {self._shown} and can't be read into {target.dtype}, "
+                "which would drop its imaginary part; load it into a complex tensor"
+            )
+        if target.device.type == "meta":
+            raise CheckpointError(f"tensor {key!r} can't be filled: it is on the meta device; materialize it first")
+        if isinstance(target, DTensor) and any(each.is_partial() for each in target.placements):
+            raise CheckpointError(f"tensor {key!r} can't be filled: it has a partial placement; redistribute it first")
+
+    def _nearest(self, key: str) -> str:
+        from difflib import get_close_matches
+
+        near = get_close_matches(key, self.tensors, n=1)
+        return f"; the nearest key is {near[0]!r}" if near else ""
+
+    def _read_state(self, stem: str) -> Mapping[str, Any]:
+        state = read_state(self._filesystem, self._folder, stem, self._manifest.files)
+        return cast("Mapping[str, Any]", state)

@@ -1,0 +1,174 @@
+"""Nested state as strict JSON, with its tensors and arrays apart.
+
+JSON's own values stand for themselves. Everything else is an object with a single key that begins
+with "$": {"$tuple": [...]}, {"$bytes": "base64"}, {"$tensor": ["3", "float32", [2]]}. Decoding builds exactly these
+types and nothing else, so that no file can make it run code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stratagem.checkpoint.safetensors_file import DTYPES, refusal
+from stratagem.errors import CheckpointError
+
+GetTensor = Callable[[str, torch.dtype, Sequence[int]], torch.Tensor]
+"""Returns the tensor of a name, whose dtype and shape are given."""
+
+ALLOWED = "dict, list, tuple, set, numbers, strings, bytes, None, tensors and numpy arrays"
+
+
+def encode_state(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """Encode nested state.
+
+    Args:
+        value: dicts (any encodable keys), OrderedDicts, lists, tuples, sets, frozensets, None, bool, int,
+            float (nan and infinities too), complex, str, bytes, plain tensors on any device, numpy arrays
+            and scalars of numbers. Subclasses of these are refused, since they would come back as
+            something else.
+        name: what errors call it, as "state".
+
+    Returns:
+        JSON text in ASCII, and the tensors that it refers to by name.
+
+    Raises:
+        CheckpointError: something else is in it; names where and its type.
+    """
+    encoder = _Encoder()
+    document = encoder.encode(value, name)
+    return json.dumps(document, allow_nan=False).encode("ascii"), encoder.tensors
+
+
+def decode_state(text: bytes, tensor: GetTensor, shown: str) -> Any:
+    """Rebuild what `encode_state` was given; tensors and arrays come back on the CPU.
+
+    Args:
+        text: the JSON.
+        tensor: called for each tensor in it.
+        shown: how errors name the file.
+
+    Raises:
+        CheckpointError: the text isn't such JSON.
+    """
+    try:
+        return _decode(json.loads(text), tensor)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{shown} is damaged: {error}; use another checkpoint") from error
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._open: set[int] = set()
+
+    def encode(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if kind is complex:
+            return {"$complex": [self.encode(value.real, path), self.encode(value.imag, path)]}
+        if kind is bytes:
+            return {"$bytes": base64.b64encode(value).decode("ascii")}
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(value, path)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if kind in (dict, OrderedDict, list, tuple, set, frozenset):
+            return self._container(value, path)
+        raise CheckpointError(
+            f"{path} can't be saved: it is a {kind.__module__}.{kind.__qualname__}, allowed are {ALLOWED}; "
+            "convert it in the state_dict() that it comes from"
+        )
+
+    def _container(self, value: Any, path: str) -> Any:
+        if id(value) in self._open:
+            raise CheckpointError(f"{path} can't be saved: it contains itself")
+        if len(self._open) > 100:
+            raise CheckpointError(f"{path[:80]}… can't be saved: it is nested deeper than 100 levels")
+        self._open.add(id(value))
+        try:
+            if isinstance(value, dict):
+                return self._mapping(value, path)
+            items = [self.encode(each, f"{path}[{number}]") for number, each in enumerate(value)]
+            return items if type(value) is list else {f"${type(value).__name__}": items}
+        finally:
+            self._open.discard(id(value))
+
+    def _mapping(self, value: dict[Any, Any], path: str) -> Any:
+        plain = all(type(key) is str and not key.startswith("$") for key in value)
+        if type(value) is dict and plain:
+            return {key: self.encode(each, f"{path}[{key!r}]") for key, each in value.items()}
+        pairs = [
+            [self.encode(key, f"the key {key!r} of {path}"), self.encode(each, f"{path}[{key!r}]")]
+            for key, each in value.items()
+        ]
+        return {"$dict" if type(value) is dict else "$ordered_dict": pairs}
+
+    def _tensor(self, value: torch.Tensor, path: str) -> Any:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise CheckpointError(
+                f"{path} can't be saved: it is a {type(value).__name__}; sharded tensors belong among the "
+                "checkpoint's tensors, not in its state"
+            )
+        reason = refusal(value)
+        if reason:
+            raise CheckpointError(f"{path} can't be saved: it {reason}")
+        return {"$tensor": self._keep(value.detach())}
+
+    def _array(self, value: np.ndarray[Any, Any] | np.generic, path: str) -> Any:
+        array = np.asarray(value)
+        try:
+            # A copy in this machine's byte order; torch takes neither foreign order nor negative strides.
+            tensor = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+        except TypeError:
+            tensor = None
+        reason = f"has dtype {array.dtype}" if tensor is None else refusal(tensor)
+        if tensor is None or reason or type(value) not in (np.ndarray, array.dtype.type):
+            reason = reason or f"is a {type(value).__qualname__}"
+            raise CheckpointError(f"{path} can't be saved: this numpy value {reason}; allowed are arrays of numbers")
+        return {"$array" if isinstance(value, np.ndarray) else "$scalar": self._keep(tensor)}
+
+    def _keep(self, tensor: torch.Tensor) -> list[Any]:
+        name = str(len(self.tensors))
+        self.tensors[name] = tensor
+        return [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+
+
+def _decode(value: Any, tensor: GetTensor) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next(iter(value), "")
+    if not tag.startswith("$"):
+        return {key: _decode(each, tensor) for key, each in value.items()}
+    (content,) = value.values()
+    if tag in ("$tensor", "$array", "$scalar"):
+        name, dtype, shape = content
+        found = tensor(name, DTYPES[dtype], shape)
+        return found if tag == "$tensor" else found.numpy() if tag == "$array" else found.numpy()[()]
+    if tag not in _BUILDERS:
+        raise ValueError(f"it has a value of the unknown kind {tag!r}")
+    return _BUILDERS[tag](content if isinstance(content, str) else [_decode(each, tensor) for each in content])
+
+
+_BUILDERS: Mapping[str, Callable[[Any], Any]] = {
+    "$float": float,
+    "$complex": lambda parts: complex(*parts),
+    "$bytes": lambda text: base64.b64decode(text, validate=True),
+    "$tuple": tuple,
+    "$set": set,
+    "$frozenset": frozenset,
+    "$dict": lambda pairs: {key: value for key, value in pairs},
+    "$ordered_dict": lambda pairs: OrderedDict((key, value) for key, value in pairs),
+}
