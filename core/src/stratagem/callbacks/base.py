@@ -15,6 +15,9 @@ class Callback:
     A method that isn't overridden costs nothing: the trainer calls only those that are.
     """
 
+    order: int = 0
+    """Callbacks with a higher order are called after those with a lower one."""
+
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         """Before the first batch of a stage: "fit", "validate", "test" or "predict"."""
 

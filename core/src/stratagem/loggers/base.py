@@ -21,17 +21,22 @@ class Row:
 class Logger(ABC):
     """Receives metrics in groups, so that logging every step costs no file access every step."""
 
-    def open(self, run_dir: str, config: Mapping[str, Any]) -> None:
+    def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
         """Start in the run's folder; called once on rank 0 before the first row.
 
         Args:
             run_dir: an existing folder.
             config: hyperparameters and settings of the run, nested, JSON-able.
+            resumed_step: in a fit, the completed optimizer steps that it goes on from, 0 for a fresh one:
+                what is there of later steps was left by a killed run and is dropped. None drops nothing.
         """
 
     @abstractmethod
     def write(self, rows: Sequence[Row]) -> None:
         """Take up rows, in the order in which they were logged."""
+
+    def flush(self) -> None:
+        """Bring everything written so far to where a reader finds it."""
 
     def close(self, failed: bool = False) -> None:
         """Finish; called once, also after an exception."""

@@ -1,0 +1,62 @@
+"""Names of checkpoints, written from the epoch, the step and metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from stratagem.errors import ConfigError
+
+_FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
+_POSITION = ("epoch", "step")
+
+
+class CheckpointName:
+    """A name with fields in braces, as "epoch={epoch}-val_loss={val_loss:.3f}".
+
+    Unlike `str.format`, a field is the whole text up to the colon, so that metrics named "val/loss"
+    or "loss.train" work.
+
+    Args:
+        template: fields are "epoch", "step" and names of metrics, each with an optional format.
+
+    Raises:
+        ConfigError: no text, a path separator, a brace left over or a format that numbers don't take.
+    """
+
+    def __init__(self, template: str) -> None:
+        if not isinstance(template, str) or not template.strip() or template in (".", "..", "last"):
+            raise ConfigError(
+                f'ModelCheckpoint got filename={template!r}; give a name such as "step={{step}}"'
+                ' ("last" is the name of the newest one)'
+            )
+        literal = _FIELD.sub("", template)
+        if "/" in literal or "\\" in literal:
+            raise ConfigError(
+                f"ModelCheckpoint got filename={template!r} with a path separator; name folders in dirname"
+            )
+        if "{" in literal or "}" in literal:
+            raise ConfigError(f"ModelCheckpoint got filename={template!r}, with a brace that has no pair")
+        for name, spec in _FIELD.findall(template):
+            try:
+                format(1 if name in _POSITION else 1.0, spec)
+            except ValueError as error:
+                raise ConfigError(
+                    f"ModelCheckpoint got filename={template!r}: {spec!r} is no format for {name}: {error}"
+                ) from error
+        self.template = template
+        self.fields = tuple(name for name, _ in _FIELD.findall(template))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The fields that are metrics."""
+        return tuple(name for name in self.fields if name not in _POSITION)
+
+    def fill(self, epoch: int, step: int, metrics: Mapping[str, float]) -> str:
+        """Write the name; a metric that isn't there becomes nan."""
+        values: dict[str, float] = {**metrics, "epoch": epoch, "step": step}
+
+        def write(field: re.Match[str]) -> str:
+            return format(values.get(field[1], float("nan")), field[2] or "")
+
+        return _FIELD.sub(write, self.template)

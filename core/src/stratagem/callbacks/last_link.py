@@ -1,0 +1,50 @@
+"""Where checkpoints lie, and the link `last` among them."""
+
+from __future__ import annotations
+
+import os
+
+
+def folder_of(dirname: str | None, run_dir: str | None, default: str) -> str:
+    """Return the folder for checkpoints: absolute, or a URL.
+
+    Args:
+        dirname: what was asked for; a relative one is within `run_dir`.
+        run_dir: the run's folder; None is the current one.
+        default: for a `dirname` of None.
+    """
+    if dirname is None:
+        folder = default
+    elif is_url(dirname) or os.path.isabs(dirname):
+        folder = dirname
+    elif run_dir is not None and is_url(run_dir):
+        folder = f"{run_dir.rstrip('/')}/{dirname}"
+    else:
+        folder = os.path.join(run_dir or ".", dirname)
+    return folder.rstrip("/") if is_url(folder) else os.path.abspath(folder)
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is for fsspec rather than this machine's file system."""
+    return "://" in path
+
+
+def can_link(path: str) -> bool:
+    """Whether a symbolic link can be made, or replaced, at `path`; tries it, and leaves nothing behind."""
+    if is_url(path) or (os.path.exists(path) and not os.path.islink(path)):
+        return False
+    trial = f"{path}.link-{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink("nothing", trial)
+        os.unlink(trial)
+    except OSError:
+        return False
+    return True
+
+
+def link(target: str, path: str) -> None:
+    """Make `path` a link to `target` in the same folder, in one step: it always names a whole one."""
+    trial = f"{path}.link-{os.getpid()}"
+    os.symlink(os.path.basename(target), trial)
+    os.replace(trial, path)

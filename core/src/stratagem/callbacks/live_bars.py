@@ -1,0 +1,111 @@
+"""Bars on a terminal: one for the epoch or evaluation at hand, one for an evaluation within an epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.progress_bar import ProgressBar as RichBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What one bar shows."""
+
+    title: str
+    done: int
+    total: int | None
+    """None where nobody knows."""
+    rate: float | None
+    """Per second."""
+    unit: str
+    """As "steps"."""
+    metrics: str = ""
+
+
+class Rate:
+    """How fast a count has been growing lately, measured over the last few looks at it."""
+
+    def __init__(self, looks: int = 9) -> None:
+        self._looks: deque[tuple[float, int]] = deque(maxlen=looks)
+
+    def restart(self, now: float, count: int) -> None:
+        """Forget what was; a pause that isn't part of the rate has ended at `now`."""
+        self._looks.clear()
+        self._looks.append((now, count))
+
+    def look(self, now: float, count: int) -> float | None:
+        """Take up a count, and return its growth per second; None where there is none yet."""
+        self._looks.append((now, count))
+        then, before = self._looks[0]
+        return (count - before) / (now - then) if now > then and count > before else None
+
+
+class LiveBars:
+    """Draws bars on a terminal when told to, without a thread of its own.
+
+    What the program prints meanwhile appears above the bars. Made when the run starts, and to be
+    closed however it ends.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._bars: dict[str, Bar] = {}
+        self._console = console
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            get_renderable=self._render,
+            vertical_overflow="crop",
+        )
+        self._live.start()
+        # Rich hides the cursor; after a kill nobody would bring it back.
+        console.show_cursor(True)
+
+    def draw(self, place: str, bar: Bar) -> None:
+        """Put `bar` in its place, below those that came before it, and redraw everything."""
+        self._bars[place] = bar
+        self._live.refresh()
+
+    def drop(self, place: str) -> None:
+        """Take a bar away; the screen changes with the next drawing."""
+        self._bars.pop(place, None)
+
+    def print(self, line: str) -> None:
+        """Print a line that stays, above the bars."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def close(self, stays: bool = False) -> None:
+        """Give the terminal back; with `stays`, the bars remain as they were last."""
+        self._live.transient = not stays
+        self._live.stop()
+
+    def _render(self) -> Table:
+        # On a narrow terminal the numbers matter more than the bar.
+        width = min(24, max(4, self._console.width // 6))
+        table = Table.grid(padding=(0, 1), expand=True)
+        for _ in range(4):
+            table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for bar in self._bars.values():
+            table.add_row(
+                Text(bar.title),
+                RichBar(bar.total, bar.done, width=width, pulse=bar.total is None),
+                Text(str(bar.done) if bar.total is None else f"{bar.done}/{bar.total}", style="green"),
+                Text(_rate_text(bar), style="cyan"),
+                Text(bar.metrics),
+            )
+        return table
+
+
+def _rate_text(bar: Bar) -> str:
+    if bar.rate is None:
+        return ""
+    return f"{bar.rate:.3g} {bar.unit}/s" if bar.rate < 100 else f"{bar.rate:.0f} {bar.unit}/s"

@@ -1,0 +1,19 @@
+"""Plain text for metrics and durations, as progress shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Write metrics side by side, as "loss 0.1234  acc 0.97"."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration as "2.4 s", "3:07" or "1:02:45"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
