@@ -1,0 +1,29 @@
+"""How stratagem-cpu is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+import stratagem_cpu
+
+
+def test_the_entry_point_declares_the_accelerator() -> None:
+    (found,) = entry_points(group="stratagem", name="cpu")
+    (component,) = found.load().stratagem_components()
+    assert (component.kind, component.name) == ("accelerator", "cpu")
+    assert component.load() is stratagem_cpu.CpuAccelerator
+    assert component.load().name == "cpu"
+
+
+def test_declaring_imports_no_torch() -> None:
+    program = "import sys, stratagem_cpu.plugin as p; p.stratagem_components(); exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_package_has_only_its_public_names() -> None:
+    assert stratagem_cpu.__all__ == ["CpuAccelerator"]
+    with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+        _ = stratagem_cpu.missing
