@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stratagem.callbacks.early_stopping import EarlyStopping
     from stratagem.callbacks.model_checkpoint import ModelCheckpoint
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+    from stratagem.cli.flags import options
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.local import LocalCollectives
     from stratagem.collectives.process_group import ProcessGroupCollectives
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from stratagem.launch.base import Launcher, LaunchPlan, Task
     from stratagem.loggers.base import Logger, Row
     from stratagem.module import Module
-    from stratagem.cli.flags import options
     from stratagem.precision.base import Precision
     from stratagem.prepared import Prepared, place
     from stratagem.requests import (
@@ -137,8 +137,8 @@ __all__ = [
     "Runtime",
     "SetupRequest",
     "ShardedSampler",
-    "Strategy",
     "StratagemError",
+    "Strategy",
     "Task",
     "Trainer",
     "UsageError",

@@ -10,9 +10,7 @@ from typing import Any, Literal
 API_VERSION = 1
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal[
-    "strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"
-]
+Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"]
 KINDS: tuple[Kind, ...] = (
     "strategy",
     "accelerator",

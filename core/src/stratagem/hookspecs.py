@@ -15,13 +15,11 @@ To change what another plugin answers, wrap its hook::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     import click
 
     from stratagem.checkpoint.base import Checkpointer
@@ -40,9 +38,8 @@ if TYPE_CHECKING:
 
 PROJECT = "stratagem"
 
-F = TypeVar("F", bound="Callable[..., Any]")
-hookspec = cast("Any", pluggy.HookspecMarker(PROJECT))
-hookimpl = cast("Any", pluggy.HookimplMarker(PROJECT))
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method or function as the implementation of the hook of its name."""
 
 

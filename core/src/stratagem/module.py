@@ -59,7 +59,8 @@ class Module(nn.Module):
     def configure_optimizers(self) -> Any:
         """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
-        "monitor"})."""
+        "monitor"}).
+        """
         raise UsageError(f"{type(self).__qualname__} has no configure_optimizers: fit needs one")
 
     # Data -----------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class Module(nn.Module):
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: Reduction = "mean",
-        sync_dist: bool = False,
+        sync_dist: bool | None = None,
         batch_size: int | None = None,
     ) -> None:
         """Log a value of this batch.
@@ -145,7 +146,8 @@ class Module(nn.Module):
             on_step: log it for this step; by default in training steps only.
             on_epoch: log its reduction over the epoch; by default in evaluation only.
             reduce_fx: how batches are reduced to an epoch's value; "mean" weighs them by size.
-            sync_dist: reduce over ranks too. All values of one logging point share one collective.
+            sync_dist: reduce over ranks too; by default in evaluation only. All values of one logging
+                point share one collective.
             batch_size: samples in this batch; read off the batch by default.
         """
         self.trainer.metrics.log(

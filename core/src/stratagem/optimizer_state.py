@@ -111,7 +111,9 @@ def _read_states(
             continue
         name, _, state = key[len(prefix) :].rpartition("/")
         if name not in parameters:
-            raise CheckpointError(f"the checkpoint has optimizer state for {name!r}, which isn't trained here")
+            raise CheckpointError(
+                f"the checkpoint has optimizer state for {name!r}, which isn't trained here"
+            )
         parameter = parameters[name].detach()
         if info.shape == tuple(parameter.shape):
             target = torch.zeros_like(parameter, dtype=info.dtype)

@@ -15,7 +15,9 @@ def plan_lines(run: Run) -> list[str]:
     how = "in this process" if world_size == 1 else f"start_method {run.plan.start_method}"
     if run.environment.creates_processes:
         how = f"made by {run.environment.name}"
-    lines = [f"{'processes':<12}{world_size} on {run.plan.num_nodes} node{'s' * (run.plan.num_nodes != 1)}, {how}"]
+    lines = [
+        f"{'processes':<12}{world_size} on {run.plan.num_nodes} node{'s' * (run.plan.num_nodes != 1)}, {how}"
+    ]
     for choice in run.choices:
         why = f" · {choice.why}" if choice.why else ""
         lines.append(f"{choice.kind:<12}{choice.name:<14}{choice.origin}{why}")

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from stratagem.batches import moved
 from stratagem.errors import DataError
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
-from stratagem.batches import moved
 from stratagem.precision.base import Precision
 from stratagem.requests import Clipping, SetupRequest
 

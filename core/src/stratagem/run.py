@@ -73,9 +73,7 @@ class Run:
             CombinationError: names strategies that can.
         """
         name = next(choice.name for choice in self.choices if choice.kind == "strategy")
-        select.refuse_missing_features(
-            self.catalogue, self.strategy, name, self.capabilities, list(features)
-        )
+        select.refuse_missing_features(self.catalogue, self.strategy, name, self.capabilities, list(features))
 
     def versions(self) -> dict[str, str]:
         """Component → origin, for comparing ranks."""
@@ -184,7 +182,9 @@ def _devices(
     for index in devices:
         refusal = accelerator.check_index(index)
         if refusal is not None:
-            raise DeviceError(f"{accelerator.name} device {index} can't be had: {refusal}; choose fewer devices")
+            raise DeviceError(
+                f"{accelerator.name} device {index} can't be had: {refusal}; choose fewer devices"
+            )
     return devices
 
 

@@ -18,17 +18,17 @@ The trainer is built on it. A script that is to run on any number of processes l
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
 from torch.optim import Optimizer
 
+from stratagem.batches import moved
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError, StratagemError, UsageError
@@ -39,15 +39,13 @@ from stratagem.raw_loop import EpochLoader, PreparedModule, PreparedOptimizer, o
 from stratagem.requests import Clipping
 from stratagem.rng import capture_rng, restore_rng
 from stratagem.run import Run, assemble
+from stratagem.script_flags import with_flags
 from stratagem.session import Session, seed_everything
 
 if TYPE_CHECKING:
     import torch
 
     from stratagem.collectives.base import Collectives, ReduceOp
-
-CONFIG_VARIABLE = "STRATAGEM_CONFIG"
-"""Where `stratagem run` leaves the flags for the script it starts, as JSON."""
 
 
 class Runtime:
@@ -116,11 +114,9 @@ class Runtime:
         run = assemble(self.config)
         if not quiet and run.environment.global_rank == 0:
             announce(run)
-        launcher = run.launcher()
         if function is not None:
-            ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
-            return launcher.launch(Task(_work, (ours, function, args)))
-        if not launcher.in_process:
+            return launch(run, Task(function, args))
+        if not run.launcher().in_process:
             raise UsageError(
                 f"launch() without a function needs {run.plan.world_size} running processes: start the script "
                 "with `stratagem run`, or pass the function that each rank is to run"
@@ -148,7 +144,9 @@ class Runtime:
             StratagemError: there are none before `launch`, nor after it.
         """
         if self._session is None:
-            raise StratagemError("the runtime isn't live: call launch() first, or work in the launched function")
+            raise StratagemError(
+                "the runtime isn't live: call launch() first, or work in the launched function"
+            )
         return self._session
 
     @property
@@ -232,7 +230,7 @@ class Runtime:
     def dataloader(self, loader: Iterable[Any], *, distributed_sampler: bool = True) -> EpochLoader:
         """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective."""
         session = self.session
-        mover = self._prepared[-1].dataloader if self._prepared else _to(session.device)
+        mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=session.device)
         return EpochLoader(
             loader, session.collectives, mover, session.run.config.seed or 0, distributed_sampler
         )
@@ -350,6 +348,13 @@ class Runtime:
         return self._prepared[0]
 
 
+def launch(run: Run, task: Task) -> Any:
+    """Call `task.function(runtime, *task.args)` in every rank of `run`; see `Launcher.launch`."""
+    launcher = run.launcher()
+    ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
+    return launcher.launch(Task(_work, (ours, task.function, task.args)))
+
+
 def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """What every worker does."""
     here = run if isinstance(run, Run) else assemble(run)
@@ -368,33 +373,3 @@ def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, .
 def _arguments(config: RunConfig) -> dict[str, Any]:
     arguments = {field.name: getattr(config, field.name) for field in fields(config)}
     return {**arguments, "plugins": arguments.pop("extensions")}
-
-
-def _to(device: torch.device) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    from functools import partial
-
-    from stratagem.batches import moved
-
-    return partial(moved, device=device)
-
-
-def with_flags(config: RunConfig) -> RunConfig:
-    """Fill defaults in `config` from the flags that `stratagem run` was given.
-
-    Raises:
-        ConfigError: a flag contradicts a value in `config`.
-    """
-    text = os.environ.get(CONFIG_VARIABLE)
-    if not text:
-        return config
-    defaults, changes = RunConfig(), {}
-    for name, flag in json.loads(text).items():
-        flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
-        mine = getattr(config, name)
-        if mine not in (getattr(defaults, name), flag):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {flag} contradicts {name}={mine!r} in {sys.argv[0]}: leave out one"
-            )
-        changes[name] = flag
-    return replace(config, **changes)
-

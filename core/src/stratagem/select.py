@@ -66,9 +66,7 @@ def choose_environment(
     raise UnknownNameError("no installed environment recognises this process; install stratagem-core anew")
 
 
-def choose_strategy(
-    catalogue: Catalogue, wanted: Any, options: Mapping[str, Any], processes: int
-) -> Chosen:
+def choose_strategy(catalogue: Catalogue, wanted: Any, options: Mapping[str, Any], processes: int) -> Chosen:
     """Make the strategy.
 
     Args:
@@ -243,9 +241,7 @@ def refuse_missing_features(
         for offer in catalogue.of_kind("strategy")
         if set(needed) <= offer.component.capabilities.features
     ]
-    raise CombinationError(
-        f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {_instead(able)}"
-    )
+    raise CombinationError(f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {_instead(able)}")
 
 
 def refuse_accelerator(catalogue: Catalogue, strategy: Chosen, accelerator: Chosen) -> None:

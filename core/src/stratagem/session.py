@@ -93,8 +93,8 @@ def _compare_ranks(run: Run, gathered: list[tuple[str, dict[str, str]]]) -> None
         differing = sorted(key for key in {*first, *versions} if first.get(key) != versions.get(key))
         raise DigestMismatchError(
             f"rank {rank} doesn't run what rank 0 runs: "
-            + "; ".join(f"{key} is {versions.get(key)} there and {first.get(key)} on rank 0" for key in differing)
+            + "; ".join(
+                f"{key} is {versions.get(key)} there and {first.get(key)} on rank 0" for key in differing
+            )
             + "; install the same versions on every node"
         )
-
-

@@ -115,7 +115,9 @@ class ProcessGroupCollectives(Collectives):
         try:
             yield
         except RuntimeError as error:  # torch raises DistBackendError and plain RuntimeErrors alike
-            raise CollectiveError(f"rank {self.rank} of {self.world_size} failed in {what}: {error}") from error
+            raise CollectiveError(
+                f"rank {self.rank} of {self.world_size} failed in {what}: {error}"
+            ) from error
 
 
 class _AllGather(torch.autograd.Function):

@@ -128,4 +128,3 @@ def _averager(strategy: DDPStrategy) -> Callable[[Iterable[torch.nn.Parameter]],
     averager = PeriodicModelAverager(period=strategy.model_averaging_period, warmup_steps=warmup)
     average: Callable[[Iterable[torch.nn.Parameter]], None] = averager.average_parameters
     return average
-

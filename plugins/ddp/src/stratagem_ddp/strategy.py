@@ -101,7 +101,9 @@ class DDPStrategy(ParallelStrategy):
                 f"model_averaging_period={self.model_averaging_period} must be at least 1 optimizer step"
             )
         if self.ddp_comm_hook is None and (self.ddp_comm_wrapper or self.ddp_comm_state):
-            raise ConfigError("ddp_comm_state and ddp_comm_wrapper need a ddp_comm_hook: give one, or neither")
+            raise ConfigError(
+                "ddp_comm_state and ddp_comm_wrapper need a ddp_comm_hook: give one, or neither"
+            )
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group; see `ProcessGroupCollectives`."""

@@ -1,0 +1,37 @@
+"""Flags that `stratagem run` gives to the script that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+from stratagem.config import RunConfig
+from stratagem.errors import ConfigError
+
+CONFIG_VARIABLE = "STRATAGEM_CONFIG"
+"""Where the flags are left, as JSON: fields of `RunConfig` and their values."""
+
+
+def with_flags(config: RunConfig) -> RunConfig:
+    """Fill defaults in `config` from the flags that `stratagem run` was given.
+
+    Raises:
+        ConfigError: a flag contradicts a value in `config`.
+    """
+    text = os.environ.get(CONFIG_VARIABLE)
+    if not text:
+        return config
+    defaults = RunConfig()
+    changes: dict[str, Any] = {}
+    for name, flag in json.loads(text).items():
+        flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
+        mine = getattr(config, name)
+        if mine not in (getattr(defaults, name), flag):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {flag} contradicts {name}={mine!r} in {sys.argv[0]}: leave out one"
+            )
+        changes[name] = flag
+    return replace(config, **changes)

@@ -1,0 +1,148 @@
+"""`Live`: everything a running stage consists of, in one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.errors import ConfigError
+from stratagem.module import Module
+from stratagem.session import seed_everything
+from stratagem.trainer.metrics import Metrics
+from stratagem.trainer.moments import Moments
+from stratagem.trainer.optimization import Schedule, needs_closure, read_optimizers
+from stratagem.trainer.step_module import StepModule
+
+if TYPE_CHECKING:
+    from stratagem.loggers.base import Logger
+    from stratagem.runtime import Runtime
+    from stratagem.trainer.settings import TrainerSettings
+    from stratagem.trainer.trainer import Trainer
+
+
+@dataclass
+class Progress:
+    """Where a run is; saved in every checkpoint."""
+
+    epoch: int = 0
+    """Index of the current epoch."""
+    batch: int = 0
+    """Micro-batches of this epoch whose gradients are in the parameters."""
+    step: int = 0
+    """Completed optimizer steps."""
+    epoch_is_over: bool = False
+    """All batches of this epoch, and its validation, are done."""
+
+    def to_resume(self) -> dict[str, Any]:
+        """Where a run that is continued from here begins."""
+        if self.epoch_is_over:
+            return asdict(Progress(self.epoch + 1, 0, self.step))
+        return asdict(self)
+
+
+class Live:
+    """Module, optimizers, metrics and callbacks of a running stage. Made by every rank; collective.
+
+    Args:
+        trainer: the user's trainer, which callbacks see.
+        runtime: live.
+        module: built, not yet on the device.
+        stage: "fit", "validate", "test" or "predict".
+        run_dir: equal on all ranks; None writes nothing.
+        loggers: empty on all ranks but 0.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        runtime: Runtime,
+        module: Module,
+        stage: str,
+        run_dir: str | None,
+        loggers: list[Logger],
+        batch_size: int | None,
+    ) -> None:
+        settings = trainer.settings
+        self.runtime, self.stage, self.run_dir = runtime, stage, run_dir
+        self.module, self.settings, self.loggers = module, settings, loggers
+        self.progress = Progress()
+        self.moments = Moments(trainer.callbacks)
+        self.metrics = Metrics(runtime.collectives, loggers, settings.log_every_n_steps)
+        self.schedules: list[Schedule] = []
+        self.is_training = stage == "fit"
+        if self.is_training:
+            runtime.session.run.require(needed_features(settings, module))
+        self.prepared = runtime.session.prepare(
+            StepModule(module),
+            module,
+            self._make_optimizers,
+            training=self.is_training,
+            manual=not module.automatic_optimization,
+            accumulate=settings.accumulate_grad_batches,
+            clipping=settings.clipping,
+            micro_batch_size=batch_size,
+        )
+        self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
+        seed = runtime.config.seed
+        if seed is not None:
+            # Parameters are the same everywhere by now; from here on ranks draw different numbers.
+            seed_everything(seed + runtime.rank)
+
+    def _make_optimizers(self) -> list[Optimizer]:
+        optimizers, self.schedules = read_optimizers(self.module)
+        needed = ["several_optimizers"] if len(optimizers) > 1 else []
+        if any(needs_closure(optimizer) for optimizer in optimizers):
+            if not self.module.automatic_optimization:
+                raise ConfigError("an optimizer that needs a closure can't be stepped manually here")
+            needed.append("closure")
+        self.runtime.session.run.require(needed)
+        return optimizers
+
+
+def needed_features(settings: TrainerSettings, module: Module | None) -> list[str]:
+    """What a strategy must be able to do for these settings, as far as is known before launch."""
+    needed = []
+    if settings.clipping.max_norm is not None:
+        needed.append("norm_clipping")
+    if settings.clipping.max_value is not None:
+        needed.append("value_clipping")
+    if module is not None and not module.automatic_optimization:
+        needed.append("manual_backward")
+        if settings.gradient_clip_val is not None or settings.accumulate_grad_batches > 1:
+            raise ConfigError(
+                "gradient_clip_val and accumulate_grad_batches belong to automatic optimization, and this module "
+                "optimizes manually: clip and accumulate in training_step"
+            )
+    return needed
+
+
+def build_module(runtime: Runtime, module: Any) -> Module:
+    """Return the user's module, constructed under the strategy's and the precision's contexts."""
+    with ExitStack() as stack:
+        stack.enter_context(runtime.session.precision.init_context())
+        context = runtime.session.run.strategy.module_init_context()
+        if context is not None:
+            stack.enter_context(context)
+        built = module if isinstance(module, nn.Module) else module()
+        if not isinstance(built, Module):
+            raise ConfigError(
+                f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
+                "stratagem.Runtime with a loop of your own"
+            )
+        built.configure_model()
+    return built
+
+
+def overrides(module: Module, name: str) -> bool:
+    """Whether the user's class defines a method of `Module` anew."""
+    return getattr(type(module), name) is not getattr(Module, name)
+
+
+def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:
+    """Return the first that isn't None."""
+    return next((candidate for candidate in candidates if candidate is not None), None)

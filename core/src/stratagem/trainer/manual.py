@@ -1,0 +1,56 @@
+"""Optimizers in the hands of a module that optimizes manually."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable
+
+from stratagem.requests import Clipping
+
+if TYPE_CHECKING:
+    import torch
+
+    from stratagem.prepared import Prepared
+
+
+class ManualOptimizer:
+    """One optimizer, stepped through the strategy and the precision.
+
+    Attributes other than its own are the wrapped optimizer's.
+    """
+
+    def __init__(self, prepared: Prepared, index: int, on_step: Callable[[], None]) -> None:
+        self._prepared, self._index, self._on_step = prepared, index, on_step
+        self.optimizer = prepared.optimizers[index]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> bool:
+        """Step; False when it was skipped. Collective."""
+        applied = self._prepared.step(self._index, closure)
+        if applied:
+            self._on_step()
+        return applied
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of its parameters."""
+        self._prepared.zero_grad(self._index)
+
+    def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
+        """Limit its gradients; returns the norm before, when `max_norm` is given. Collective."""
+        return self._prepared.clip(self._index, Clipping(max_norm, max_value))
+
+    @contextmanager
+    def only_its_gradients(self) -> Iterator[None]:
+        """A context in which only its parameters require gradients."""
+        own = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        others = [p for p in self._prepared.plain.parameters() if p.requires_grad and id(p) not in own]
+        for parameter in others:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)

@@ -1,0 +1,93 @@
+"""A trainer's checkpoint: what goes in, and how a run continues from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.errors import CheckpointError
+from stratagem.rng import capture_rng, restore_rng
+from stratagem.trainer.live import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem.data.train import TrainData
+    from stratagem.trainer.live import Live
+    from stratagem.trainer.trainer import Trainer
+
+
+def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> None:
+    """Write a checkpoint of the whole run. Collective."""
+    progress = live.progress.to_resume()
+    state: dict[str, Any] = {
+        "kind": "trainer",
+        "module": type(live.module).__qualname__,
+        "progress": progress,
+        "prepared": live.prepared.state(),
+        "schedulers": [schedule.scheduler.state_dict() for schedule in live.schedules],
+        "callbacks": {callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
+        "user": {},
+    }
+    live.moments("on_save_checkpoint", trainer, live.module, state["user"])
+    rank_state: dict[str, Any] = {
+        "rng": capture_rng(live.runtime.device),
+        "metrics": live.metrics.state_dict(),
+    }
+    if data is not None:
+        rank_state["data"] = data.state(progress["epoch"], progress["batch"])
+    tensors = {**live.prepared.model_tensors(), **live.prepared.optimizer_tensors()}
+    live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
+
+
+def load_weights(live: Live, reader: CheckpointReader) -> None:
+    """Take up the parameters and buffers alone. Collective."""
+    live.prepared.load(reader, _state(reader).get("prepared", {}), model_only=True)
+
+
+def restore(
+    trainer: Trainer, live: Live, reader: CheckpointReader, data: TrainData
+) -> tuple[Any, Callable[[], None]]:
+    """Bring a run to where the checkpoint was written. Collective.
+
+    Returns:
+        The state to give to the data's next epoch, and what restores the random number generators
+        once that epoch's iterator exists. At another world size generators start anew.
+    """
+    state = _state(reader)
+    if state.get("kind") != "trainer":
+        raise CheckpointError(
+            "this checkpoint was written by Runtime.save and has no trainer's progress: load its weights "
+            "with Runtime.load, or pass it to validate, test or predict"
+        )
+    live.prepared.load(reader, state["prepared"])
+    if len(state["schedulers"]) != len(live.schedules):
+        raise CheckpointError(
+            f"the checkpoint has {len(state['schedulers'])} learning rate schedulers, and this run has "
+            f"{len(live.schedules)}: configure the same ones"
+        )
+    for schedule, saved in zip(live.schedules, state["schedulers"]):
+        schedule.scheduler.load_state_dict(saved)
+    for callback in live.moments.callbacks:
+        if callback.state_key in state["callbacks"]:
+            callback.load_state_dict(state["callbacks"][callback.state_key])
+    live.moments("on_load_checkpoint", trainer, live.module, state["user"])
+    for name, value in Progress(**state["progress"]).__dict__.items():
+        setattr(live.progress, name, value)
+    same_world = reader.world_size == live.runtime.world_size
+    own = dict(reader.rank_state(live.runtime.rank if same_world else 0) or {})
+    data_state = own.get("data")
+    if data_state is not None and live.progress.batch:
+        live.progress.batch = data.done_after_resume(data_state)
+    live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same_world)
+
+    def resume() -> None:
+        if same_world and "rng" in own:
+            restore_rng(own["rng"], live.runtime.device)
+
+    return data_state, resume
+
+
+def _state(reader: CheckpointReader) -> dict[str, Any]:
+    return dict(reader.state)

@@ -1,0 +1,193 @@
+"""What every rank does for `fit`, `validate`, `test` and `predict`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.data.evaluate import EvalData
+from stratagem.data.train import TrainData
+from stratagem.errors import ConfigError, DataError
+from stratagem.trainer import evaluation, resume
+from stratagem.trainer.fit_loop import FitLoop
+from stratagem.trainer.live import Live, Progress, build_module, first_given, overrides
+
+if TYPE_CHECKING:
+    from stratagem.loggers.base import Logger
+    from stratagem.runtime import Runtime
+    from stratagem.trainer.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """What a call of the trainer asks for; picklable if the module and the loaders are."""
+
+    stage: str
+    module: Any
+    """A `Module`, or a callable without arguments that makes one in each worker."""
+    loader: Iterable[Any] | None = None
+    val_loader: Iterable[Any] | None = None
+    ckpt_path: str | None = None
+    weights_path: str | None = None
+    """Where to leave the trained weights for a launching process that isn't a rank itself."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What rank 0 brings back."""
+
+    metrics: dict[str, float]
+    latest: dict[str, float]
+    progress: Progress
+    run_dir: str | None
+    callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    predictions: list[Any] | None = None
+
+
+def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
+    """Run a stage in this rank. Collective."""
+    module = build_module(runtime, request.module)
+    run_dir = _agreed_run_dir(runtime, trainer, module, request.stage)
+    loggers = trainer.make_loggers() if runtime.is_main and request.stage == "fit" else []
+    module._trainer = trainer
+    trainer.enter(runtime, run_dir)
+    live: Live | None = None
+    try:
+        if request.stage == "fit":
+            return _fit(runtime, trainer, module, request, run_dir, loggers)
+        return _evaluate(runtime, trainer, module, request)
+    except BaseException as error:
+        live = trainer.live_or_none
+        if live is not None:
+            live.moments("on_exception", trainer, module, error)
+        _close(live, loggers, failed=True)
+        raise
+    finally:
+        trainer.leave()
+        module._trainer = None
+
+
+def _fit(
+    runtime: Runtime,
+    trainer: Trainer,
+    module: Any,
+    request: StageRequest,
+    run_dir: str | None,
+    loggers: list[Logger],
+) -> StageResult:
+    settings, collectives = trainer.settings, runtime.collectives
+    loader = first_given(request.loader, module.train_dataloader())
+    if loader is None:
+        raise DataError("fit needs training batches: pass train_dataloaders, or define train_dataloader")
+    data = TrainData(
+        loader,
+        collectives=collectives,
+        seed=runtime.config.seed or 0,
+        distributed_sampler=settings.use_distributed_sampler,
+    )
+    val_data = _validation_data(trainer, runtime, module, request)
+    live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size)
+    data_state, restore_generators = None, None
+    if request.ckpt_path is not None:
+        reader = runtime.session.checkpointer.open(request.ckpt_path)
+        data_state, restore_generators = resume.restore(trainer, live, reader, data)
+    if runtime.is_main and run_dir is not None:
+        os.makedirs(run_dir, exist_ok=True)
+        for logger in loggers:
+            logger.open(run_dir, trainer.describe(module))
+
+    def validate() -> dict[str, float]:
+        assert val_data is not None
+        return evaluation.evaluate(trainer, live, val_data, "validate")
+
+    loop = FitLoop(
+        trainer, live, data, validate if val_data is not None else None, data_state, restore_generators
+    )
+    trainer.go_live(live, loop, data, val_data)
+    live.moments("on_start", trainer, module, "fit")
+    loop.run()
+    live.moments("on_end", trainer, module, "fit")
+    if request.weights_path is not None and not runtime.in_launching_process:
+        runtime.session.checkpointer.save(request.weights_path, Checkpoint(live.prepared.model_tensors()))
+    result = _result(live, live.metrics.latest())
+    _close(live, loggers)
+    return result
+
+
+def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageRequest) -> StageResult:
+    stage = request.stage
+    own = {
+        "validate": module.val_dataloader,
+        "test": module.test_dataloader,
+        "predict": module.predict_dataloader,
+    }
+    loader = first_given(request.loader, own[stage]())
+    if loader is None:
+        raise DataError(f"{stage} needs batches: pass dataloaders, or define {own[stage].__name__}")
+    data = _eval_data(trainer, runtime, loader)
+    live = Live(trainer, runtime, module, stage, None, [], data.batch_size)
+    if request.ckpt_path is not None:
+        resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path))
+    trainer.go_live(live, None, None, data)
+    live.moments("on_start", trainer, module, stage)
+    predictions = None
+    metrics: dict[str, float] = {}
+    if stage == "predict":
+        predictions = evaluation.predict(trainer, live, data)
+    else:
+        metrics = evaluation.evaluate(trainer, live, data, stage)
+    live.moments("on_end", trainer, module, stage)
+    return _result(live, metrics, predictions)
+
+
+def _validation_data(
+    trainer: Trainer, runtime: Runtime, module: Any, request: StageRequest
+) -> EvalData | None:
+    has_step = overrides(module, "validation_step")
+    if request.val_loader is not None and not has_step:
+        raise ConfigError(
+            f"val_dataloaders were passed, but {type(module).__qualname__} has no validation_step"
+        )
+    loader = first_given(request.val_loader, module.val_dataloader() if has_step else None)
+    if loader is None or trainer.settings.limit_val_batches in (0, 0.0):
+        return None
+    return _eval_data(trainer, runtime, loader)
+
+
+def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> EvalData:
+    return EvalData(
+        loader,
+        collectives=runtime.collectives,
+        distributed_sampler=trainer.settings.use_distributed_sampler,
+        equal_batches="collective_forward" in runtime.session.run.capabilities.features,
+    )
+
+
+def _agreed_run_dir(runtime: Runtime, trainer: Trainer, module: Any, stage: str) -> str | None:
+    if stage != "fit":
+        return runtime.config.run_dir
+    name = time.strftime("%Y%m%d-%H%M%S")
+    default = os.path.join("runs", f"{name}-{type(module).__qualname__}")
+    return str(runtime.broadcast(os.path.abspath(runtime.config.run_dir or default)))
+
+
+def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None = None) -> StageResult:
+    return StageResult(
+        metrics=metrics,
+        latest=live.metrics.latest(),
+        progress=live.progress,
+        run_dir=live.run_dir,
+        callbacks={callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
+        predictions=predictions,
+    )
+
+
+def _close(live: Live | None, loggers: list[Logger], failed: bool = False) -> None:
+    if live is not None:
+        live.metrics.flush()
+    for logger in loggers:
+        logger.close(failed)
