@@ -8,7 +8,8 @@ from stratagem.component import Component
 from stratagem.hookspecs import hookimpl
 
 _ENVIRONMENTS = [
-    # Nearest launcher first: torchrun within a Slurm job is torchrun.
+    # Nearest launcher first: torchrun within a Slurm job is torchrun. The last fits always, and has a
+    # negative priority, so that an environment of somebody else's comes before it.
     ("torchelastic", "torchelastic:TorchElastic", "torchrun, or any torch.distributed.elastic agent"),
     ("kubeflow", "kubeflow:Kubeflow", "Kubeflow PyTorchJob"),
     ("mpi", "mpi:MPI", "mpirun of Open MPI, MPICH, Intel MPI or MVAPICH"),
@@ -33,7 +34,7 @@ def stratagem_components() -> Sequence[Component]:
     """Environments, precisions and the checkpointer."""
     environments = [
         Component("environment", name, f"stratagem.environment.{target}", summary, priority=priority)
-        for priority, (name, target, summary) in zip(range(70, 0, -10), _ENVIRONMENTS)
+        for priority, (name, target, summary) in zip(range(50, -20, -10), _ENVIRONMENTS)
     ]
     precisions = [
         Component("precision", name, f"stratagem.precision.{target}", summary, aliases=aliases)

@@ -13,7 +13,7 @@ from stratagem import select
 from stratagem.component import Capabilities
 from stratagem.config import RunConfig
 from stratagem.defaults import Defaults
-from stratagem.devices import parse_devices
+from stratagem.devices import devices_of
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
@@ -173,18 +173,12 @@ def _devices(
     if parallel:
         return tuple(range(len(parallel)))
     local = environment.local_world_size
-    default = local if environment.creates_processes and local > 1 else accelerator.default_devices()
-    devices = parse_devices(config.devices, count=accelerator.device_count(), default=default)
+    default = local if environment.creates_processes and local > 1 else None
+    devices = devices_of(accelerator, config.devices, default)
     if not devices:
         raise DeviceError(
             f"devices={config.devices!r} asks for no device, and a run needs one: choose at least 1, or 'auto'"
         )
-    for index in devices:
-        refusal = accelerator.check_index(index)
-        if refusal is not None:
-            raise DeviceError(
-                f"{accelerator.name} device {index} can't be had: {refusal}; choose fewer devices"
-            )
     return devices
 
 

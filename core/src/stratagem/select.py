@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from stratagem.component import FEATURES, Capabilities
+from stratagem.environment.detect import detect_environment
 from stratagem.errors import (
     CombinationError,
     ConfigError,
@@ -58,12 +59,10 @@ def choose_environment(
         selection = catalogue.find("environment", wanted)
         origin = str(selection.offer.origin)
         return selection.load()(environ), Choice("environment", selection.component.name, origin, "asked for")
-    for offer in catalogue.of_kind("environment"):
-        cls = Selection(offer).load()
-        reason = cls.detect(environ)
-        if reason is not None:
-            return cls(environ), Choice("environment", offer.component.name, str(offer.origin), reason)
-    raise UnknownNameError("no installed environment recognises this process; install stratagem-core anew")
+    offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
+    cls, why = detect_environment(offers, environ)
+    offer = offers[cls]
+    return cls(environ), Choice("environment", offer.component.name, str(offer.origin), why)
 
 
 def choose_strategy(catalogue: Catalogue, wanted: Any, options: Mapping[str, Any], processes: int) -> Chosen:
