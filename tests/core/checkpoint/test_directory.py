@@ -35,9 +35,11 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(checkpointer, tmp_path, dt
 
 def test_views_of_any_strides_are_saved_as_what_they_show(checkpointer, tmp_path):
     base = torch.arange(24.0).reshape(4, 6)
+    long = torch.arange(10_000.0)
     views = {
         "transposed": base.t(),
         "every_other": base[::2, 1::2],
+        "slice": long[5:8],
         "expanded": torch.ones(1, 3).expand(4, 3),
         "conjugate": torch.tensor([1 + 2j]).conj(),
         "negative": torch.tensor([1 + 2j]).conj().imag,
@@ -49,7 +51,7 @@ def test_views_of_any_strides_are_saved_as_what_they_show(checkpointer, tmp_path
     for key, view in views.items():
         assert torch.equal(targets[key], view), key
     size_bytes = (tmp_path / "c" / "tensors-00000.safetensors").stat().st_size
-    assert size_bytes < 1200, "a view's whole storage was written"
+    assert size_bytes < 2000, f"{size_bytes} bytes: a view's whole storage was written"
 
 
 def test_reading_fills_in_place_and_converts_dtypes_and_strides(checkpointer, tmp_path):

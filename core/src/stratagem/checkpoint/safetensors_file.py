@@ -117,15 +117,17 @@ class TensorFile:
                 name: (entry["dtype"], entry["shape"], entry["data_offsets"][0]) for name, entry in header.items()
             }
         except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{shown} is damaged: its header can't be read ({error})") from error
+            raise CheckpointError(f"{shown} is damaged: its header can't be read ({error}); use another checkpoint") from error
 
     def read(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Return the whole piece `name`, on the CPU."""
         out = torch.empty(list(shape), dtype=dtype)
-        self.read_into(out, name, shape, [0] * len(shape))
+        self.read_into(out, name, dtype, shape, [0] * len(shape))
         return out
 
-    def read_into(self, out: torch.Tensor, name: str, shape: Sequence[int], offsets: Sequence[int]) -> None:
+    def read_into(
+        self, out: torch.Tensor, name: str, dtype: torch.dtype, shape: Sequence[int], offsets: Sequence[int]
+    ) -> None:
         """Fill `out` with the part of a piece that begins at `offsets` and has the shape of `out`.
 
         Rows (along dim 0) outside that part aren't read, and at most `BLOCK_BYTES` or one row are held
@@ -134,31 +136,33 @@ class TensorFile:
         Args:
             out: any device, dtype and strides; written in place.
             name: of the piece in the file.
+            dtype: of the piece.
             shape: of the whole piece.
             offsets: one per dim.
 
         Raises:
             CheckpointError: the file has no such piece.
         """
-        stored = {_STORED[dtype]: dtype for dtype in _STORED}
+        stored, parts = _PARTS.get(dtype, dtype), [2] if dtype.is_complex else []
         code, stored_shape, start = self._header.get(name, ("", [], 0))
-        complex_parts = len(stored_shape) == len(shape) + 1
-        if code not in stored or stored_shape != [*shape, *([2] if complex_parts else [])]:
-            raise CheckpointError(f"{self._shown} is damaged: it has no piece {name!r} of shape {tuple(shape)}")
+        if code != _STORED[stored] or stored_shape != [*shape, *parts]:
+            raise CheckpointError(
+                f"{self._shown} is damaged: it has no piece {name!r} of {dtype} {tuple(shape)}; use another checkpoint"
+            )
         if out.numel() == 0:
             return
         if not shape:
             out, shape, offsets = out.unsqueeze(0), [1], [0]
-        row_shape = [*shape[1:], *([2] if complex_parts else [])]
-        row_bytes = stored[code].itemsize * math.prod(row_shape)
+        row_shape = [*shape[1:], *parts]
+        row_bytes = stored.itemsize * math.prod(row_shape)
         rows_at_once = max(1, BLOCK_BYTES // row_bytes)
         for row in range(0, out.shape[0], rows_at_once):
             rows = min(rows_at_once, out.shape[0] - row)
             buffer = bytearray(rows * row_bytes)
             self._stream.seek(self._data + start + (offsets[0] + row) * row_bytes)
             self._fill(buffer, name)
-            block = torch.frombuffer(buffer, dtype=stored[code]).reshape(rows, *row_shape)
-            if complex_parts:
+            block = torch.frombuffer(buffer, dtype=stored).reshape(rows, *row_shape)
+            if dtype.is_complex:
                 block = torch.view_as_complex(block)
             for dim in range(1, len(shape)):
                 block = block.narrow(dim, offsets[dim], out.shape[dim])
@@ -169,7 +173,7 @@ class TensorFile:
         while view:
             part = self._stream.read(len(view))
             if not part:
-                raise CheckpointError(f"{self._shown} is truncated: it ends within the piece {name!r}")
+                raise CheckpointError(f"{self._shown} is truncated: it ends within the piece {name!r}; use another checkpoint")
             view[: len(part)] = part
             view = view[len(part) :]
 
@@ -180,5 +184,6 @@ def _raw(tensor: torch.Tensor) -> memoryview:
         tensor = torch.view_as_real(tensor.resolve_conj())
     flat = tensor.resolve_neg().to("cpu").contiguous().reshape(-1)
     if flat.numel() == 1:
-        flat = flat.clone()  # a single element counts as contiguous whatever its stride, but not for view()
+        # A single element counts as contiguous whatever its stride, but not for view().
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")

@@ -131,20 +131,20 @@ class SafetensorsReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[tuple[ReadItem, str, PieceRecord]]] = defaultdict(list)
+        by_file: dict[str, list[tuple[ReadItem, str, torch.dtype, PieceRecord]]] = defaultdict(list)
         for item in plan.items:
             key = item.storage_index.fqn
             written = self._manifest.aliases.get(key, key)
             tensor = self._manifest.tensors[written]
             piece = _find_piece(tensor, item.storage_index)
-            by_file[piece.file].append((item, tensor.name(written, piece), piece))
+            by_file[piece.file].append((item, tensor.name(written, piece), tensor.dtype, piece))
         for file, items in by_file.items():
             path = self._filesystem.join(self._folder, file)
             with closing(self._filesystem.open(path)) as stream, torch.no_grad():
                 tensors = TensorFile(stream, path)
-                for item, name, piece in items:
+                for item, name, dtype, piece in items:
                     out = planner.resolve_tensor(item).detach()
-                    tensors.read_into(out, name, piece.lengths, item.storage_offsets)
+                    tensors.read_into(out, name, dtype, piece.lengths, item.storage_offsets)
                     planner.commit_tensor(item, out)
         future: Future[None] = Future()
         future.set_result(None)
