@@ -153,7 +153,7 @@ class ModelCheckpoint(Callback):
         if self.monitor is not None and self._monitors[0].from_evaluation:
             self._is_due = True
         else:
-            self._checkpoint(trainer)
+            self._is_due = self._checkpoint(trainer, early=True)
 
     def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         if self._fitting:
@@ -200,9 +200,10 @@ class ModelCheckpoint(Callback):
             saved_step=state["saved_step"],
         )
 
-    def _checkpoint(self, trainer: Trainer) -> None:
+    def _checkpoint(self, trainer: Trainer, early: bool = False) -> bool:
+        """Save what is to be saved now; return whether it went unranked for want of the metric."""
         self._is_due = False
-        values = {monitor.name: monitor.read(trainer) for monitor in self._monitors}
+        values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
         decision: _Decision = trainer.collectives.broadcast(
             self._decide(trainer, values) if trainer.is_main else None
         )
@@ -218,6 +219,7 @@ class ModelCheckpoint(Callback):
             raise
         for path in decision.remove:
             trainer.remove_checkpoint(path)
+        return self.monitor is not None and values[self.monitor] is None
 
     def _decide(self, trainer: Trainer, values: Mapping[str, float | None]) -> _Decision:
         """Say what to save and what to delete, from what is known and the metrics; on rank 0."""

@@ -67,8 +67,12 @@ class Monitor:
             changed = _differ(trainer.callback_metrics.get(self.name), self._before)
             self.from_evaluation = bool(trainer.collectives.broadcast(changed))
 
-    def read(self, trainer: Trainer) -> float | None:
+    def read(self, trainer: Trainer, early: bool = False) -> float | None:
         """Return rank 0's value on every rank. Collective.
+
+        Args:
+            trainer: whose metrics to read.
+            early: before the first evaluation, a missing value isn't worth a word.
 
         Returns:
             None while it hasn't been logged and still may be: before the first evaluation.
@@ -83,7 +87,7 @@ class Monitor:
         )
         if reading.value is not None:
             self._seen = True
-        elif self.strict:
+        elif self.strict and (self._evaluated or not early):
             self._missing(trainer, reading.logged)
         return reading.value
 
@@ -121,7 +125,7 @@ class Monitor:
 
     def _message(self, logged: tuple[str, ...]) -> str:
         names = ", ".join(logged) if logged else "nothing"
-        return f"{self.owner} monitors {self.name!r}, which isn't logged; logged are: {names}"
+        return f"{self.owner} needs {self.name!r}, which isn't logged; logged are: {names}"
 
 
 def _differ(one: float | None, other: float | None) -> bool:

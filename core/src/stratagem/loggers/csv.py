@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
 from stratagem.errors import ConfigError, UsageError
 from stratagem.loggers.base import Logger, Row
@@ -49,7 +49,6 @@ class CSVLogger(Logger):
         self.path = ""
         self._columns: tuple[str, ...] = ()
         self._lines: list[str] = []
-        self._file: IO[str] | None = None
         self._flushed = 0.0
         self._resumed_step = -1
         self._repeated: frozenset[str] = frozenset()
@@ -61,7 +60,7 @@ class CSVLogger(Logger):
             UsageError: there is a file of that name that no CSVLogger wrote.
         """
         self.path = os.path.join(run_dir, self.filename)
-        self._columns, self._lines, self._file = (), [], None
+        self._columns, self._lines = (), []
         self._flushed = monotonic()
         self._resumed_step, self._repeated = -1, frozenset()
         if os.path.exists(self.path) and os.path.getsize(self.path):
@@ -87,20 +86,13 @@ class CSVLogger(Logger):
 
     def flush(self) -> None:
         self._flushed = monotonic()
-        if not self._lines:
-            return
-        if self._file is None:
-            self._file = open(self.path, "a", encoding="utf-8", newline="")  # noqa: SIM115 (open until close)
-        # One call to the system for all of them: a kill finds whole lines.
-        self._file.write("".join(self._lines))
-        self._file.flush()
-        self._lines = []
+        if self._lines:
+            with open(self.path, "ab") as file:
+                file.write("".join(self._lines).encode())
+            self._lines = []
 
     def close(self, failed: bool = False) -> None:
         self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _take_up(self, resumed_step: int | None) -> None:
         header, lines, is_whole = _read(self.path)
@@ -131,9 +123,6 @@ class CSVLogger(Logger):
         self._replace(columns, lines)
 
     def _replace(self, columns: tuple[str, ...], lines: list[str]) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
         header = StringIO()
         csv.writer(header, lineterminator="\n").writerow((*_POSITION, *columns))
         trial = f"{self.path}.new"
