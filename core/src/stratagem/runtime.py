@@ -372,4 +372,5 @@ def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, .
 
 def _arguments(config: RunConfig) -> dict[str, Any]:
     arguments = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {**arguments, "plugins": arguments.pop("extensions")}
+    arguments["plugins"] = arguments.pop("extensions")
+    return arguments
