@@ -53,7 +53,7 @@ class RunHooks:
         Called in the launching process only, before any worker exists.
 
         Args:
-            request: the selected components, the number of processes and how to start them.
+            request: the number of processes, how to start them, and what this process finds around it.
         """
 
     @hookspec(firstresult=True)
@@ -63,7 +63,7 @@ class RunHooks:
         Called in every worker, after its device has been set up. Collective.
 
         Args:
-            request: this process's place, its device, and the deadline.
+            request: this process's place among all, and its device.
         """
 
     @hookspec(firstresult=True)

@@ -3,6 +3,7 @@
 OFFERED: dict[str, dict[str, str]] = {
     "strategy": {
         "single": "stratagem-single",
+        "single_device": "stratagem-single",
         "ddp": "stratagem-ddp",
         "ddp_spawn": "stratagem-ddp",
         "ddp_fork": "stratagem-ddp",

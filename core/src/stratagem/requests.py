@@ -23,6 +23,7 @@ class LaunchRequest:
     """For the hook `launch`."""
 
     plan: LaunchPlan
+    """How many processes, on how many nodes, and how to start them."""
     environment: Environment
     """The environment of the launching process."""
 
@@ -32,8 +33,11 @@ class ReduceRequest:
     """For the hook `reduce`."""
 
     environment: Environment
+    """This process's place among all, and where the ranks meet."""
     device: torch.device
+    """This process's device, already the current one."""
     accelerator: Accelerator
+    """The kind of that device; its `backend` suits it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class PrecisionRequest:
     create: Callable[[str, torch.device], Precision]
     """The selected precision component: `create(name, device)`."""
     device: torch.device
+    """This process's device."""
     accelerator: Accelerator
+    """The kind of that device; it has been asked whether it can do this precision."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Clipping:
     max_value: float | None = None
     """Largest absolute value of an element."""
     norm_type: float = 2.0
+    """Which norm `max_norm` limits: 2.0 is the Euclidean one."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,13 @@ class SetupRequest:
     plain: nn.Module
     """The user's module: its parameter names are the keys of every checkpoint."""
     make_optimizers: Callable[[], Sequence[Optimizer]]
+    """Makes the user's optimizers over the parameters as they are when it is called."""
     device: torch.device
+    """Where the module is to be, and where batches go."""
     collectives: Collectives
+    """What the `reduce` hook answered with."""
     precision: Precision
+    """What the `precision` hook answered with."""
     training: bool = True
     """False for validate, test and predict: there are no optimizers and no backward."""
     manual: bool = False
@@ -82,6 +93,7 @@ class SetupRequest:
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     clipping: Clipping = Clipping()
+    """What the loop is going to pass to `Prepared.clip`, for engines that must know it beforehand."""
     micro_batch_size: int | None = None
     """Samples per micro-batch and rank, where the loader tells."""
 
@@ -93,3 +105,4 @@ class CheckpointRequest:
     create: Callable[[Collectives], Any]
     """The selected checkpoint component: `create(collectives)`."""
     collectives: Collectives
+    """What the `reduce` hook answered with."""

@@ -1,0 +1,112 @@
+"""What the core may know and what may be imported when; import-linter checks the layers themselves."""
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from stratagem.plugins import load_catalogue
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core/src/stratagem"
+PLUGINS = sorted(path.parents[2].name for path in ROOT.glob("plugins/*/src/*/plugin.py"))
+
+HINTS = {"offered.py", "renamed.py"}
+"""Files that are about names: what to install for them, and how they are spelt today."""
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level packages in sys.modules after `statement` ran in a fresh interpreter."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+LIGHT = ("component", "config", "devices", "errors", "hooks", "hookspecs", "plugins", "requests")
+LIGHT_FOLDERS = (
+    "environment.base",
+    "environment.detect",
+    "launch.base",
+    "cli.main",
+    "cli.commands",
+    "cli.flags",
+)
+
+
+def test_torch_is_not_imported_before_it_is_needed():
+    modules = ", ".join(f"stratagem.{name}" for name in (*LIGHT, *LIGHT_FOLDERS))
+    assert imported_by(f"import stratagem, {modules}") & {"torch", "numpy", "matplotlib"} == set()
+
+
+def test_the_catalogue_is_read_without_torch():
+    statement = "from stratagem.plugins import load_catalogue; assert load_catalogue().offers"
+    assert imported_by(statement) & {"torch", "numpy"} == set()
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_is_described_without_torch(plugin):
+    imported = imported_by(f"import stratagem_{plugin}, stratagem_{plugin}.plugin")
+    assert imported & {"torch", "numpy"} == set()
+
+
+def test_every_package_under_plugins_is_installed_and_sound():
+    catalogue = load_catalogue()
+    assert [str(broken.error) for broken in catalogue.broken] == []
+    assert {f"stratagem-{name}" for name in PLUGINS} <= set(catalogue.distributions)
+
+
+def strategies_and_accelerators() -> set[str]:
+    catalogue = load_catalogue()
+    names = [*catalogue.names("strategy"), *catalogue.names("accelerator")]
+    # The core itself is written on torch, and runs where there is nothing but a CPU.
+    return set(names) - {"torch", "cpu", "single", "gpu"}
+
+
+def words_in_code(path: Path) -> set[str]:
+    """Identifiers, and string constants that are one word, apart from docstrings and comments."""
+    words: set[str] = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type == tokenize.NAME:
+            words.add(token.string)
+        elif token.type == tokenize.STRING and re.fullmatch(r"""['"][\w.-]+['"]""", token.string):
+            words.add(token.string.strip("'\""))
+    return words
+
+
+def test_the_core_names_no_strategy_or_accelerator():
+    names = strategies_and_accelerators()
+    assert {"ddp", "cuda", "mps"} <= names
+    found = {
+        str(path.relative_to(CORE)): sorted(words_in_code(path) & names)
+        for path in CORE.rglob("*.py")
+        if path.name not in HINTS and words_in_code(path) & names
+    }
+    assert found == {}
+
+
+def test_plugins_import_public_names_only():
+    private = []
+    for path in [*ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("examples/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "stratagem":
+                names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [part for alias in node.names for part in alias.name.split(".")]
+            else:
+                continue
+            private += [
+                f"{path.name}: {name}" for name in names if name.startswith("_") and name != "__future__"
+            ]
+    assert private == []
+
+
+def test_no_file_is_longer_than_300_lines():
+    files = [*CORE.rglob("*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+    long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 300}
+    assert long == {}
