@@ -27,6 +27,8 @@ class LaunchPlan:
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
     rdzv_backend: str = "c10d"
+    run_id: str | None = None
+    """Name of the run, the same on all its nodes; needed where a meeting place serves several runs."""
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0

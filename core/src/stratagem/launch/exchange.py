@@ -1,0 +1,121 @@
+"""What a launcher and its workers tell each other, as files in a directory that only they can read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """How each worker prepares itself before it runs the task; needs no import of torch to be read."""
+
+    launcher_pid: int
+    environ: dict[str, str]
+    """The whole environment of the launching process, with the plan's variables."""
+    default_start_method: str | None
+    """How multiprocessing starts processes in the launching process; None is Python's default."""
+    log_dir: str | None = None
+    """Where to redirect the output to; None keeps the console."""
+    preparation: dict[str, Any] = field(default_factory=dict)
+    """For a fresh interpreter: what `multiprocessing.spawn.prepare` makes `__main__` importable from."""
+
+
+def log_file(log_dir: str, attempt: int, rank: int, stream: str) -> str:
+    """Return the path of what a rank wrote to `stream`, stdout or stderr, in one attempt."""
+    return os.path.join(log_dir, f"attempt_{attempt}", str(rank), f"{stream}.log")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exception that ended a worker."""
+
+    rank: int
+    attempt: int
+    host: str
+    time: float
+    """Seconds since the epoch."""
+    line: str
+    """As "ValueError: negative size"."""
+    traceback: str
+    exit_code: int = 1
+    usage: bool = False
+    """Whether it was a `UsageError`."""
+    exception: bytes | None = None
+    """It, pickled, where that works."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An event in the life of a worker."""
+
+    event: str
+    """started, done or failed."""
+    attempt: int
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The directory; every file appears in it whole, under its last name."""
+
+    path: str
+
+    @classmethod
+    def create(cls) -> Exchange:
+        """Make a new directory, open to this user alone."""
+        return cls(tempfile.mkdtemp(prefix="stratagem-"))
+
+    def remove(self) -> None:
+        """Delete it and all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file in one step."""
+        target = os.path.join(self.path, name)
+        unfinished = f"{target}.{os.getpid()}.unfinished"
+        with open(unfinished, "wb") as file:
+            file.write(content)
+        os.replace(unfinished, target)
+
+    def get(self, name: str) -> bytes:
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: nobody has put it.
+        """
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read()
+
+    def has(self, name: str) -> bool:
+        """Tell whether somebody has put it."""
+        return os.path.exists(os.path.join(self.path, name))
+
+    def mark(self, event: str, attempt: int, rank: int) -> None:
+        """Note an event of the calling worker."""
+        self.put(f"mark.{event}.{attempt}.{rank}.{os.getpid()}", b"")
+
+    def marks(self) -> list[Mark]:
+        """Return all events noted so far."""
+        marks = []
+        for name in os.listdir(self.path):
+            parts = name.split(".")
+            if parts[0] == "mark" and len(parts) == 5:
+                marks.append(Mark(parts[1], int(parts[2]), int(parts[3]), int(parts[4])))
+        return marks
+
+    def put_failure(self, failure: Failure) -> None:
+        """Record why the calling worker failed."""
+        self.put(f"failure.{failure.attempt}.{failure.rank}", pickle.dumps(failure))
+        self.mark("failed", failure.attempt, failure.rank)
+
+    def failures(self, attempt: int) -> list[Failure]:
+        """Return the recorded failures of one attempt."""
+        prefix = f"failure.{attempt}."
+        names = [name for name in os.listdir(self.path) if name.startswith(prefix)]
+        return [pickle.loads(self.get(name)) for name in names if not name.endswith(".unfinished")]

@@ -1,0 +1,84 @@
+"""No orphans: a worker ends when the process that launched it ends, however that was ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.5
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process by SIGKILL when the thread that started it ends.
+
+    Nothing happens on systems other than Linux; `die_with` covers those.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def share_fate_with_children() -> None:
+    """Make each process that this one forks from its main thread end with it.
+
+    Covers the worker processes of a data loader, which would otherwise notice only seconds later.
+    Forks from other threads are left alone, since the kernel would end those children with the thread.
+    """
+    from_main_thread = False
+
+    def before() -> None:
+        nonlocal from_main_thread
+        from_main_thread = threading.current_thread() is threading.main_thread()
+
+    def after_in_child() -> None:
+        if from_main_thread:
+            die_with_parent()
+
+    os.register_at_fork(before=before, after_in_child=after_in_child)
+
+
+def die_with(pid: int) -> None:
+    """End this process by SIGKILL as soon as process `pid` is gone.
+
+    A daemon thread waits for it; for a process that isn't the parent, as behind a fork server.
+    """
+    try:
+        gone = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        _end_now()
+    except OSError:  # a kernel or a sandbox without pidfd_open
+        gone = None
+    threading.Thread(target=_wait_and_end, args=(pid, gone), name="stratagem-guard", daemon=True).start()
+
+
+def _wait_and_end(pid: int, gone: int | None) -> None:
+    if gone is not None:
+        waiting = select.poll()
+        waiting.register(gone, select.POLLIN)
+        waiting.poll()
+    else:
+        while is_alive(pid):
+            time.sleep(_POLL_S)
+    _end_now()
+
+
+def _end_now() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this id exists, be it a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,76 @@
+"""Where the launchers of a run's nodes meet, and the agent's other settings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from typing import TYPE_CHECKING, Any
+
+from stratagem.launch.base import LaunchPlan
+from stratagem.launch.supervision import GRACE_S
+
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
+
+_LOOPBACK = "127.0.0.1"
+_MONITOR_S = 0.05
+
+
+def launch_config(plan: LaunchPlan, run_id: str) -> LaunchConfig:
+    """Say in the elastic agent's terms what the plan asks for.
+
+    Args:
+        plan: with an endpoint, if it has several nodes.
+        run_id: the same on all nodes of the run.
+    """
+    from torch.distributed.launcher.api import LaunchConfig
+
+    from stratagem.launch.logs import InheritedOutput, KeptOutput
+
+    alone = plan.num_nodes == 1 and plan.rdzv_endpoint is None
+    # Port 0: the store binds a free port and tells it, so none is chosen before it is bound.
+    endpoint = f"{_LOOPBACK}:0" if alone else plan.rdzv_endpoint or ""
+    configs: dict[str, Any] = {}
+    if alone:
+        configs["is_host"] = True
+    elif plan.node_rank is not None:
+        configs["is_host"] = plan.node_rank == 0
+        configs["rank"] = plan.node_rank  # read by the backend `static` alone
+    settings: dict[str, Any] = {
+        "min_nodes": plan.num_nodes,
+        "max_nodes": plan.num_nodes,
+        "nproc_per_node": plan.processes_per_node,
+        "logs_specs": KeptOutput(plan.log_dir) if plan.log_dir else InheritedOutput(),
+        "run_id": run_id,
+        "role": "stratagem",
+        "rdzv_endpoint": endpoint,
+        "rdzv_backend": "c10d" if alone else plan.rdzv_backend,
+        "rdzv_configs": configs,
+        "max_restarts": plan.max_restarts,
+        "monitor_interval": _MONITOR_S,
+        "start_method": "spawn" if plan.start_method == "popen" else plan.start_method,
+        "log_line_prefix_template": "[rank ${rank}] ",
+        "local_addr": _LOOPBACK if alone else _address_towards(endpoint),
+        # Ctrl-C stays Python's KeyboardInterrupt; the launcher handles the others itself.
+        "signals_to_handle": "SIGTERM",
+        "shutdown_timeout": int(GRACE_S),
+    }
+    known = {entry.name for entry in dataclasses.fields(LaunchConfig)}  # the last two came after torch 2.8
+    return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
+
+
+def _address_towards(endpoint: str) -> str | None:
+    """Return this node's address on the network that leads to `endpoint`.
+
+    A node's own name often resolves to the loopback, which no other node reaches. No packet is sent.
+    """
+    host, _, port = endpoint.removeprefix("http://").rpartition(":")
+    with contextlib.suppress(OSError, ValueError):
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[
+            0
+        ]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return None
