@@ -19,7 +19,6 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 import torch.distributed.tensor.parallel
 
-import stratagem.checkpoint.directory
 from stratagem.collectives.base import Collectives
 from stratagem.collectives.local import LocalCollectives
 

@@ -38,6 +38,10 @@ class Tracked(LocalFilesystem):
         self.reached()
         return size_bytes
 
+    def remove(self, path):
+        self.reached()
+        super().remove(path)
+
     def exchange(self, first, second):
         self.reached()
         done = self.can_exchange and super().exchange(first, second)
@@ -45,8 +49,8 @@ class Tracked(LocalFilesystem):
         return done
 
 
-def save_until(collectives, path, step, kill_at, can_exchange):
-    """Save, and die by SIGKILL at the `kill_at`-th change to the disk; returns how many there were."""
+def until(kill_at, can_exchange, collectives, act):
+    """Let a checkpointer act, and die by SIGKILL at the `kill_at`-th change to the disk; returns their number."""
     reached = 0
 
     def reach():
@@ -66,8 +70,16 @@ def save_until(collectives, path, step, kill_at, can_exchange):
         def filesystem(self, path):
             return Tracked(reach, can_exchange), path
 
-    Checkpointer(collectives).save(path, checkpoint_of(step))
+    act(Checkpointer(collectives))
     return reached
+
+
+def save_until(collectives, path, step, kill_at, can_exchange):
+    return until(kill_at, can_exchange, collectives, lambda it: it.save(path, checkpoint_of(step)))
+
+
+def remove_until(collectives, path, kill_at):
+    return until(kill_at, True, collectives, lambda it: it.remove(path))
 
 
 def whole_step(checkpointer, path):
@@ -105,8 +117,8 @@ def test_kill_at_every_step(ranks, checkpointer, tmp_path, kind):
         try:
             found.append(whole_step(checkpointer, path))
         except CheckpointError as error:
-            assert kind == "first"
-            assert "there is no checkpoint at" in str(error)
+            if kind != "first" or "there is no checkpoint at" not in str(error):
+                raise
             found.append(0)
         for name in os.listdir(parent):
             if name.startswith(".last.tmp-"):
@@ -121,6 +133,27 @@ def test_kill_at_every_step(ranks, checkpointer, tmp_path, kind):
     assert len(found) == steps + 1
     assert found == sorted(found), "a later crash brought back the older checkpoint"
     assert set(found) == {old, 2}
+
+
+def test_kill_at_every_step_of_removing(ranks, checkpointer, tmp_path):
+    path = str(tmp_path / "last")
+    found = set()
+    codes = None
+    kill_at = 1
+    while codes != [0]:
+        checkpointer.save(path, checkpoint_of(1))
+        codes = ranks(remove_until, 1, check=False, path=path, kill_at=kill_at).codes
+        try:
+            found.add(f"step {whole_step(checkpointer, path)}")
+        except CheckpointError as error:
+            found.add(str(error).replace(path, "PATH"))
+        kill_at += 1
+    assert found == {
+        "step 1",
+        "PATH is not a checkpoint: it has no manifest.json; give the directory that has one",
+        "there is no checkpoint at PATH; check the path",
+    }
+    assert os.listdir(tmp_path) == []
 
 
 def save_and_lose_rank_1(collectives, path):

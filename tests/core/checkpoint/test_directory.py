@@ -19,7 +19,9 @@ def tensor_of(dtype, *shape):
 def same(left, right):
     assert left.dtype == right.dtype
     assert left.shape == right.shape
-    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[left.element_size()]
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[
+        left.element_size()
+    ]
     return torch.equal(left.contiguous().view(width), right.contiguous().view(width))
 
 
@@ -27,7 +29,9 @@ def same(left, right):
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 2)], ids=str)
 def test_every_dtype_and_shape_comes_back_bit_for_bit(checkpointer, tmp_path, dtype, shape):
     saved = tensor_of(dtype, *shape)
-    checkpointer.save(str(tmp_path / "c"), Checkpoint({"model/w": saved, "other": torch.ones(3, dtype=torch.bool)}))
+    checkpointer.save(
+        str(tmp_path / "c"), Checkpoint({"model/w": saved, "other": torch.ones(3, dtype=torch.bool)})
+    )
     target = torch.zeros(shape, dtype=dtype)
     checkpointer.open(str(tmp_path / "c")).read({"model/w": target})
     assert same(target, saved)
@@ -70,7 +74,7 @@ def test_reading_fills_in_place_and_converts_dtypes_and_strides(checkpointer, tm
 
 def test_complex_numbers_are_not_read_into_real_ones(checkpointer, tmp_path):
     checkpointer.save(str(tmp_path / "c"), Checkpoint({"z": torch.ones(2, dtype=torch.complex64)}))
-    with pytest.raises(CheckpointError, match="'z' is torch.complex64.*imaginary"):
+    with pytest.raises(CheckpointError, match=r"'z' is torch.complex64.*imaginary"):
         checkpointer.open(str(tmp_path / "c")).read({"z": torch.zeros(2)})
 
 
@@ -110,7 +114,12 @@ def test_tied_tensors_are_written_once_and_read_by_any_name(checkpointer, tmp_pa
 
 
 def test_the_safetensors_library_reads_the_files(checkpointer, tmp_path):
-    tensors = {"model/w": torch.randn(3, 2), "b": torch.randn(5).bfloat16(), "n": torch.tensor(3), "e": torch.ones(0)}
+    tensors = {
+        "model/w": torch.randn(3, 2),
+        "b": torch.randn(5).bfloat16(),
+        "n": torch.tensor(3),
+        "e": torch.ones(0),
+    }
     checkpointer.save(str(tmp_path / "c"), Checkpoint(tensors, {"t": torch.arange(4)}))
     stored = safetensors.torch.load_file(tmp_path / "c" / "tensors-00000.safetensors")
     for key in ("model/w", "b", "n"):
@@ -128,13 +137,13 @@ def test_nothing_in_it_is_a_pickle(checkpointer, tmp_path):
     for name in names:
         content = (tmp_path / "c" / name).read_bytes()
         assert not content.startswith((b"\x80", b"PK"))
-        with pytest.raises(ValueError, match="opcode|pickle|STOP|expected|not enough|literal|stack"):
+        with pytest.raises(ValueError, match=r"opcode|pickle|STOP|expected|not enough|literal|stack"):
             list(pickletools.genops(content))
 
 
 def test_missing_key_names_the_nearest(checkpointer, tmp_path):
     checkpointer.save(str(tmp_path / "c"), Checkpoint({"model/weight": torch.ones(2)}))
-    with pytest.raises(CheckpointError, match="no tensor 'model/wieght'; the nearest key is 'model/weight'"):
+    with pytest.raises(CheckpointError, match=r"no tensor 'model/wieght'; the nearest key is 'model/weight'"):
         checkpointer.open(str(tmp_path / "c")).read({"model/wieght": torch.ones(2)})
 
 
@@ -151,7 +160,10 @@ def test_wrong_shape_names_both_and_changes_nothing(checkpointer, tmp_path):
     [
         (torch.ones(2).to_sparse(), "'bad' can't be saved.*to_dense"),
         (torch.empty(2, device="meta"), "'bad' can't be saved.*meta device"),
-        (torch.ones(2).to(torch.float8_e4m3fnuz), "'bad' can't be saved.*float8_e4m3fnuz; allowed are float64,"),
+        (
+            torch.ones(2).to(torch.float8_e4m3fnuz),
+            "'bad' can't be saved.*float8_e4m3fnuz; allowed are float64,",
+        ),
         (torch.nn.parameter.UninitializedParameter(), "'bad' can't be saved.*forward first"),
         (3.5, "'bad' can't be saved as a tensor: it is a float"),
     ],
@@ -164,7 +176,9 @@ def test_what_cannot_be_a_tensor_is_refused_before_anything_is_written(checkpoin
 
 
 def test_unencodable_state_is_refused_before_anything_is_written(checkpointer, tmp_path):
-    with pytest.raises(CheckpointError, match=r"state\['callbacks'\]\[1\] can't be saved: it is a builtins.object"):
+    with pytest.raises(
+        CheckpointError, match=r"state\['callbacks'\]\[1\] can't be saved: it is a builtins.object"
+    ):
         checkpointer.save(str(tmp_path / "c"), Checkpoint({}, {"callbacks": [1, object()]}))
     with pytest.raises(CheckpointError, match=r"rank_state\['loader'\]"):
         checkpointer.save(str(tmp_path / "c"), Checkpoint({}, {}, {"loader": object()}))
@@ -187,7 +201,7 @@ def test_an_open_reader_survives_replacement_of_what_it_has_not_read(checkpointe
     checkpointer.save(str(tmp_path / "c"), Checkpoint({"w": torch.zeros(2)}))
     reader = checkpointer.open(str(tmp_path / "c"))
     checkpointer.remove(str(tmp_path / "c"))
-    with pytest.raises(CheckpointError, match="tensors-00000.safetensors"):
+    with pytest.raises(CheckpointError, match=r"tensors-00000.safetensors"):
         reader.read({"w": torch.ones(2)})
 
 
@@ -240,7 +254,9 @@ def test_other_file_systems_by_url(checkpointer):
             assert [name.rpartition("/")[2] for name in memory.ls("/runs/checkpoints", detail=False)] == ["c"]
         assert describe(path)["world_size"] == 1
         memory.pipe("/runs/checkpoints/c/state.json", b"{}")
-        with pytest.raises(CheckpointError, match="memory://runs/checkpoints/c is damaged: state.json has 2 bytes"):
+        with pytest.raises(
+            CheckpointError, match=r"memory://runs/checkpoints/c is damaged: state.json has 2 bytes"
+        ):
             checkpointer.open(path)
         checkpointer.remove(path)
         with pytest.raises(CheckpointError, match="there is no checkpoint at memory://"):
@@ -254,7 +270,9 @@ def test_describe(checkpointer, tmp_path):
     tensors = {"w": weight, "tied": weight, "n": torch.tensor(1)}
     checkpointer.save(str(tmp_path / "c"), Checkpoint(tensors, {"epoch": 1, "loops": {}}))
     summary = describe(str(tmp_path / "c"))
-    sizes = {file.name: file.stat().st_size for file in (tmp_path / "c").iterdir() if file.name != "manifest.json"}
+    sizes = {
+        file.name: file.stat().st_size for file in (tmp_path / "c").iterdir() if file.name != "manifest.json"
+    }
     assert summary["files"] == sizes
     assert summary["size_bytes"] == sum(sizes.values())
     assert summary["tensors"]["w"] == {"dtype": "float32", "shape": [4, 3], "pieces": 1}

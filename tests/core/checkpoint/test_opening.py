@@ -70,7 +70,10 @@ def test_a_damaged_header_of_tensors_is_named_when_read(checkpointer, saved):
 
 
 def test_nothing_there(checkpointer, tmp_path):
-    assert refused(checkpointer, tmp_path / "nowhere") == f"there is no checkpoint at {tmp_path}/nowhere; check the path"
+    assert (
+        refused(checkpointer, tmp_path / "nowhere")
+        == f"there is no checkpoint at {tmp_path}/nowhere; check the path"
+    )
 
 
 class Bomb:
@@ -81,7 +84,9 @@ class Bomb:
 @pytest.mark.parametrize("name", ["epoch.ckpt", "model.pt", "whatever"])
 def test_a_pickle_is_refused_and_not_run(checkpointer, tmp_path, name):
     (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
-    assert "a checkpoint is a directory; files such as .ckpt and .pt are pickles" in refused(checkpointer, tmp_path / name)
+    assert "a checkpoint is a directory; files such as .ckpt and .pt are pickles" in refused(
+        checkpointer, tmp_path / name
+    )
 
 
 def test_a_directory_of_something_else(checkpointer, tmp_path):
@@ -101,7 +106,10 @@ def rewrite(saved, change):
 def test_a_newer_version_says_who_wrote_it(checkpointer, saved):
     rewrite(saved, lambda manifest: manifest.update(format_version=2, stratagem_version="9.1"))
     message = refused(checkpointer, saved)
-    assert "has format version 2, written by stratagem 9.1, but this stratagem reads versions up to 1; upgrade" in message
+    assert (
+        "has format version 2, written by stratagem 9.1, but this stratagem reads versions up to 1; upgrade"
+        in message
+    )
 
 
 def test_an_unfinished_one_is_refused_by_name(checkpointer, saved):

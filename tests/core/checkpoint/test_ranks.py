@@ -59,7 +59,11 @@ def save(collectives, path, placement):
     tensors = whole_tensors()
     if collectives.world_size > 1:
         tensors = shard(tensors, collectives.world_size, placement)
-    tensors |= {"plain/scalar": torch.tensor(3.5), "plain/step": torch.tensor(12), "plain/table": torch.ones(6, 2)}
+    tensors |= {
+        "plain/scalar": torch.tensor(3.5),
+        "plain/step": torch.tensor(12),
+        "plain/table": torch.ones(6, 2),
+    }
     state = {"who": f"rank {collectives.rank}"}
     DirectoryCheckpointer(collectives).save(path, Checkpoint(tensors, state, {"rank": collectives.rank}))
 
@@ -77,7 +81,9 @@ def load(collectives, path, placements):
         if collectives.world_size > 1:
             targets = shard(targets, collectives.world_size, placement)
         reader.read(targets | {"plain/scalar": (scalar := torch.zeros(()))})
-        wholes = {key: each.full_tensor() if isinstance(each, DTensor) else each for key, each in targets.items()}
+        wholes = {
+            key: each.full_tensor() if isinstance(each, DTensor) else each for key, each in targets.items()
+        }
         wrong += [(placement, key) for key, whole in wholes.items() if not torch.equal(whole, expected[key])]
         wrong += [] if scalar == 3.5 else [(placement, "plain/scalar")]
     return wrong
@@ -110,7 +116,9 @@ def test_each_rank_writes_its_own_shard_and_copies_are_written_once(ranks, tmp_p
     assert [file.name for file in files] == [f"tensors-0000{rank}.safetensors" for rank in range(4)]
     stored = [safetensors.torch.load_file(file) for file in files]
     for rank, pieces in enumerate(stored):
-        assert torch.equal(pieces[f"model/even@{2 * rank},0"], whole_tensors()["model/even"][2 * rank : 2 * rank + 2])
+        assert torch.equal(
+            pieces[f"model/even@{2 * rank},0"], whole_tensors()["model/even"][2 * rank : 2 * rank + 2]
+        )
     plain = [name for pieces in stored for name in pieces if name.startswith("plain/")]
     assert sorted(plain) == ["plain/scalar", "plain/step", "plain/table"]
 
@@ -130,7 +138,10 @@ def test_copies_are_divided_evenly(ranks, tmp_path):
 
 def save_parts(collectives, path):
     """As pipeline stages do: each rank has tensors that the others don't."""
-    tensors = {f"stage{collectives.rank}/w": torch.full((3,), float(collectives.rank)), "shared": torch.ones(2)}
+    tensors = {
+        f"stage{collectives.rank}/w": torch.full((3,), float(collectives.rank)),
+        "shared": torch.ones(2),
+    }
     DirectoryCheckpointer(collectives).save(path, Checkpoint(tensors))
 
 
@@ -207,7 +218,9 @@ def catch(collectives, path, case):
         if case == "shapes":
             checkpointer.save(path, Checkpoint({"w": torch.ones(3 if odd else 2)}))
         if case == "dtypes":
-            checkpointer.save(path, Checkpoint({"w": torch.ones(2, dtype=torch.half if odd else torch.float)}))
+            checkpointer.save(
+                path, Checkpoint({"w": torch.ones(2, dtype=torch.half if odd else torch.float)})
+            )
         if case == "half":
             local = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)])
             checkpointer.save(path, Checkpoint({} if odd else {"w": local}))
@@ -274,7 +287,11 @@ def test_the_manifest_of_several_ranks(ranks, tmp_path):
     path = str(tmp_path / "c")
     ranks(save, 2, path=path, placement="rows")
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    assert (manifest["format"], manifest["format_version"], manifest["world_size"]) == ("stratagem-checkpoint", 1, 2)
+    assert (manifest["format"], manifest["format_version"], manifest["world_size"]) == (
+        "stratagem-checkpoint",
+        1,
+        2,
+    )
     names = [record["name"] for record in manifest["files"]]
     numbers = [names.index(f"tensors-0000{rank}.safetensors") for rank in (0, 1)]
     assert manifest["tensors"]["model/uneven"] == {

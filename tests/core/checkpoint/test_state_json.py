@@ -107,7 +107,11 @@ def test_numpy_scalars(scalar):
 
 
 def test_tensors_keep_dtype_and_shape():
-    value = {"rng": torch.get_rng_state(), "scale": torch.tensor(65536.0), "p": torch.nn.Parameter(torch.ones(2, 2))}
+    value = {
+        "rng": torch.get_rng_state(),
+        "scale": torch.tensor(65536.0),
+        "p": torch.nn.Parameter(torch.ones(2, 2)),
+    }
     back = round_trip(value)
     for key, tensor in value.items():
         assert torch.equal(back[key], tensor)
@@ -142,15 +146,24 @@ def nested():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"at": datetime.timedelta(1)}, r"state\['at'\] can't be saved: it is a datetime.timedelta, allowed are dict,"),
+        (
+            {"at": datetime.timedelta(1)},
+            r"state\['at'\] can't be saved: it is a datetime.timedelta, allowed are dict,",
+        ),
         ([1, [Colour.RED]], r"state\[1\]\[0\] can't be saved: it is a .*Colour"),
         ({"p": (Pair(1, 2),)}, r"state\['p'\]\[0\] can't be saved: it is a .*Pair"),
-        ({"d": collections.defaultdict(int)}, r"state\['d'\] can't be saved: it is a collections.defaultdict"),
+        (
+            {"d": collections.defaultdict(int)},
+            r"state\['d'\] can't be saved: it is a collections.defaultdict",
+        ),
         ({"f": print}, r"state\['f'\] can't be saved: it is a builtins.builtin_function_or_method"),
         ({Colour.RED: 1}, "the key <Colour.RED: 1> of state can't be saved"),
         ({"a": np.array(["x"])}, r"state\['a'\] can't be saved: this numpy value has dtype <U1"),
         ({"a": np.array([object()])}, r"state\['a'\] can't be saved: this numpy value has dtype object"),
-        ({"a": np.ma.array([1], mask=[True])}, r"state\['a'\] can't be saved: this numpy value is a MaskedArray"),
+        (
+            {"a": np.ma.array([1], mask=[True])},
+            r"state\['a'\] can't be saved: this numpy value is a MaskedArray",
+        ),
         ({"a": np.str_("x")}, r"state\['a'\] can't be saved"),
         ({"t": torch.ones(2).as_subclass(Wrapped)}, r"state\['t'\] can't be saved: it is a Wrapped"),
         ({"t": torch.empty(2, device="meta")}, r"state\['t'\] can't be saved: it is on the meta device"),
@@ -176,7 +189,14 @@ def test_a_hundred_levels_come_back():
 
 
 @pytest.mark.parametrize(
-    "text", [b"{", b'{"$code": ["os.system", "true"]}', b'{"$tuple": 3}', b'{"$bytes": "*"}', b'{"$tuple": [], "x": 1}']
+    "text",
+    [
+        b"{",
+        b'{"$code": ["os.system", "true"]}',
+        b'{"$tuple": 3}',
+        b'{"$bytes": "*"}',
+        b'{"$tuple": [], "x": 1}',
+    ],
 )
 def test_other_json_is_damage(text):
     with pytest.raises(CheckpointError, match=r"state.json is damaged"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -71,7 +71,9 @@ class DirectoryCheckpointer(Checkpointer):
                 writer.finish(plan.metadata, [results for _, results in written])
                 manifest = _manifest(collectives.world_size, files, writer, plan)
                 # What this rank can't see was written to another machine's own disk.
-                check_files(filesystem, folder, files, f"{path}, seen from rank 0 right after it was written,")
+                check_files(
+                    filesystem, folder, files, f"{path}, seen from rank 0 right after it was written,"
+                )
                 write_checked(filesystem, folder, MANIFEST, [manifest.encode()])
                 publish(filesystem, folder, plain)
 

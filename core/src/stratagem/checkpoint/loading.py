@@ -52,7 +52,9 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str) -> tuple[str, M
             "aren't loaded because that would run the code in them"
         )
     if filesystem.size(filesystem.join(folder, MANIFEST)) is None:
-        raise CheckpointError(f"{shown} is not a checkpoint: it has no {MANIFEST}; give the directory that has one")
+        raise CheckpointError(
+            f"{shown} is not a checkpoint: it has no {MANIFEST}; give the directory that has one"
+        )
     manifest = decode_manifest(filesystem.read(filesystem.join(folder, MANIFEST)), shown)
     check_files(filesystem, folder, manifest.files, shown)
     return folder, manifest
@@ -111,9 +113,13 @@ class DirectoryReader(CheckpointReader):
                 "which would drop its imaginary part; load it into a complex tensor"
             )
         if target.device.type == "meta":
-            raise CheckpointError(f"tensor {key!r} can't be filled: it is on the meta device; materialize it first")
+            raise CheckpointError(
+                f"tensor {key!r} can't be filled: it is on the meta device; materialize it first"
+            )
         if isinstance(target, DTensor) and any(each.is_partial() for each in target.placements):
-            raise CheckpointError(f"tensor {key!r} can't be filled: it has a partial placement; redistribute it first")
+            raise CheckpointError(
+                f"tensor {key!r} can't be filled: it has a partial placement; redistribute it first"
+            )
 
     def _nearest(self, key: str) -> str:
         from difflib import get_close_matches

@@ -116,8 +116,9 @@ def decode_manifest(text: bytes, shown: str) -> Manifest:
     version = document.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{shown} has format version {version}, written by stratagem {document.get('stratagem_version')}, but this "
-            f"stratagem reads versions up to {FORMAT_VERSION}; upgrade stratagem to load it"
+            f"{shown} has format version {version}, written by stratagem "
+            f"{document.get('stratagem_version')}, but this stratagem reads versions up to {FORMAT_VERSION}; "
+            "upgrade stratagem to load it"
         )
     try:
         return _manifest(document)

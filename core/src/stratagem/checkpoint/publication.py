@@ -91,7 +91,9 @@ def _check_replaceable(filesystem: Filesystem, path: str) -> None:
     if not filesystem.exists(path):
         return
     if not filesystem.is_directory(path):
-        raise CheckpointError(f"{path} is a file, not a checkpoint directory; choose another path or move it away")
+        raise CheckpointError(
+            f"{path} is a file, not a checkpoint directory; choose another path or move it away"
+        )
     foreign = [name for name in filesystem.names(path) if not FILE_NAME.fullmatch(name)]
     if foreign:
         raise CheckpointError(

@@ -43,7 +43,9 @@ _PARTS: Mapping[torch.dtype, torch.dtype] = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-DTYPES: Mapping[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for dtype in (*_STORED, *_PARTS)}
+DTYPES: Mapping[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (*_STORED, *_PARTS)
+}
 """All dtypes that can be in a checkpoint, by name."""
 
 Piece = tuple[torch.dtype, Sequence[int], Callable[[], torch.Tensor]]
@@ -87,7 +89,9 @@ def encode_file(pieces: Mapping[str, Piece]) -> Iterator[bytes | memoryview]:
         dtype, shape, make = pieces[name]
         tensor = make().detach()
         if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-            raise CheckpointError(f"tensor {name!r} changed from {dtype} {tuple(shape)} while it was being saved")
+            raise CheckpointError(
+                f"tensor {name!r} changed from {dtype} {tuple(shape)} while it was being saved"
+            )
         yield _raw(tensor)
 
 
@@ -114,10 +118,13 @@ class TensorFile:
             header.pop("__metadata__", None)
             self._data = 8 + length
             self._header: dict[str, tuple[str, list[int], int]] = {
-                name: (entry["dtype"], entry["shape"], entry["data_offsets"][0]) for name, entry in header.items()
+                name: (entry["dtype"], entry["shape"], entry["data_offsets"][0])
+                for name, entry in header.items()
             }
         except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{shown} is damaged: its header can't be read ({error}); use another checkpoint") from error
+            raise CheckpointError(
+                f"{shown} is damaged: its header can't be read ({error}); use another checkpoint"
+            ) from error
 
     def read(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Return the whole piece `name`, on the CPU."""
@@ -147,7 +154,8 @@ class TensorFile:
         code, stored_shape, start = self._header.get(name, ("", [], 0))
         if code != _STORED[stored] or stored_shape != [*shape, *parts]:
             raise CheckpointError(
-                f"{self._shown} is damaged: it has no piece {name!r} of {dtype} {tuple(shape)}; use another checkpoint"
+                f"{self._shown} is damaged: it has no piece {name!r} of {dtype} {tuple(shape)}; "
+                "use another checkpoint"
             )
         if out.numel() == 0:
             return
@@ -173,7 +181,9 @@ class TensorFile:
         while view:
             part = self._stream.read(len(view))
             if not part:
-                raise CheckpointError(f"{self._shown} is truncated: it ends within the piece {name!r}; use another checkpoint")
+                raise CheckpointError(
+                    f"{self._shown} is truncated: it ends within the piece {name!r}; use another checkpoint"
+                )
             view[: len(part)] = part
             view = view[len(part) :]
 

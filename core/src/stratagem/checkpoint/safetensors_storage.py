@@ -81,7 +81,9 @@ class SafetensorsWriter(StorageWriter):
             dtype = data.properties.dtype
             name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, piece)
             if name in pieces:
-                raise CheckpointError(f"two pieces of tensors would both be called {name!r}; rename one of the keys")
+                raise CheckpointError(
+                    f"two pieces of tensors would both be called {name!r}; rename one of the keys"
+                )
             pieces[name] = (dtype, lengths, _resolver(planner, item))
             results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
         if pieces:
@@ -121,7 +123,9 @@ class SafetensorsReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return Metadata({key: _storage_metadata(tensor) for key, tensor in self._manifest.readable().items()})
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
         return None
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -165,14 +169,18 @@ def _storage_metadata(tensor: TensorRecord) -> TensorStorageMetadata:
         properties=TensorProperties(dtype=tensor.dtype),
         size=torch.Size(tensor.shape),
         chunks=[
-            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.lengths)) for piece in tensor.pieces
+            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.lengths))
+            for piece in tensor.pieces
         ],
     )
 
 
 def _find_piece(tensor: TensorRecord, index: MetadataIndex) -> PieceRecord:
     hint = index.index
-    if hint is not None and hint < len(tensor.pieces) and tensor.pieces[hint].offsets == tuple(index.offset or ()):
+    if (
+        hint is not None
+        and hint < len(tensor.pieces)
+        and tensor.pieces[hint].offsets == tuple(index.offset or ())
+    ):
         return tensor.pieces[hint]
     return next(piece for piece in tensor.pieces if piece.offsets == tuple(index.offset or ()))
-

@@ -52,9 +52,7 @@ def agree_on_plan(collectives: Collectives, tensors: Mapping[str, torch.Tensor])
 
     gathered = on_every_rank(collectives, plan_locally)
     aliases = find_aliases([ties for ties, _ in gathered])
-    plans = [
-        SavePlan([item for item in plan.items if item.index.fqn not in aliases]) for _, plan in gathered
-    ]
+    plans = [SavePlan([item for item in plan.items if item.index.fqn not in aliases]) for _, plan in gathered]
     _check_shapes(plans)
     try:
         # Every rank computes the same from the same, which saves sending the plans back.

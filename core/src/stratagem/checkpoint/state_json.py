@@ -135,7 +135,9 @@ class _Encoder:
         reason = f"has dtype {array.dtype}" if tensor is None else refusal(tensor)
         if tensor is None or reason or type(value) not in (np.ndarray, array.dtype.type):
             reason = reason or f"is a {type(value).__qualname__}"
-            raise CheckpointError(f"{path} can't be saved: this numpy value {reason}; allowed are arrays of numbers")
+            raise CheckpointError(
+                f"{path} can't be saved: this numpy value {reason}; allowed are arrays of numbers"
+            )
         return {"$array" if isinstance(value, np.ndarray) else "$scalar": self._keep(tensor)}
 
     def _keep(self, tensor: torch.Tensor) -> list[Any]:
@@ -159,7 +161,9 @@ def _decode(value: Any, tensor: GetTensor) -> Any:
         return found if tag == "$tensor" else found.numpy() if tag == "$array" else found.numpy()[()]
     if tag not in _BUILDERS:
         raise ValueError(f"it has a value of the unknown kind {tag!r}")
-    return _BUILDERS[tag](content if isinstance(content, str) else [_decode(each, tensor) for each in content])
+    return _BUILDERS[tag](
+        content if isinstance(content, str) else [_decode(each, tensor) for each in content]
+    )
 
 
 _BUILDERS: Mapping[str, Callable[[Any], Any]] = {
@@ -169,6 +173,6 @@ _BUILDERS: Mapping[str, Callable[[Any], Any]] = {
     "$tuple": tuple,
     "$set": set,
     "$frozenset": frozenset,
-    "$dict": lambda pairs: {key: value for key, value in pairs},
-    "$ordered_dict": lambda pairs: OrderedDict((key, value) for key, value in pairs),
+    "$dict": dict,
+    "$ordered_dict": OrderedDict,
 }
