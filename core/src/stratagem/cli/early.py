@@ -1,0 +1,59 @@
+"""Starting the fork server as soon as it is likely that processes will be started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from stratagem.errors import UsageError
+from stratagem.plugins import load_catalogue
+from stratagem.select import choose_environment
+
+PRELOADED = ("torch", "stratagem.trainer.trainer", "stratagem.runtime")
+"""What the server imports while the launching process imports torch itself."""
+
+
+def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Start the fork server if flags alone tell that this process will start several by it.
+
+    Imports no torch, and refuses nothing: whether the run can be had is found out by assembling it.
+
+    Args:
+        selection: fields of `RunConfig` that were given.
+        options: the strategy's own settings.
+
+    Returns:
+        Whether it was started.
+    """
+    try:
+        if not _several(selection.get("devices", "auto")) or not _forks(selection, options):
+            return False
+    except UsageError:
+        return False
+    from stratagem.launch.fork_server import preload_fork_server
+
+    preload_fork_server(PRELOADED)
+    return True
+
+
+def _several(devices: Any) -> bool:
+    if isinstance(devices, (list, tuple)):
+        return len(devices) > 1
+    text = str(devices).strip()
+    if "," in text:
+        return len([part for part in text.split(",") if part.strip()]) > 1
+    return text.isdigit() and int(text) > 1
+
+
+def _forks(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
+    environment, _ = choose_environment(catalogue, selection.get("environment", "auto"), os.environ)
+    if environment.creates_processes:
+        return False
+    name = selection.get("strategy", "auto")
+    if name == "auto":
+        return bool(options.get("start_method", "forkserver") == "forkserver")
+    found = catalogue.find("strategy", name)
+    start_method = {**found.options, **options}.get("start_method", "forkserver")
+    return bool(found.component.capabilities.processes == "per-device" and start_method == "forkserver")

@@ -1,0 +1,154 @@
+"""The flags that select a run's parts, for our commands and for a user's own."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from stratagem.cli.reporting import run_reporting
+from stratagem.renamed import RENAMED, renamed_selection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--strategy", "strategy", {"metavar": "NAME", "help": "As ddp, or DISTRIBUTION:NAME."}),
+    ("--accelerator", "accelerator", {"metavar": "NAME", "help": "As cpu or cuda; auto takes the best."}),
+    (
+        "--devices",
+        "devices",
+        {"metavar": "N|I,J", "help": "How many (2), all (-1), which (0,2), or auto."},
+    ),
+    ("--num-nodes", "num_nodes", {"type": click.IntRange(1), "help": "Machines taking part."}),
+    (
+        "--node-rank",
+        "node_rank",
+        {
+            "type": click.IntRange(0),
+            "help": "This machine among them; the meeting place numbers them if not given.",
+        },
+    ),
+    ("--rdzv-endpoint", "rdzv_endpoint", {"metavar": "HOST:PORT", "help": "Where several nodes meet."}),
+    ("--rdzv-backend", "rdzv_backend", {"metavar": "NAME", "help": "How they meet: c10d or etcd-v2."}),
+    (
+        "--max-restarts",
+        "max_restarts",
+        {"type": click.IntRange(0), "help": "How often failed workers are started again."},
+    ),
+    ("--precision", "precision", {"metavar": "NAME", "help": "As 32-true, bf16-mixed or 16-mixed."}),
+    (
+        "--environment",
+        "environment",
+        {"metavar": "NAME", "help": "Who made the processes; detected if not given."},
+    ),
+    ("--seed", "seed", {"type": click.IntRange(0), "help": "For every random number generator."}),
+    (
+        "--plugin",
+        "only_plugins",
+        {"multiple": True, "metavar": "DISTRIBUTION", "help": "Consider only these plugins (repeatable)."},
+    ),
+    (
+        "--disable-plugin",
+        "without_plugins",
+        {"multiple": True, "metavar": "DISTRIBUTION", "help": "Leave these plugins out (repeatable)."},
+    ),
+    (
+        "--use",
+        "extensions",
+        {
+            "multiple": True,
+            "metavar": "NAME|MODULE:CLASS",
+            "help": "Add an installed extension, or a class with hook wrappers (repeatable).",
+        },
+    ),
+)
+
+FIELDS: tuple[str, ...] = tuple(name for _, name, _ in _FLAGS)
+"""Fields of `RunConfig` that have a flag."""
+
+_NOT_FLAGS = ("accelerator", "plugins")
+"""Names in `RENAMED` that are flags today; their old values are checked apart."""
+
+
+def selection_flags(command: F) -> F:
+    """Add the selection flags to a click command, as keywords named after `RunConfig`'s fields.
+
+    `given(keywords)` takes them out again.
+    """
+    for old in RENAMED:
+        if old not in _NOT_FLAGS:
+            command = _old_flag(old)(command)
+    for flag, name, how in reversed(_FLAGS):
+        command = click.option(flag, name, **how)(command)
+    return command
+
+
+def _old_flag(name: str) -> Callable[[F], F]:
+    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            renamed_selection(**{name: value})
+
+    # The value is optional, so that a flag that was a switch gets its answer, too.
+    return click.option(
+        *{f"--{name}", f"--{name.replace('_', '-')}"},
+        name,
+        hidden=True,
+        expose_value=False,
+        is_flag=False,
+        flag_value="True",
+        callback=refuse,
+    )
+
+
+def given(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Take the selection flags out of a command's keywords; those that weren't given are left out.
+
+    Raises:
+        ConfigError: a flag has a value of old times, as `--accelerator ddp`.
+    """
+    flags = {name: keywords.pop(name) for name in FIELDS}
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    renamed_selection(**{name: given[name] for name in _NOT_FLAGS if name in given})
+    return given
+
+
+def runtime_arguments(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `RunConfig` fields into keywords of `Runtime` and `Trainer`."""
+    return {("plugins" if name == "extensions" else name): value for name, value in flags.items()}
+
+
+def options(function: F) -> F:
+    """Add the selection flags to your own click command, which gets the `Runtime` that they make.
+
+    The function is called with one more keyword, `runtime`, that isn't launched yet::
+
+        @click.command()
+        @click.option("--epochs", default=3)
+        @stratagem.options
+        def main(runtime, epochs):
+            runtime.launch(train, epochs)
+
+    Flags that aren't given keep `Runtime`'s defaults. Requests that can't be met end the command
+    with one sentence and exit code 2, a failed worker with its traceback and exit code, as they do
+    in `stratagem` itself.
+    """
+
+    @functools.wraps(function)
+    def command(*args: Any, **keywords: Any) -> Any:
+        from stratagem.runtime import Runtime
+
+        returned: list[Any] = []
+
+        def call() -> None:
+            runtime = Runtime(**runtime_arguments(given(keywords)))
+            returned.append(function(*args, runtime=runtime, **keywords))
+
+        code = run_reporting(call)
+        if code:
+            sys.exit(code)
+        return returned[0] if returned else None
+
+    return selection_flags(command)  # type: ignore[return-value]

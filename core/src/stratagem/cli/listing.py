@@ -1,0 +1,97 @@
+"""`stratagem strategies | accelerators | plugins`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from stratagem.plugins import load_catalogue
+
+as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
+
+
+@click.command()
+@as_json
+def strategies(as_json: bool) -> None:
+    """List the installed strategies."""
+    from stratagem.cli.survey import strategy_records
+
+    _print_components(strategy_records(load_catalogue()), as_json)
+
+
+@click.command()
+@as_json
+def accelerators(as_json: bool) -> None:
+    """List the installed accelerators, and what they find here."""
+    from stratagem.cli.survey import accelerator_records
+
+    _print_components(accelerator_records(load_catalogue()), as_json)
+
+
+@click.command()
+@as_json
+def plugins(as_json: bool) -> None:
+    """List the installed plugins, also those that are broken or left out."""
+    from stratagem.cli.survey import plugin_records
+
+    records = plugin_records(load_catalogue())
+    if as_json:
+        print_json(records)
+        return
+    columns = ["distribution", "version", "status", "offers"]
+    rows = [
+        [record["distribution"], record["version"], record["status"], record["error"] or _offers(record)]
+        for record in records
+    ]
+    print_table(columns, rows)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as wide as the terminal, or 160 columns where there is none."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _print_components(records: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(records)
+        return
+    columns = ["name", "runs here", "why", "from", "summary", "also as"]
+    print_table(columns, [_row(record) for record in records])
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    return [
+        record["name"],
+        "yes" if record["runs_here"] else "no",
+        record["why"],
+        f"{record['distribution']} {record['version']}",
+        record["summary"],
+        ", ".join([*record["aliases"], *record["presets"]]),
+    ]
+
+
+def _offers(record: Mapping[str, Any]) -> str:
+    kinds: dict[str, list[str]] = {}
+    for component in record["components"]:
+        kinds.setdefault(component["kind"], []).append(component["name"])
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())

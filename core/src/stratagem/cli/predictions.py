@@ -1,0 +1,89 @@
+"""Predictions as NumPy arrays in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def refuse_output(path: str | None) -> None:
+    """Refuse a file that can't be written, before anything runs.
+
+    Raises:
+        UsageError: it isn't called .npz, or its folder doesn't exist.
+    """
+    if path is None:
+        return
+    if not path.endswith(".npz"):
+        raise UsageError(f"--output {path!r} must end in .npz: predictions are kept as NumPy arrays")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UsageError(f"--output {path!r} can't be written: there is no folder {folder!r}")
+
+
+def arrays_of(predictions: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Join the predictions of all batches.
+
+    Args:
+        predictions: per batch a tensor, a number, or a dict, tuple or list of those.
+
+    Returns:
+        Arrays by name: "predictions" for tensors; a dict's keys; "0", "1" for a tuple's elements.
+        bfloat16 becomes float32, which NumPy has.
+
+    Raises:
+        UsageError: predictions that no array holds.
+    """
+    import numpy as np
+
+    columns: dict[str, list[Any]] = {}
+    for batch in predictions:
+        for name, value in _named(batch).items():
+            columns.setdefault(name, []).append(_array(value))
+    try:
+        return {name: np.concatenate(parts) for name, parts in columns.items()}
+    except ValueError as error:
+        raise UsageError(
+            f"predictions of different batches can't be joined to one array ({error}): return tensors whose "
+            "first dim is the batch and whose other dims are always the same"
+        ) from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write a .npz file, whole or not at all."""
+    import numpy as np
+
+    new = f"{path}.new"
+    with open(new, "wb") as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def _named(batch: Any) -> dict[str, Any]:
+    if isinstance(batch, Mapping):
+        return {str(name): value for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return {str(index): value for index, value in enumerate(batch)}
+    return {"predictions": batch}
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.float() if value.dtype == torch.bfloat16 else value
+        return np.atleast_1d(value.detach().cpu().numpy())
+    if isinstance(value, (bool, int, float, str)):
+        return np.atleast_1d(np.asarray(value))
+    raise UsageError(
+        f"predict_step returned a {type(value).__name__}: return tensors, numbers, or a dict or tuple of them"
+    )

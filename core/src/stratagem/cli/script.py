@@ -1,0 +1,58 @@
+"""`stratagem run`: a script with a loop of its own, under the run that flags select."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from stratagem.cli import flags
+from stratagem.errors import UsageError
+
+CONFIG_VARIABLE = "STRATAGEM_CONFIG"
+"""Where `Runtime` looks for the flags, as JSON; the same as in `stratagem.runtime`, which imports torch."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@flags.selection_flags
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(script: str, args: tuple[str, ...], **keywords: Any) -> None:
+    """Run SCRIPT in every process of a run, where its Runtime takes the flags given here.
+
+    Flags stand before SCRIPT; what stands after it is for the script.
+    """
+    given = flags.given(keywords)
+    if not os.path.isfile(script):
+        raise UsageError(f"SCRIPT {script!r} can't be found: there is no such file")
+
+    from stratagem.cli.early import preload_where_likely
+
+    preload_where_likely(given, {})
+
+    from stratagem.config import RunConfig
+    from stratagem.launch.base import Task
+    from stratagem.run import assemble
+
+    assembled = assemble(replace(RunConfig(), **given))
+    launcher = assembled.launcher()
+    if launcher.worker_environment is not None:
+        given["environment"] = launcher.worker_environment
+    launcher.launch(Task(run_script, (os.path.abspath(script), list(args), given)))
+
+
+def run_script(path: str, args: list[str], given: Mapping[str, Any]) -> None:
+    """Run a script as `python path args…` would, with the flags where `Runtime` finds them.
+
+    Called in every process. SystemExit comes out as the script raised it.
+    """
+    os.environ[CONFIG_VARIABLE] = json.dumps(dict(given))
+    sys.argv = [path, *args]
+    sys.path.insert(0, os.path.dirname(path))
+    runpy.run_path(path, run_name="__main__")

@@ -1,0 +1,187 @@
+"""`Settings`: what a command is to do, merged from configuration files, flags and `--set`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from stratagem.cli.typed import Text, plain, refuse_unknown, typed
+from stratagem.config import RunConfig
+from stratagem.errors import ConfigError
+from stratagem.renamed import RENAMED, renamed_selection
+
+SECTIONS = ("model", "strategy", "trainer")
+"""Keys of a configuration whose values are settings by name."""
+
+SELECTION = tuple(f.name for f in fields(RunConfig) if f.name not in ("strategy", "strategy_options"))
+"""Top-level keys that are fields of `RunConfig`; `strategy` is a name, or a section with a name."""
+
+TOP_LEVEL = ("target", *SELECTION, "ckpt_path")
+
+CONFIG = "the configuration"
+
+_AS_IS: Mapping[str, Callable[[Any], Any]] = {"precision": str, "devices": lambda value: value}
+"""Top-level keys that types can't check: 16 is a precision's short name, and devices have a grammar."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Merged settings; values are as written in YAML, or `Text` where only `--set` gave them."""
+
+    target: str | None = None
+    ckpt_path: str | None = None
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """By field of `RunConfig`, typed; `strategy` is the name."""
+    strategy: Mapping[str, Any] = field(default_factory=dict)
+    """Of the strategy's constructor."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Of the module's constructor."""
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Of the trainer, apart from the selection."""
+
+    def with_defaults(self, **selection: Any) -> Settings:
+        """Fill parts of the selection that weren't set."""
+        return replace(self, selection={**selection, **self.selection})
+
+
+def merged(
+    config_files: Sequence[str] = (), flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+) -> Settings:
+    """Merge; what comes later wins, key by key.
+
+    Args:
+        config_files: paths of YAML files.
+        flags: a nested mapping, as a configuration file holds it.
+        sets: "key=value" or "section.key=value".
+
+    Raises:
+        ConfigError: a file can't be read, or there is an unknown section or key, or a wrong type.
+    """
+    whole: dict[str, Any] = {}
+    for layer in (*map(_from_file, config_files), flags or {}, *map(_from_set, sets)):
+        whole = _over(whole, layer)
+    strategy = dict(whole.pop("strategy", {}))
+    name = plain(strategy.pop("name", None))
+    as_is: dict[str, Any] = {
+        key: convert(plain(whole.pop(key))) for key, convert in _AS_IS.items() if key in whole
+    }
+    selection = {key: whole[key] for key in SELECTION if key in whole}
+    settings = Settings(
+        target=_text(whole, "target"),
+        ckpt_path=_text(whole, "ckpt_path"),
+        selection={**(typed(RunConfig, selection, "") if selection else {}), **as_is},
+        strategy=strategy,
+        model=whole.get("model", {}),
+        trainer=whole.get("trainer", {}),
+    )
+    if name is None:
+        return settings
+    if not isinstance(name, str):
+        raise ConfigError(f"strategy={name!r} is no name: give one as ddp")
+    return replace(settings, selection={**settings.selection, "strategy": name})
+
+
+def trainer_settings(settings: Settings, trainer: Callable[..., Any], names: Iterable[str]) -> dict[str, Any]:
+    """Type the section `trainer` against the trainer's constructor.
+
+    Args:
+        trainer: the class.
+        names: its settings.
+
+    Raises:
+        ConfigError: an unknown key, or a wrong type.
+    """
+    names = list(names)
+    for key in settings.trainer:
+        if key in ("strategy", *SELECTION):
+            raise ConfigError(f"'trainer.{key}' isn't in a section: write it {key!r}, at the top level")
+        renamed_selection(**{key: plain(settings.trainer[key])} if key in RENAMED else {})
+        refuse_unknown(key, names, "trainer", CONFIG)
+    return typed(trainer, settings.trainer, "trainer") if settings.trainer else {}
+
+
+def strategy_settings(settings: Settings, strategy: Callable[..., Any] | None) -> dict[str, Any]:
+    """Type the section `strategy` against the strategy's constructor.
+
+    Args:
+        strategy: the class; None where only the run is going to choose it, which checks the names.
+    """
+    if strategy is None or not settings.strategy:
+        return {key: plain(value) for key, value in settings.strategy.items()}
+    return typed(strategy, settings.strategy, "strategy")
+
+
+def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Put `upper` over `lower`; options of a strategy are dropped where `upper` names another one."""
+    result = dict(lower)
+    for key, value in upper.items():
+        if key not in SECTIONS:
+            result[key] = value
+            continue
+        below = result.get(key, {})
+        if (
+            key == "strategy"
+            and "name" in value
+            and plain(below.get("name")) not in (None, plain(value["name"]))
+        ):
+            below = {}
+        result[key] = {**below, **value}
+    return result
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration {path!r} can't be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration {path!r} isn't YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"configuration {path!r} holds a {type(content).__name__}; it must hold keys and values"
+        )
+    return _layer(content, f"configuration {path!r}")
+
+
+def _from_set(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not section or (dot and not name):
+        raise ConfigError(
+            f"--set {text!r} can't be understood: write it section.key=value, as model.hidden=64"
+        )
+    if dot and section not in SECTIONS:
+        refuse_unknown(section, SECTIONS, "", "--set")
+    if section == "strategy" and not dot:
+        return {"strategy": {"name": value}}
+    return _layer({section: {name: Text(value)} if dot else Text(value)}, "--set")
+
+
+def _layer(content: Mapping[Any, Any], source: str) -> dict[str, Any]:
+    """Check sections and top-level keys, and make `strategy: ddp` the section it is short for."""
+    layer = {str(key): value for key, value in content.items()}
+    for key, value in layer.items():
+        renamed_selection(**{key: plain(value)} if key in RENAMED else {})
+        refuse_unknown(key, (*SECTIONS, *TOP_LEVEL), "", source)
+        if key == "strategy" and isinstance(value, str):
+            layer[key] = {"name": value}
+        elif key in SECTIONS and value is None:
+            layer[key] = {}
+        elif key in SECTIONS and not isinstance(value, dict):
+            raise ConfigError(f"{source} has {key}={plain(value)!r}: {key} is a section, write keys into it")
+        elif key in SECTIONS:
+            layer[key] = {str(name): setting for name, setting in value.items()}
+    return layer
+
+
+def _text(whole: Mapping[str, Any], key: str) -> str | None:
+    value = whole.get(key)
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    raise ConfigError(f"{key}={value!r} is no text: give a path as text")

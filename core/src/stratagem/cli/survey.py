@@ -1,0 +1,156 @@
+"""What is installed, and whether it can run on this machine: the records behind the listings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any
+
+import click
+import importlib_metadata
+
+from stratagem.component import API_VERSION
+from stratagem.plugins import GROUP, BrokenPlugin, Catalogue, Offer, Selection, add_commands
+
+OK, BROKEN, LEFT_OUT = "ok", "broken", "left out"
+
+
+def accelerator_records(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Describe the accelerators, best first; see docs/reference/cli.md for the keys. Imports torch."""
+    records = []
+    for offer in catalogue.of_kind("accelerator"):
+        devices, why_not, found = 0, _why_not(catalogue, offer), ""
+        if why_not is None:
+            try:
+                accelerator = Selection(offer).load()()
+                availability = accelerator.availability()
+                found = availability.reason
+                why_not = None if availability.ok else availability.reason
+                devices = accelerator.device_count() if availability.ok else 0
+            except (Exception, SystemExit) as error:  # a driver or a vendor library may raise anything
+                why_not = _said(error)
+        records.append({**_record(offer, why_not, found), "devices": devices})
+    return records
+
+
+def strategy_records(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Describe the strategies, best first; see docs/reference/cli.md for the keys. Imports torch."""
+    here = [record["name"] for record in accelerator_records(catalogue) if record["runs_here"]]
+    records = []
+    for offer in catalogue.of_kind("strategy"):
+        allowed = offer.component.capabilities.accelerators
+        why_not = _why_not(catalogue, offer)
+        on = [name for name in here if "*" in allowed or name in allowed]
+        if why_not is None and not on:
+            why_not = f"works on {', '.join(allowed)}; here is {', '.join(here) or 'no accelerator'}"
+        records.append({**_record(offer, why_not, f"on {', '.join(on)}"), "accelerators": list(allowed)})
+    return records
+
+
+def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Describe all entry points, broken and left-out ones, too. Imports no torch."""
+    broken = {(b.origin.distribution, b.origin.entry_point): b for b in catalogue.broken}
+    for failed in add_commands(click.Group()):
+        broken.setdefault((failed.origin.distribution, failed.origin.entry_point), failed)
+    left_out = {(origin.distribution, origin.entry_point) for origin in catalogue.left_out}
+    records = []
+    for entry_point in importlib_metadata.entry_points(group=GROUP):
+        distribution = entry_point.dist
+        name = distribution.name if distribution is not None else entry_point.module
+        version = distribution.version if distribution is not None else "0"
+        key = (re.sub(r"[-_.]+", "-", name).lower(), entry_point.name)
+        failed_here: BrokenPlugin | None = broken.get(key)
+        offers = [o for o in catalogue.offers if (o.origin.distribution, o.origin.entry_point) == key]
+        records.append(
+            {
+                "distribution": key[0],
+                "version": version,
+                "entry_point": entry_point.name,
+                "status": LEFT_OUT if key in left_out else BROKEN if failed_here else OK,
+                "error": _said(failed_here.error) if failed_here else "",
+                "components": [{"kind": o.component.kind, "name": o.component.name} for o in offers],
+            }
+        )
+    return sorted(records, key=lambda record: (record["distribution"], record["entry_point"]))
+
+
+def unloadable(catalogue: Catalogue) -> list[str]:
+    """Load every component that has what it requires; return a sentence for each that fails. Slow."""
+    sentences = []
+    for offer in catalogue.offers:
+        if _missing(offer):
+            continue
+        try:
+            Selection(offer).load()
+        except (Exception, SystemExit) as error:
+            sentences.append(_said(error))
+    return sentences
+
+
+def conflicts(catalogue: Catalogue) -> list[str]:
+    """Return a sentence for every name that several distributions offer."""
+    sentences = set()
+    for offer in catalogue.offers:
+        for name, others in _rivals(catalogue, offer):
+            owners = sorted([offer.origin.distribution, *others])
+            sentences.add(f"{offer.component.kind} {name!r} is offered by {' and '.join(owners)}")
+    return sorted(sentences)
+
+
+def _record(offer: Offer, why_not: str | None, why: str) -> dict[str, Any]:
+    component = offer.component
+    return {
+        "name": component.name,
+        "aliases": list(component.aliases),
+        "presets": sorted(component.presets),
+        "distribution": offer.origin.distribution,
+        "version": offer.origin.version,
+        "summary": component.summary,
+        "runs_here": why_not is None,
+        "why": why if why_not is None else why_not,
+    }
+
+
+def _why_not(catalogue: Catalogue, offer: Offer) -> str | None:
+    component = offer.component
+    if component.api_version > API_VERSION:
+        return f"written for plugin API {component.api_version}; this core has {API_VERSION}"
+    missing = _missing(offer)
+    if missing:
+        hint = f"; {component.install_hint}" if component.install_hint else ""
+        return f"{', '.join(missing)} isn't installed{hint}"
+    for name, others in _rivals(catalogue, offer):
+        if name == component.name:
+            return f"{', '.join(others)} offers it, too: choose {offer.origin.distribution}:{name}"
+    return None
+
+
+def _missing(offer: Offer) -> list[str]:
+    return [module for module in offer.component.requires if not _is_installed(module)]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _rivals(catalogue: Catalogue, offer: Offer) -> Iterable[tuple[str, list[str]]]:
+    """Names of an offer that other distributions offer as well, with those."""
+    for name in offer.component.names():
+        others = {
+            other.origin.distribution
+            for other in catalogue.offers
+            if other is not offer
+            and other.component.kind == offer.component.kind
+            and name in other.component.names()
+        }
+        if others:
+            yield name, sorted(others)
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
