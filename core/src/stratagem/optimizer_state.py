@@ -21,35 +21,51 @@ def parameter_names(plain: nn.Module) -> dict[int, str]:
 
 
 def optimizer_tensors(plain: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, torch.Tensor]:
-    """Return all tensors in the states of `optimizers`, by "optimizer/<index>/<name>/<state>"."""
-    names = parameter_names(plain)
-    return {
-        f"optimizer/{index}/{names[id(parameter)]}/{key}": value
-        for index, optimizer in enumerate(optimizers)
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-        if isinstance(value, torch.Tensor)
-    }
+    """Return all tensors in the states of `optimizers`, by "optimizer/<index>/<name>/<state>".
+
+    Raises:
+        CheckpointError: an optimizer has a parameter that isn't one of the module.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for index, optimizer in enumerate(optimizers):
+        names = _names_in(plain, optimizer)
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"optimizer/{index}/{names[id(parameter)]}/{key}"] = value
+    return tensors
 
 
 def describe_optimizer(plain: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return what isn't a tensor of its own: groups with parameter names, and other state values."""
-    names = parameter_names(plain)
-    groups = []
-    for group in optimizer.param_groups:
-        unknown = sum(id(parameter) not in names for parameter in group["params"])
-        if unknown:
-            raise CheckpointError(
-                f"{unknown} parameters of {type(optimizer).__name__} aren't parameters of the module, so a "
-                "checkpoint has no name for them: make them attributes of the module"
-            )
-        groups.append({**group, "params": [names[id(parameter)] for parameter in group["params"]]})
+    """Return what isn't a tensor of its own: groups with parameter names, and other state values.
+
+    Raises:
+        CheckpointError: the optimizer has a parameter that isn't one of the module.
+    """
+    names = _names_in(plain, optimizer)
+    groups = [
+        {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
     values = {
         names[id(parameter)]: others
         for parameter, state in optimizer.state.items()
         if (others := {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
     }
     return {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def _names_in(plain: nn.Module, optimizer: Optimizer) -> dict[int, str]:
+    names = parameter_names(plain)
+    unknown = sum(
+        id(parameter) not in names for group in optimizer.param_groups for parameter in group["params"]
+    )
+    if unknown:
+        raise CheckpointError(
+            f"{unknown} parameters of {type(optimizer).__name__} aren't parameters of the module, so a "
+            "checkpoint has no name for them: make them attributes of the module"
+        )
+    return names
 
 
 def load_optimizer(
@@ -72,7 +88,7 @@ def load_optimizer(
             f"the checkpoint has {len(saved)} optimizers and this run needs at least {index + 1}: load its "
             "weights alone, or configure the same optimizers"
         )
-    description, names = saved[index], parameter_names(plain)
+    description, names = saved[index], _names_in(plain, optimizer)
     groups = optimizer.param_groups
     ours = [[names[id(parameter)] for parameter in group["params"]] for group in groups]
     theirs = [group["params"] for group in description["groups"]]
