@@ -35,6 +35,7 @@ from stratagem.errors import ConfigError, StratagemError, UsageError
 from stratagem.launch.base import Task
 from stratagem.plan import announce
 from stratagem.prepared import Prepared
+from stratagem.rank_view import RankView
 from stratagem.raw_loop import EpochLoader, PreparedModule, PreparedOptimizer, optimizers_for
 from stratagem.requests import Clipping
 from stratagem.rng import capture_rng, restore_rng
@@ -45,10 +46,8 @@ from stratagem.session import Session, seed_everything
 if TYPE_CHECKING:
     import torch
 
-    from stratagem.collectives.base import Collectives, ReduceOp
 
-
-class Runtime:
+class Runtime(RankView):
     """Selection of a run, and, between the start and the end of `launch`, its live facade.
 
     Args:
@@ -157,38 +156,6 @@ class Runtime:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_prepared": []}
 
-    # Who am I -------------------------------------------------------------------------------------
-
-    @property
-    def collectives(self) -> Collectives:
-        """How the ranks talk."""
-        return self.session.collectives
-
-    @property
-    def device(self) -> torch.device:
-        """This rank's device."""
-        return self.session.device
-
-    @property
-    def rank(self) -> int:
-        """This process among all, from 0."""
-        return self.session.collectives.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
-        return self.session.collectives.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.session.collectives.world_size
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0."""
-        return self.rank == 0
-
     # Modules, optimizers, data ----------------------------------------------------------------------
 
     def setup(
@@ -284,29 +251,6 @@ class Runtime:
             if self._prepared
             else "no module was set up: call setup() first"
         )
-
-    # Collectives ------------------------------------------------------------------------------------
-
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
-        """See `Collectives.all_reduce`."""
-        return self.collectives.all_reduce(tensor, op)
-
-    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        """See `Collectives.all_gather`."""
-        return self.collectives.all_gather(tensor, sync_grads)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """See `Collectives.broadcast`."""
-        return self.collectives.broadcast(value, src)
-
-    def barrier(self, name: str | None = None) -> None:
-        """See `Collectives.barrier`."""
-        self.collectives.barrier(name)
-
-    def print(self, *values: object) -> None:
-        """Print on rank 0 only."""
-        if self.is_main:
-            print(*values, flush=True)
 
     # Checkpoints ------------------------------------------------------------------------------------
 

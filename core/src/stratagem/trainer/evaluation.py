@@ -44,7 +44,8 @@ def predict(trainer: Trainer, live: Live, data: EvalData) -> list[Any]:
             for output in _outputs(trainer, live, data, "predict")
         ]
         live.moments("on_evaluation_end", trainer, live.module, "predict")
-    return merge_predictions(live.runtime.collectives.gather_objects(outputs))
+    merged: list[Any] = merge_predictions(live.runtime.collectives.gather_objects(outputs))
+    return merged
 
 
 def num_batches(live: Live, data: EvalData, stage: str) -> int | None:

@@ -6,13 +6,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from stratagem.callbacks.base import Callback
 from stratagem.config import Devices, RunConfig
-from stratagem.errors import ConfigError, StratagemError
+from stratagem.errors import ConfigError
 from stratagem.launch.base import Task
 from stratagem.loggers.base import Logger
 from stratagem.module import Module
@@ -20,25 +20,13 @@ from stratagem.plan import announce
 from stratagem.renamed import renamed_selection
 from stratagem.run import assemble
 from stratagem.runtime import Runtime, launch
-from stratagem.trainer import evaluation, resume
-from stratagem.trainer.live import Live, Progress, needed_features
-from stratagem.trainer.manual import ManualOptimizer
+from stratagem.trainer.live import Progress, needed_features
 from stratagem.trainer.settings import Limit, TrainerSettings
 from stratagem.trainer.stage import StageRequest, StageResult, run_stage
-
-if TYPE_CHECKING:
-    from stratagem.collectives.base import Collectives
-    from stratagem.data.evaluate import EvalData
-    from stratagem.data.train import TrainData
-    from stratagem.prepared import Prepared
-    from stratagem.trainer.fit_loop import FitLoop
-    from stratagem.trainer.metrics import Metrics
-
-CHECKPOINTS = "checkpoints"
-"""Folder of a run's checkpoints within its run folder."""
+from stratagem.trainer.view import TrainerView
 
 
-class Trainer:
+class Trainer(TrainerView):
     """Trains and evaluates a `Module`: docs/guides/trainer.md.
 
     Args:
@@ -102,7 +90,8 @@ class Trainer:
         **further: Any,
     ) -> None:
         settings = {field.name for field in fields(TrainerSettings)}
-        self.settings = TrainerSettings(**{k: v for k, v in locals().items() if k in settings})
+        chosen = TrainerSettings(**{k: v for k, v in locals().items() if k in settings})
+        super().__init__(chosen, os.path.abspath(run_dir) if run_dir is not None else None)
         renamed_selection(accelerator=accelerator, plugins=plugins, **further)
         _refuse_unknown(further)
         self._runtime = Runtime(
@@ -113,17 +102,11 @@ class Trainer:
             precision=precision,
             plugins=plugins,
             seed=seed,
-            run_dir=os.fspath(run_dir) if run_dir is not None else None,
+            run_dir=self.run_dir,
             **further,
         )
-        self.callbacks = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
+        self.callbacks: list[Callback] = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
         self._logger = logger
-        self.should_stop = False
-        self._progress = Progress()
-        self._latest: dict[str, float] = {}
-        self.run_dir: str | None = self._runtime.config.run_dir
-        self._live: _LiveParts | None = None
-        self._worker: Runtime | None = None
 
     # Commands ---------------------------------------------------------------------------------------
 
@@ -200,173 +183,7 @@ class Trainer:
                 callback.load_state_dict(dict(result.callbacks[callback.state_key]))
         return result
 
-    # Where the run is -------------------------------------------------------------------------------
-
-    @property
-    def progress(self) -> Progress:
-        """Epoch, batch and step."""
-        return self._live.live.progress if self._live is not None else self._progress
-
-    @property
-    def current_epoch(self) -> int:
-        """Index of the current epoch; how many were finished, after a fit."""
-        return self.progress.epoch
-
-    @property
-    def global_step(self) -> int:
-        """Completed optimizer steps."""
-        return self.progress.step
-
-    @property
-    def batch_idx(self) -> int:
-        """Micro-batches of this epoch so far."""
-        return self._parts.loop.batch_idx if self._parts.loop is not None else 0
-
-    @property
-    def max_epochs(self) -> int | None:
-        """The limit of epochs, where there is one."""
-        return self.settings.epochs
-
-    @property
-    def max_steps(self) -> int | None:
-        """The limit of optimizer steps, where there is one."""
-        return self.settings.max_steps
-
-    @property
-    def num_train_batches(self) -> int | None:
-        """Micro-batches per epoch and rank, where known."""
-        return self._parts.loop.num_batches if self._parts.loop is not None else None
-
-    @property
-    def num_eval_batches(self) -> int | None:
-        """Batches per evaluation and rank, where known."""
-        parts = self._parts
-        if parts.eval_data is None:
-            return None
-        stage = "validate" if parts.live.stage == "fit" else parts.live.stage
-        return evaluation.num_batches(parts.live, parts.eval_data, stage)
-
-    @property
-    def callback_metrics(self) -> Mapping[str, float]:
-        """The latest value of everything that was logged; waits for the device."""
-        return self._live.live.metrics.latest() if self._live is not None else self._latest
-
-    def progress_metrics(self) -> Mapping[str, float]:
-        """The latest values that were logged with `prog_bar`; waits for the device."""
-        return self.metrics.on_bar()
-
-    # Live parts, for modules and callbacks ------------------------------------------------------------
-
-    @property
-    def is_live(self) -> bool:
-        """Whether this process is a rank of a running stage."""
-        return self._worker is not None
-
-    @property
-    def runtime(self) -> Runtime:
-        """The live runtime.
-
-        Raises:
-            StratagemError: no stage runs in this process.
-        """
-        if self._worker is None:
-            raise StratagemError("no stage of this trainer runs now")
-        return self._worker
-
-    @property
-    def collectives(self) -> Collectives:
-        """How the ranks talk."""
-        return self.runtime.collectives
-
-    @property
-    def device(self) -> torch.device:
-        """This rank's device."""
-        return self.runtime.device
-
-    @property
-    def global_rank(self) -> int:
-        """This process among all; 0 outside a stage."""
-        return self._worker.rank if self._worker is not None else 0
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node; 0 outside a stage."""
-        return self._worker.local_rank if self._worker is not None else 0
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks; 1 outside a stage."""
-        return self._worker.world_size if self._worker is not None else 1
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0."""
-        return self.global_rank == 0
-
-    @property
-    def metrics(self) -> Metrics:
-        """Where modules log."""
-        return self._parts.live.metrics
-
-    @property
-    def prepared(self) -> Prepared:
-        """The prepared module and optimizers."""
-        return self._parts.live.prepared
-
-    @property
-    def loggers(self) -> list[Logger]:
-        """Live loggers; empty on all ranks but 0."""
-        return self._parts.live.loggers
-
-    @property
-    def checkpoint_dir(self) -> str:
-        """Where this run's checkpoints go."""
-        if self.run_dir is None:
-            raise StratagemError("only fit has a folder for checkpoints")
-        return os.path.join(self.run_dir, CHECKPOINTS)
-
-    def manual_optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
-        """What `Module.optimizers` returns."""
-        loop = self._parts.loop
-        if loop is None:
-            raise StratagemError("there are optimizers only during fit")
-        return loop.manual[0] if len(loop.manual) == 1 else loop.manual
-
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective."""
-        parts = self._parts
-        resume.save(self, parts.live, parts.train_data, os.fspath(path))
-
-    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Delete a checkpoint. Collective."""
-        self.runtime.session.checkpointer.remove(os.fspath(path))
-
-    # For the stage ------------------------------------------------------------------------------------
-
-    def enter(self, runtime: Runtime, run_dir: str | None) -> None:
-        """Begin a stage in this process."""
-        self._worker, self.run_dir, self.should_stop = runtime, run_dir, False
-
-    def go_live(
-        self, live: Live, loop: FitLoop | None, train_data: TrainData | None, eval_data: EvalData | None
-    ) -> None:
-        """Show the stage's objects to modules and callbacks."""
-        self._live = _LiveParts(live, loop, train_data, eval_data)
-
-    def leave(self) -> None:
-        """End the stage in this process."""
-        self._live = self._worker = None
-
-    @property
-    def live_or_none(self) -> Live | None:
-        """The stage's objects, if it has come that far."""
-        return self._live.live if self._live is not None else None
-
-    @property
-    def _parts(self) -> _LiveParts:
-        if self._live is None:
-            raise StratagemError("no stage of this trainer runs now")
-        return self._live
+    # For the stage --------------------------------------------------------------------------------
 
     def make_loggers(self) -> list[Logger]:
         """The loggers of a fit, for rank 0."""
@@ -384,16 +201,6 @@ class Trainer:
         """Settings and selection, JSON-able, for loggers."""
         config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(self._runtime.config).items()}
         return {"module": type(module).__qualname__, "run": config, "trainer": asdict(self.settings)}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None, "_worker": None}
-
-
-class _LiveParts:
-    def __init__(
-        self, live: Live, loop: FitLoop | None, train_data: TrainData | None, eval_data: EvalData | None
-    ) -> None:
-        self.live, self.loop, self.train_data, self.eval_data = live, loop, train_data, eval_data
 
 
 def _with_defaults(

@@ -73,7 +73,7 @@ class ManualDDPPrepared(ReplicaPrepared):
         self._touched: set[torch.nn.Parameter] = set()
         self._trainable = [p for p in self.module.parameters() if p.requires_grad]
         for parameter in self._trainable:
-            parameter.register_post_accumulate_grad_hook(self._touched.add)
+            parameter.register_post_accumulate_grad_hook(self._touched.add)  # type: ignore[no-untyped-call]
 
     def manual_step(self, *args: Any) -> Any:
         for buffer in self.module.buffers():
@@ -111,7 +111,7 @@ class ManualDDPPrepared(ReplicaPrepared):
             flat = torch.cat([grad.reshape(-1) for grad in same])
             dist.all_reduce(flat)
             flat.div_(dist.get_world_size())
-            for grad, part in zip(same, flat.split([grad.numel() for grad in same])):
+            for grad, part in zip(same, torch.split(flat, [grad.numel() for grad in same])):
                 grad.copy_(part.view_as(grad))
 
 
