@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stratagem.cli.target import Target
-from stratagem.cli.typed import defaults_of, parameters_of, plain, typed
+from stratagem.cli.typed import defaults_of, parameters_of, typed
 from stratagem.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class ModuleSpec:
         return module
 
     def resolved(self) -> dict[str, Any]:
-        """All settings of the module, defaults included, as far as YAML can hold them."""
+        """All settings of the module, typed, defaults included."""
         make = self.target.load()
-        return {**defaults_of(make), **{key: plain(value) for key, value in self.settings.items()}}
+        return {**defaults_of(make), **typed(make, self.settings, "model")}
 
     def _refuse_missing(self, make: Callable[..., Any]) -> None:
         missing = [

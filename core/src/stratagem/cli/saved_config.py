@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.callbacks.base import Callback
 from stratagem.cli.module_spec import ModuleSpec
-from stratagem.cli.settings import Settings
+from stratagem.cli.settings import SELECTION, Settings
 from stratagem.cli.typed import defaults_of, plain
 from stratagem.config import RunConfig
 from stratagem.plugins import load_catalogue
@@ -31,36 +31,37 @@ class Resolved:
 
     spec: ModuleSpec
     settings: Settings
+    """As they were given."""
+    strategy: Mapping[str, Any]
+    """The strategy's settings, typed, without defaults."""
     trainer: Mapping[str, Any]
-    """The trainer's settings, defaults included."""
+    """The trainer's settings, typed, defaults included."""
 
     def as_yaml(self) -> str:
         """The configuration file that repeats the run. Imports the target and the strategy."""
         import yaml
 
+        given = self.settings
         selection = {f.name: getattr(RunConfig(), f.name) for f in fields(RunConfig)}
-        selection = {**selection, **self.settings.selection}
-        content = {
-            "target": str(self.spec.target),
-            "strategy": {"name": selection["strategy"], **self._strategy(selection)},
-            **{
-                k: v for k, v in selection.items() if k not in ("strategy", "strategy_options", *_OF_THIS_RUN)
-            },
-            **({"ckpt_path": self.settings.ckpt_path} if self.settings.ckpt_path else {}),
-            "model": self.spec.resolved(),
-            "trainer": {**self.trainer, **{k: plain(v) for k, v in self.settings.trainer.items()}},
-        }
-        text: str = yaml.safe_dump(_storable(content), sort_keys=False, allow_unicode=True)
+        selection = {**selection, **given.selection}
+        content: dict[str, Any] = {"target": str(self.spec.target)}
+        content["strategy"] = {"name": selection["strategy"], **self._strategy(selection)}
+        content.update((key, _plain(selection[key])) for key in SELECTION if key not in _OF_THIS_RUN)
+        if given.ckpt_path is not None:
+            content["ckpt_path"] = str(given.ckpt_path)
+        content["model"] = _storable(self.spec.resolved(), given.model)
+        content["trainer"] = _storable(self.trainer, given.trainer)
+        text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         return text
 
     def _strategy(self, selection: Mapping[str, Any]) -> dict[str, Any]:
-        given = {key: plain(value) for key, value in self.settings.strategy.items()}
+        given = _storable(self.strategy, self.settings.strategy)
         if selection["strategy"] == "auto":
             return given
         catalogue = load_catalogue(selection["only_plugins"], selection["without_plugins"])
         found = catalogue.find("strategy", selection["strategy"])
         defaults = {k: v for k, v in defaults_of(found.load()).items() if v is not None}
-        return {**defaults, **found.options, **given}
+        return {**_storable({**defaults, **found.options}, {}), **given}
 
 
 class SavedConfig(Callback):
@@ -88,17 +89,33 @@ class SavedConfig(Callback):
 _NOTHING = object()
 
 
-def _storable(value: Any) -> Any:
-    """Return `value` as YAML's own types; what has none is left out of its mapping or list."""
+def _storable(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that YAML can hold.
+
+    Args:
+        settings: typed.
+        given: as they were given; taken where YAML doesn't have the type.
+    """
+    items = {}
+    for key, value in settings.items():
+        item = _plain(value)
+        if item is _NOTHING and key in given:
+            item = _plain(plain(given[key]))
+        if item is not _NOTHING:
+            items[key] = item
+    return items
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in YAML's own types; `_NOTHING` where a part of it has none."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, timedelta):
+    if isinstance(value, (str, timedelta)):
         return str(value)
     if isinstance(value, Mapping):
-        items = {str(key): _storable(item) for key, item in value.items()}
-        return {key: item for key, item in items.items() if item is not _NOTHING}
+        items = {str(key): _plain(item) for key, item in value.items()}
+        return _NOTHING if _NOTHING in items.values() else items
     if isinstance(value, (list, tuple)):
-        return [item for item in map(_storable, value) if item is not _NOTHING]
+        parts = [_plain(item) for item in value]
+        return _NOTHING if _NOTHING in parts else parts
     return _NOTHING

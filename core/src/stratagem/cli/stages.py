@@ -155,14 +155,11 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
     parts = {*RunConfig.__dataclass_fields__, "plugins"}
     defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
     spec = ModuleSpec(target, settings.model)
-    arguments: dict[str, Any] = {
-        **flags.runtime_arguments(selection),
-        "strategy_options": options,
-        **trainer_settings(settings, Trainer, defaults),
-    }
+    given = trainer_settings(settings, Trainer, defaults)
+    arguments: dict[str, Any] = {**flags.runtime_arguments(selection), "strategy_options": options, **given}
     trainer = Trainer(**arguments)
     if stage == "fit":
-        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, defaults)))
+        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, options, {**defaults, **given})))
         if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
             trainer.callbacks.append(TrainingCurve(required=False))
     return trainer, spec
