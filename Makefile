@@ -44,7 +44,7 @@ hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 
 bench: .venv/.ready-to-develop
-	@set -e; for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+	@set -e; for name in imports overhead startup; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 clean:
 	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
