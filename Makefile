@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
