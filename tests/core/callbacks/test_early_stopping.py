@@ -124,11 +124,16 @@ def test_a_resumed_run_goes_on_counting_and_a_stopped_one_can_be_taken_further(s
     assert third.reason == ""
     trainer.fit(*val(0.6, 0.6, 0.6, 0.6), first=5)
     assert third.stopped_epoch == 7
+    trainer.should_stop = False
+    trainer.fit(*val(0.6), first=8)
+    assert third.stopped_epoch == 8
 
 
 def test_a_missing_metric_is_an_error_when_strict(make_trainer):
     with pytest.raises(ConfigError, match=r"EarlyStopping needs 'los', .* logged are: val_loss"):
         make_trainer(EarlyStopping("los")).fit(*val(1.0))
+    with pytest.warns(UserWarning, match="needs 'los'"):
+        make_trainer(EarlyStopping("los")).fit({"loss": 1.0}, {"loss": 1.0})
     trainer = make_trainer(EarlyStopping("los", strict=False))
     trainer.fit(*val(1.0, 2.0))
     assert not trainer.should_stop

@@ -159,11 +159,23 @@ def test_a_step_of_several_micro_batches_is_saved_once(make_trainer):
 
 def test_a_step_is_ranked_by_the_evaluation_that_follows_it(make_trainer):
     checkpoint = ModelCheckpoint(
-        "val_loss", every_n_steps=2, save_top_k=2, save_last=False, filename="{step}"
+        "val_loss", every_n_steps=2, save_top_k=3, save_last=False, filename="{step}"
     )
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(3.0, 1.0, 2.0))
-    assert [(entry.step, entry.score) for entry in checkpoint.kept] == [(4, 1.0), (6, 2.0)]
+    assert [(entry.step, entry.score) for entry in checkpoint.kept] == [(4, 1.0), (6, 2.0), (2, 3.0)]
+
+
+def test_a_fit_that_ends_between_two_checkpoints_leaves_its_last_state(make_trainer, tmp_path):
+    ranked = ModelCheckpoint("val_loss", every_n_epochs=2, filename="{epoch}-{step}")
+    trainer = make_trainer(ranked, ModelCheckpoint(every_n_epochs=2, save_last=False, dirname="quiet"))
+    trainer.fit(*val(2.0, 3.0, 1.0))
+    # The score of the third epoch isn't that of a checkpoint, so it doesn't take part.
+    assert ranked.best_model_score == 3.0
+    assert names(tmp_path / "checkpoints") == ["1-4", "2-6", "last"]
+    trainer.restore(ranked.last_model_path)
+    assert trainer.global_step == 6
+    assert names(tmp_path / "quiet") == ["epoch=1-step=4"]
 
 
 def test_names_hold_metrics_of_any_name(make_trainer, tmp_path):

@@ -112,6 +112,18 @@ def test_a_file_gets_one_plain_line_per_epoch(make_trainer):
     )
 
 
+def test_a_fit_that_stops_within_an_epoch_has_its_line_too(make_trainer):
+    file = io.StringIO()
+    trainer = make_trainer(ProgressBar(ALWAYS, Console(file=file)), max_steps=1)
+    trainer.call("on_start", "fit")
+    trainer.call("on_train_epoch_start")
+    trainer.global_step = 1
+    trainer.callback_metrics = {"train_loss": 0.5}
+    trainer.call("on_train_batch_end", None, None, 0)
+    trainer.call("on_end", "fit")
+    assert untimed(file.getvalue()) == "epoch 1/10  step 1  T  train_loss 0.5\n"
+
+
 def test_an_evaluation_on_its_own_writes_one_line(make_trainer):
     file = io.StringIO()
     trainer = make_trainer(ProgressBar(ALWAYS, Console(file=file)), shown=())

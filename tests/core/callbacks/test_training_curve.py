@@ -98,7 +98,7 @@ def test_without_matplotlib_a_default_one_says_so_in_a_line(
 
 
 def test_nonsense_is_refused():
-    with pytest.raises(ConfigError, match="'a/b.png'"):
+    with pytest.raises(ConfigError, match=r"'a/b\.png'"):
         TrainingCurve("a/b.png", required=False)
 
 

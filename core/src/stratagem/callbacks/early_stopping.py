@@ -95,17 +95,13 @@ class EarlyStopping(Callback):
         if not self._monitor.from_evaluation:
             self._look(trainer)
 
-    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
-        if stage == "fit":
-            self._fitting = False
-            self._monitor.finish(trainer)
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "best_score": self.best_score,
             "wait_count": self.wait_count,
             "stopped_epoch": self.stopped_epoch,
             "reason": self.reason,
+            "from_evaluation": self._monitor.from_evaluation,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,6 +109,7 @@ class EarlyStopping(Callback):
         self.wait_count = state["wait_count"]
         self.stopped_epoch = state["stopped_epoch"]
         self.reason = state["reason"]
+        self._monitor.from_evaluation = state["from_evaluation"]
 
     @property
     def state_key(self) -> str:

@@ -34,6 +34,11 @@ class LearningRateMonitor(Callback):
         self._groups: list[tuple[str, dict[str, Any]]] = []
         self._is_new_epoch = False
 
+    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+        # A resumed epoch has no start.
+        self._is_new_epoch = False
+        self._groups = _named_groups(trainer)
+
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         self._is_new_epoch = True
         # Looked up anew, since a strategy or a loaded checkpoint may have replaced the groups.

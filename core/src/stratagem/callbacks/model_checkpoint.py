@@ -60,8 +60,9 @@ class ModelCheckpoint(Callback):
     A checkpoint that is outdone is deleted only once the one that replaces it is complete. Values that
     are NaN or infinite rank last, and never as the best. Rank 0 decides for all ranks.
 
-    `last`, in the same folder, is the newest checkpoint: a symbolic link where the folder can have one,
-    so that nothing is written twice, otherwise a checkpoint of its own.
+    `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
+    a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
+    checkpoint of its own.
 
     Several of these in one run need different folders or file names.
 
@@ -80,6 +81,9 @@ class ModelCheckpoint(Callback):
     Raises:
         ConfigError: a value that can't be meant.
     """
+
+    order = 100
+    """After the callbacks whose states go into the checkpoint."""
 
     def __init__(
         self,
@@ -175,6 +179,8 @@ class ModelCheckpoint(Callback):
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
         if stage == "fit":
             self._fitting = False
+            if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
+                self._checkpoint(trainer, early=True, ranks=self.monitor is None)
             for monitor in self._monitors:
                 monitor.finish(trainer)
 
@@ -187,9 +193,12 @@ class ModelCheckpoint(Callback):
             "best_model_score": self.best_model_score,
             "last_model_path": self.last_model_path,
             "saved_step": self._ranking.saved_step,
+            "from_evaluation": [monitor.from_evaluation for monitor in self._monitors],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for monitor, known in zip(self._monitors, state["from_evaluation"]):
+            monitor.from_evaluation = known
         self._ranking = _Ranking(
             folder=state["folder"],
             kept=tuple(Kept(**entry) for entry in state["kept"]),
@@ -200,12 +209,12 @@ class ModelCheckpoint(Callback):
             saved_step=state["saved_step"],
         )
 
-    def _checkpoint(self, trainer: Trainer, early: bool = False) -> bool:
+    def _checkpoint(self, trainer: Trainer, early: bool = False, ranks: bool = True) -> bool:
         """Save what is to be saved now; return whether it went unranked for want of the metric."""
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
         decision: _Decision = trainer.collectives.broadcast(
-            self._decide(trainer, values) if trainer.is_main else None
+            self._decide(trainer, values, ranks) if trainer.is_main else None
         )
         # The checkpoint itself must know that it was kept: a resumed run goes on from its state.
         before, self._ranking = self._ranking, decision.after
@@ -221,7 +230,7 @@ class ModelCheckpoint(Callback):
             trainer.remove_checkpoint(path)
         return self.monitor is not None and values[self.monitor] is None
 
-    def _decide(self, trainer: Trainer, values: Mapping[str, float | None]) -> _Decision:
+    def _decide(self, trainer: Trainer, values: Mapping[str, float | None], ranks: bool) -> _Decision:
         """Say what to save and what to delete, from what is known and the metrics; on rank 0."""
         folder = folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
         before = self._ranking
@@ -233,7 +242,7 @@ class ModelCheckpoint(Callback):
         named = {name: value for name, value in values.items() if value is not None}
         candidate = Kept(f"{folder}/{self._name.fill(trainer.current_epoch, step, named)}", score, step)
         kept = before.kept
-        if self.save_top_k != 0 and (self.monitor is None or score is not None):
+        if ranks and self.save_top_k != 0 and (self.monitor is None or score is not None):
             kept = self._ranked(kept, candidate)
         if any(entry.path == candidate.path for entry in kept if entry != candidate):
             # Of two that stay, neither may take the other's name.

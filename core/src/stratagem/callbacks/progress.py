@@ -57,6 +57,9 @@ class ProgressBar(Callback):
             self._due = 0.0
 
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        if self._screen is not None and self._batches:
+            # Stopped within an epoch, which then has no end.
+            self._screen.end_epoch(trainer, self._period_s, is_last=True)
         self._close()
 
     def on_exception(self, trainer: Trainer, module: Module, error: BaseException) -> None:
@@ -75,8 +78,10 @@ class ProgressBar(Callback):
             self._draw_epoch(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        self._batches = 0
         if self._screen is not None:
-            self._screen.end_epoch(trainer, self._batches, self._period_s)
+            is_last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+            self._screen.end_epoch(trainer, self._period_s, is_last)
 
     def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         self._evaluated = 0
@@ -144,9 +149,8 @@ class _Screen:
             title = _epoch_title(trainer)
             self.bars.draw("epoch", Bar(title, batches, trainer.num_train_batches, rate, "steps", metrics))
 
-    def end_epoch(self, trainer: Trainer, batches: int, period_s: float) -> None:
+    def end_epoch(self, trainer: Trainer, period_s: float, is_last: bool) -> None:
         now = perf_counter()
-        is_last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         # Epochs that fly by would drown a terminal in lines.
         if self.bars is not None and not is_last and now - self._line_written < period_s:
             return

@@ -33,6 +33,9 @@ class TrainingCurve(Callback):
         UsageError: `required`, and matplotlib isn't installed.
     """
 
+    order = 200
+    """After everything that may still log."""
+
     def __init__(
         self, filename: str = "curves.png", metrics_filename: str = "metrics.csv", required: bool = True
     ) -> None:
