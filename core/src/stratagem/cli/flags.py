@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from stratagem.cli.reporting import run_reporting
+from stratagem.cli.reporting import report
+from stratagem.errors import UsageError, WorkerError
 from stratagem.renamed import RENAMED, renamed_selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,15 +141,10 @@ def options(function: F) -> F:
     def command(*args: Any, **keywords: Any) -> Any:
         from stratagem.runtime import Runtime
 
-        returned: list[Any] = []
-
-        def call() -> None:
+        try:
             runtime = Runtime(**runtime_arguments(given(keywords)))
-            returned.append(function(*args, runtime=runtime, **keywords))
-
-        code = run_reporting(call)
-        if code:
-            sys.exit(code)
-        return returned[0] if returned else None
+            return function(*args, runtime=runtime, **keywords)
+        except (UsageError, WorkerError) as error:
+            sys.exit(report(error))
 
     return selection_flags(command)  # type: ignore[return-value]

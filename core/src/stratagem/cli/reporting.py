@@ -28,17 +28,20 @@ def run_reporting(command: Callable[[], Any]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except UsageError as error:
-        if isinstance(error, (TargetError, BrokenPluginError)):
-            _print_cause(error)
-        return _say(f"Error: {_one_line(error)}", error.exit_code)
-    except WorkerError as error:
-        if error.traceback:
-            print(error.traceback.rstrip(), file=sys.stderr)
-        return _say(f"Error: {_one_line(error)}", error.exit_code)
+    except (UsageError, WorkerError) as error:
+        return report(error)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def report(error: UsageError | WorkerError) -> int:
+    """Print what the person needs of `error`, one sentence last, and return the exit code."""
+    if isinstance(error, (TargetError, BrokenPluginError)):
+        _print_cause(error)
+    elif isinstance(error, WorkerError) and error.traceback:
+        print(error.traceback.rstrip(), file=sys.stderr)
+    return _say(f"Error: {_one_line(error)}", error.exit_code)
 
 
 def keep_cause(error: UsageError, cause: BaseException) -> UsageError:

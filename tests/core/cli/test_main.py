@@ -1,0 +1,149 @@
+"""Help, exit codes and what the person is told."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import click
+import pytest
+
+from stratagem.cli.main import main
+from stratagem.cli.reporting import run_reporting
+from stratagem.errors import BrokenPluginError, LoggingError, UsageError, WorkerError
+
+COMMANDS = ["fit", "validate", "test", "predict", "run", "strategies", "accelerators", "plugins", "doctor"]
+
+
+def test_help_of_all_commands_imports_nothing_heavy():
+    source = f"""
+        import sys
+        from stratagem.cli.main import main
+        for words in [["--help"], *([name, "--help"] for name in {COMMANDS})]:
+            assert main(words) == 0, words
+        heavy = {{"torch", "numpy", "jsonargparse", "rich", "yaml"}} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: stratagem") == 1 + len(COMMANDS)
+    assert done.stderr == ""
+
+
+def test_importing_the_program_imports_no_click():
+    # Workers import the launching program, too.
+    source = "import sys, stratagem.cli.main; sys.exit('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
+
+
+def test_help_lists_commands(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:]] == COMMANDS
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert "0.1.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nonsense"], "nonsense"),
+        (["fit", "--nonsense"], "--nonsense"),
+        (["fit", "net.py:Net", "--num-nodes", "0"], "--num-nodes"),
+        (["fit", "net.py:Net", "--max-epochs", "many"], "--max-epochs"),
+        ([], "Usage: stratagem"),
+    ],
+)
+def test_wrong_words_are_answered_with_usage_and_2(capsys, args, message):
+    assert main(args) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_commands_of_plugins(site, capsys):
+    plugin = """
+        import click
+        from stratagem.hookspecs import hookimpl
+
+        @hookimpl
+        def stratagem_commands(cli):
+            @cli.command()
+            def greet():
+                "Say hello."
+                print("hello")
+                return 5
+    """
+    broken = """
+        from stratagem.hookspecs import hookimpl
+
+        @hookimpl
+        def stratagem_commands(cli):
+            raise RuntimeError("no commands today")
+    """
+    site.install("greeting", plugin)
+    site.install("silent", broken)
+    from stratagem.cli.commands import LazyGroup, commands
+
+    group = LazyGroup("stratagem", lazy=commands.lazy)
+    with click.Context(group) as ctx:
+        assert group.list_commands(ctx) == [*COMMANDS, "greet"]
+        assert group.main(["greet"], standalone_mode=False) is None
+    assert capsys.readouterr().out == "hello\n"
+
+
+def raising(error):
+    def command():
+        raise error
+
+    return command
+
+
+def test_usage_errors_are_one_sentence(capsys):
+    assert run_reporting(raising(UsageError("this can't be had:\n  choose that"))) == 2
+    assert capsys.readouterr().err == "Error: this can't be had: choose that\n"
+
+
+def test_a_broken_plugins_traceback_is_kept(capsys):
+    def command():
+        try:
+            raise OSError("libvendor.so is missing")
+        except OSError as error:
+            raise BrokenPluginError("strategy 'x' can't be loaded") from error
+
+    assert run_reporting(command) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("OSError: libvendor.so is missing\nError: strategy 'x' can't be loaded\n")
+
+
+def test_a_workers_traceback_comes_before_the_line_that_names_it(capsys):
+    error = WorkerError(
+        "rank 3 on h3 failed: KeyError: 'x'", rank=3, host="h3", traceback="Trace\n", exit_code=7
+    )
+    assert run_reporting(raising(error)) == 7
+    assert capsys.readouterr().err == "Trace\nError: rank 3 on h3 failed: KeyError: 'x'\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_interrupted(error):
+    assert run_reporting(raising(error)) == 130
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("own"), LoggingError("own")])
+def test_other_errors_keep_their_traceback(error):
+    with pytest.raises(type(error), match="own"):
+        run_reporting(raising(error))
+
+
+def test_a_closed_pipe_is_no_traceback():
+    done = subprocess.run(
+        f"{sys.executable} -c 'from stratagem.cli.main import main; import sys; sys.exit(main())' plugins --json"
+        " | head -c 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "["
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,86 @@
+"""`stratagem run`: a script in every process, with the flags where its Runtime finds them."""
+
+import os
+import sys
+from textwrap import dedent
+
+import pytest
+
+from stratagem.cli.main import main
+from stratagem.runtime import CONFIG_VARIABLE
+
+HERE = ["--accelerator", "cpu", "--devices", "1"]
+
+
+@pytest.fixture
+def script(folder, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["stratagem"])
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+
+    def write(source):
+        (folder / "loop.py").write_text(dedent(source))
+        return "loop.py"
+
+    return write
+
+
+def test_arguments_main_and_neighbours(script, folder, capsys):
+    (folder / "neighbour.py").write_text("NAME = 'neighbour'\n")
+    path = script("""
+        import sys
+        from neighbour import NAME
+        if __name__ == "__main__":
+            print(NAME, *sys.argv[1:])
+    """)
+    assert main(["run", *HERE, path, "--strategy", "mine", "x"]) == 0
+    assert capsys.readouterr().out == "neighbour --strategy mine x\n"
+
+
+def test_the_runtime_takes_the_flags(script, capsys):
+    path = script("""
+        from stratagem import Runtime
+        runtime = Runtime()
+        print(runtime.config.accelerator, runtime.config.devices, runtime.config.seed, runtime.config.without_plugins)
+    """)
+    assert main(["run", *HERE, "--seed", "4", "--disable-plugin", "a", path]) == 0
+    assert capsys.readouterr().out == "cpu 1 4 ('a',)\n"
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_scripts_exit_code(script, code):
+    path = script(f"raise SystemExit({code})")
+    try:
+        returned = main(["run", *HERE, path])
+    except SystemExit as error:
+        returned = error.code
+    assert returned == code
+
+
+def test_what_is_refused(script, refused):
+    assert "SCRIPT 'none.py' can't be found" in refused("run", "none.py")
+    assert "no strategy is called 'dpp'" in refused("run", "--strategy", "dpp", script("print(1)"))
+    path = script("from stratagem import Runtime; Runtime(accelerator='mps')")
+    assert "--accelerator cpu contradicts accelerator='mps'" in refused("run", *HERE, path)
+
+
+def test_two_processes(script, folder, capfd):
+    path = script("""
+        import os, sys
+        from stratagem import Runtime
+
+        def main(runtime, word):
+            total = runtime.all_reduce(__import__("torch").tensor(float(runtime.rank + 1)), "sum")
+            runtime.print(word, runtime.world_size, total.item())
+
+        if __name__ == "__main__":
+            Runtime().launch(main, sys.argv[1])
+    """)
+    assert main(["run", "--strategy", "ddp", "--accelerator", "cpu", "--devices", "2", path, "word"]) == 0
+    assert capfd.readouterr().out == "word 2 3.0\n"
+    assert os.environ[CONFIG_VARIABLE] == ""
+
+
+def test_the_exit_code_of_a_failing_rank(script, capfd):
+    path = script("import os, sys; sys.exit(9 if os.environ['RANK'] == '1' else 0)")
+    assert main(["run", "--strategy", "ddp", "--accelerator", "cpu", "--devices", "2", path]) == 9
+    assert "rank 1 on " in capfd.readouterr().err.splitlines()[-1]
