@@ -151,8 +151,11 @@ class ModelCheckpoint(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        every = self.every_n_steps
+        if every is None:
+            return
         step = trainer.global_step
-        if self.every_n_steps is None or step % self.every_n_steps or step in (0, self._ranking.saved_step):
+        if step % every or step in (0, self._ranking.saved_step):
             return
         if self.monitor is not None and self._monitors[0].from_evaluation:
             self._is_due = True
