@@ -1,0 +1,165 @@
+"""`EvalData`: the batches of validation, test and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem.data.merge import merge_predictions
+from stratagem.data.rebuild import has_default_sampler, keeps_order, with_sampler
+from stratagem.data.sampler import ShardedSampler
+from stratagem.data.sharing import (
+    batch_size_in,
+    length_of,
+    name_of,
+    own_sampler,
+    reads_by_sampler,
+    warn_of_same_data,
+)
+from stratagem.errors import DataError
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+__all__ = ["EvalData", "merge_predictions"]
+
+_END = object()
+
+
+class EvalData:
+    """Evaluation batches of this rank: all ranks together see every sample exactly once.
+
+    That holds for a DataLoader over map-style data with the sampler that it made itself, which is read
+    from the first sample to the last, incomplete batches included, whatever `shuffle` and `drop_last`
+    say. Any other loader is left as it is. Iterating gives pairs (batch, counted): a batch that doesn't
+    count is there only because every rank has to run a forward; its results are to be dropped.
+
+    Args:
+        loader: a DataLoader, or any iterable of batches.
+        collectives: rank and number of ranks; used only with `equal_batches`, and then constructing and
+            iterating are collective.
+        distributed_sampler: whether to share out; False leaves every loader as it is.
+        equal_batches: all ranks run equally many batches, for strategies whose forward is a collective.
+
+    Attributes:
+        num_batches: how many pairs an iteration gives on this rank; None where that isn't known.
+        batch_size: samples per batch and rank, as the loader says; None where it doesn't.
+        description: one clause for the printed plan.
+
+    Raises:
+        DataError: a DataLoader of a class of its own can't be built again with another sampler.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        *,
+        collectives: Collectives,
+        distributed_sampler: bool = True,
+        equal_batches: bool = False,
+    ) -> None:
+        self._collectives, self._loader = collectives, loader
+        self._equal = equal_batches and collectives.world_size > 1
+        self._sampler: ShardedSampler | None = None
+        self.batch_size = batch_size_in(loader)
+        if distributed_sampler and has_default_sampler(loader):
+            self._share(loader)
+        elif distributed_sampler:
+            warn_of_same_data(loader, collectives, "metrics and predictions count each sample several times")
+        self.description = self._describe()
+        self.num_batches = length_of(self._loader)
+        if self._equal:
+            lengths = collectives.gather_objects(self.num_batches)
+            self.num_batches = None if None in lengths else max(lengths)
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        return self._equally_many() if self._equal else zip(self._loader, repeat(True))
+
+    def order(self, n_local: int) -> list[int] | None:
+        """Return where in the dataset this rank's first `n_local` samples are; None where that isn't known."""
+        return None if self._sampler is None else list(self._sampler)[:n_local]
+
+    def merge(self, parts: list[list[Any]]) -> list[Any]:
+        """Return all ranks' predictions in the order of the data.
+
+        Args:
+            parts: by rank, the predictions of its batches that counted.
+
+        Returns:
+            What one rank with this loader would have predicted, as `merge_predictions` describes. Of a
+            loader that was left as it is: rank 0's predictions, then rank 1's, and so on.
+        """
+        if self._sampler is None:
+            return [prediction for part in parts for prediction in part]
+        return merge_predictions(parts, self._sizes(parts))
+
+    def _share(self, loader: Any) -> None:
+        world_size = self._collectives.world_size
+        sampler = ShardedSampler(
+            len(loader.dataset),
+            rank=self._collectives.rank,
+            world_size=world_size,
+            shuffle=False,
+            pad=False,
+        )
+        if world_size == 1 and keeps_order(loader) and not loader.drop_last:
+            self._sampler = sampler
+            return
+        try:
+            self._loader = with_sampler(loader, sampler, drop_last=False)
+        except DataError:
+            # A single rank needs no sharing: better as the loader reads than not at all.
+            if world_size > 1:
+                raise
+        else:
+            self._sampler = sampler
+
+    def _describe(self) -> str:
+        several = self._collectives.world_size > 1
+        if self._sampler is not None:
+            over = f" over {self._collectives.world_size} ranks" if several else ""
+            return f"{self._sampler.length:,} samples in order{over}, each once"
+        reader = own_sampler(self._loader) if reads_by_sampler(self._loader) else name_of(self._loader)
+        each = f" on each of {self._collectives.world_size} ranks" if several else ""
+        return f"batches as a {reader} gives them{each}"
+
+    def _sizes(self, parts: list[list[Any]]) -> list[list[int]]:
+        assert self._sampler is not None
+        size, length, world_size = self.batch_size or 1, self._sampler.length, len(parts)
+        counts = [len(range(rank, length, world_size)) for rank in range(world_size)]
+        batches = [[min(size, count - first) for first in range(0, count, size)] for count in counts]
+        # A limit on the number of batches leaves the last ones out.
+        return [own[: len(part)] for own, part in zip(batches, parts)]
+
+    def _equally_many(self) -> Iterator[tuple[Any, bool]]:
+        batches = iter(self._loader)
+        batch = next(batches, _END)
+        has_one = self._collectives.gather_objects(batch is not _END)
+        if not any(has_one):
+            return
+        spare = batch
+        if not all(has_one):
+            # Some rank has nothing of its own to fill up with.
+            source = has_one.index(True)
+            (lent,) = self._collectives.broadcast(
+                [batch] if has_one[self._collectives.rank] else None, source
+            )
+            spare = lent if batch is _END else batch
+        count = 0
+        while True:
+            counted = batch is not _END
+            spare = batch if counted else spare
+            yield spare, counted
+            count += 1
+            if count == self.num_batches:
+                return
+            batch = next(batches, _END)
+            if self.num_batches is None and not self._any_has_one(batch is not _END):
+                return
+
+    def _any_has_one(self, this_has: bool) -> bool:
+        flag = torch.tensor(int(this_has), device=self._collectives.device)
+        return bool(self._collectives.all_reduce(flag, "max").item())

@@ -1,0 +1,128 @@
+"""The same `DataLoader` with another sampler."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from stratagem.errors import DataError
+
+_SEQUENTIAL = "SequentialSampler"
+_RANDOM = "RandomSampler"
+# torchdata's StatefulDataLoader makes samplers of its own, which are no subclasses of torch's.
+_DEFAULTS = {
+    "torch.utils.data.sampler": {_SEQUENTIAL, _RANDOM, "BatchSampler"},
+    "torchdata.stateful_dataloader.sampler": {_RANDOM, "BatchSampler"},
+}
+_SETTINGS = (
+    "dataset",
+    "batch_size",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+
+
+def has_default_sampler(loader: Any) -> bool:
+    """Whether `loader` is a DataLoader over map-style data whose samplers it made itself."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler: Any = loader.sampler
+    batch_sampler: Any = loader.batch_sampler
+    if batch_sampler is not None and (
+        # A batch sampler that was passed leaves no batch size in the loader.
+        loader.batch_size is None
+        or not _is(batch_sampler, "BatchSampler")
+        or batch_sampler.sampler is not sampler
+    ):
+        return False
+    if getattr(sampler, "data_source", None) is not loader.dataset:
+        return False
+    if _is(sampler, _SEQUENTIAL):
+        return True
+    if not _is(sampler, _RANDOM) or sampler.replacement or sampler.num_samples != len(sampler.data_source):
+        return False
+    # torchdata's makes its own generator where none was given.
+    own_generator = loader.generator is None and type(sampler).__module__.startswith("torchdata.")
+    return own_generator or sampler.generator is loader.generator
+
+
+def keeps_order(loader: DataLoader[Any]) -> bool:
+    """Whether a loader with a default sampler reads its dataset from the first sample to the last."""
+    return _is(loader.sampler, _SEQUENTIAL)
+
+
+def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: bool) -> DataLoader[Any]:
+    """Return a new loader of the same class and settings, that reads by `sampler`.
+
+    The arguments of a subclass are read from the attributes that they were kept in.
+
+    Args:
+        loader: one of which `has_default_sampler` is true.
+        sampler: the new one.
+        drop_last: whether an incomplete last batch is left out.
+
+    Raises:
+        DataError: the class can't be built again this way.
+    """
+    settings = {name: getattr(loader, name) for name in _SETTINGS if hasattr(loader, name)}
+    settings.update(sampler=sampler, drop_last=drop_last and loader.batch_size is not None)
+    arguments = _arguments(loader, settings)
+    try:
+        rebuilt = type(loader)(**arguments)
+    except Exception as error:
+        raise _refusal(loader, f"making another one raised {type(error).__name__}: {error}") from error
+    if rebuilt.sampler is not sampler:
+        raise _refusal(loader, "it doesn't use the sampler that it is given")
+    # A class that wraps what it is given would wrap it twice; what people set later would be lost.
+    rebuilt.collate_fn = loader.collate_fn
+    for name in vars(loader).keys() - vars(rebuilt).keys():
+        setattr(rebuilt, name, getattr(loader, name))
+    return rebuilt
+
+
+def _arguments(loader: DataLoader[Any], settings: dict[str, Any]) -> dict[str, Any]:
+    arguments, takes_any = {}, False
+    for name, parameter in inspect.signature(type(loader).__init__).parameters.items():
+        if name == "self" or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_any = True
+        elif name in settings:
+            arguments[name] = settings[name]
+        elif name in ("shuffle", "batch_sampler"):
+            # Say the same as the sampler does, whatever the subclass has as its default.
+            arguments[name] = None
+        elif name in vars(loader):
+            arguments[name] = vars(loader)[name]
+        else:
+            raise _refusal(loader, f"it keeps no attribute {name!r} with that argument's value")
+    if takes_any:
+        return {**settings, **arguments}
+    if "sampler" not in arguments:
+        raise _refusal(loader, "its constructor takes no sampler")
+    return arguments
+
+
+def _refusal(loader: object, why: str) -> DataError:
+    return DataError(
+        f"a {type(loader).__qualname__} can't be given the sampler that shares its samples among ranks, since "
+        f"{why}: pass a plain DataLoader, or a sampler of your own, or switch this off with "
+        "distributed_sampler=False (use_distributed_sampler=False in Trainer)"
+    )
+
+
+def _is(sampler: object, name: str) -> bool:
+    kind = type(sampler)
+    return kind.__name__ == name and name in _DEFAULTS.get(kind.__module__, ())

@@ -1,0 +1,115 @@
+"""Whether ranks that are left to read by themselves would all read the same."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+# Where datasets and samplers in the field keep their place among the ranks.
+_PLACES = (
+    "rank",
+    "num_replicas",
+    "world_size",
+    "num_ranks",
+    "num_shards",
+    "shard_index",
+    "shard_id",
+    "process_index",
+    "dp_rank",
+    "_distributed",
+)
+
+
+def parts_of(loader: Any) -> dict[str, Any]:
+    """Return the objects that decide what a loader reads, by a name for each: itself, samplers, dataset."""
+    parts = {"loader": loader}
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    for name, part in (
+        ("batch_sampler", batch_sampler),
+        ("batch_sampler.sampler", getattr(batch_sampler, "sampler", None)),
+        ("sampler", getattr(loader, "sampler", None)),
+        ("dataset", getattr(loader, "dataset", None)),
+    ):
+        if part is not None:
+            parts[name] = part
+    return parts
+
+
+def reads_by_sampler(loader: Any) -> bool:
+    """Whether indices made in this process decide what is read: a DataLoader over map-style data."""
+    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def knows_its_part(loader: Any) -> bool:
+    """Whether `loader` looks as if it read another part on each rank."""
+    return any(
+        getattr(part, place, None) is not None
+        for name, part in parts_of(loader).items()
+        if name != "dataset" or not reads_by_sampler(loader)
+        for place in _PLACES
+    )
+
+
+def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -> None:
+    """Warn on rank 0 if several ranks would read the same batches.
+
+    Args:
+        loader: left as the user made it.
+        collectives: rank and number of ranks; nothing is sent.
+        consequence: what then happens, as the end of a sentence.
+    """
+    if collectives.world_size == 1 or knows_its_part(loader) or hasattr(loader, "load_state_dict"):
+        return
+    if reads_by_sampler(loader):
+        what = f"the loader has a sampler of its own ({own_sampler(loader)})"
+        instead = "use a sampler that shares the samples out, such as torch's DistributedSampler"
+    else:
+        what = f"the data are an iterable ({name_of(loader)}) that can't be shared out from outside"
+        instead = "read another part on each rank (by an attribute `rank`, for one)"
+    warn(
+        collectives,
+        f"{what}, so that all {collectives.world_size} ranks read the same, and {consequence}: {instead}, or "
+        "say distributed_sampler=False (use_distributed_sampler=False in Trainer) if that is meant",
+    )
+
+
+def warn(collectives: Collectives, message: str) -> None:
+    """Warn once for all ranks."""
+    if collectives.rank == 0:
+        warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def own_sampler(loader: Any) -> str:
+    """Return the class name of the sampler that somebody passed to a DataLoader."""
+    passed = loader.sampler if loader.batch_size is not None else loader.batch_sampler or loader.sampler
+    return type(passed).__name__
+
+
+def name_of(loader: Any) -> str:
+    """Return what to call an iterable: a DataLoader by its dataset."""
+    return type(loader.dataset if isinstance(loader, DataLoader) else loader).__name__
+
+
+def length_of(loader: Any) -> int | None:
+    """Return how many batches an epoch of `loader` has; None where it can't be told for sure."""
+    if isinstance(loader, DataLoader) and not reads_by_sampler(loader) and loader.num_workers:
+        # Each worker may end with a batch of its own that isn't full: torch's length is a guess.
+        return None
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def batch_size_in(loader: Any) -> int | None:
+    """Return the batch size that a loader or its batch sampler says it has."""
+    for part in (loader, getattr(loader, "batch_sampler", None)):
+        size = getattr(part, "batch_size", None)
+        if isinstance(size, int):
+            return size
+    return None

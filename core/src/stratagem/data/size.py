@@ -1,0 +1,49 @@
+"""How many samples a batch has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def batch_size_of(batch: Any) -> int | None:
+    """Return the number of samples in `batch`; None where it can't be told.
+
+    It is the first dim of the first tensor or array that has one, looked for in tuples, lists,
+    mappings and dataclasses in their order. Where there is none, it is the length of the first list,
+    or of the first tuple of strings.
+    """
+    kind = type(batch)
+    if (kind is list or kind is tuple) and batch:
+        # The common (inputs, targets): this runs in every training step that logs.
+        first = batch[0]
+        if type(first) is torch.Tensor and (shape := first.shape):
+            return shape[0]
+    return _size(batch)
+
+
+def _size(value: Any) -> int | None:
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return int(value.shape[0]) if value.ndim else None
+    if isinstance(value, Mapping):
+        items: Any = value.values()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, field.name) for field in fields(value)]
+    else:
+        return None
+    for item in items:
+        if (size := _size(item)) is not None:
+            return size
+    if any(isinstance(item, torch.Tensor) for item in items):
+        return None
+    return len(value) if isinstance(value, list) or _is_strings(value) else None
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(item, (str, bytes)) for item in value)

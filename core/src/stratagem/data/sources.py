@@ -1,0 +1,235 @@
+"""The three ways in which batches are read and found again after a resume.
+
+A state that they return is ready for a checkpoint, and has at least these keys:
+
+- source: which of the three wrote it,
+- epoch, done: batches of this epoch that each rank has consumed,
+- world_size, batch_size: of the run that wrote it; batch_size is None where it isn't known,
+- samples: of this epoch, consumed by all ranks together; None where it isn't known.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+
+from stratagem.data import generators
+from stratagem.data.rebuild import keeps_order, with_sampler
+from stratagem.data.sampler import ShardedSampler
+from stratagem.data.sharing import (
+    batch_size_in,
+    length_of,
+    name_of,
+    own_sampler,
+    parts_of,
+    reads_by_sampler,
+    warn,
+)
+from stratagem.data.skipping import drop_first, iterate_after
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+State = Mapping[str, Any]
+
+
+class Source(ABC):
+    """A loader, and how to begin one of its epochs anywhere.
+
+    Attributes:
+        name: what its states are marked with.
+        loader: what is iterated.
+        batch_size: samples per batch and rank; None where it isn't known.
+        length: batches per epoch and rank; None where that can't be told.
+        description: one clause for the printed plan.
+    """
+
+    name: str
+    loader: Any
+    description: str
+
+    def __init__(self, loader: Any, collectives: Collectives) -> None:
+        self.loader, self.collectives = loader, collectives
+        self.world_size = collectives.world_size
+        self.batch_size = batch_size_in(loader)
+        self.length = length_of(loader)
+        self._epoch: int | None = None
+
+    def open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
+        """Return an iterator over `epoch` without its first `done` batches.
+
+        Args:
+            epoch: from 0.
+            done: batches of this run's size and world size.
+            state: what a `Source` of the same name returned, for the same epoch.
+        """
+        for part in {id(part): part for part in parts_of(self.loader).values()}.values():
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        with generators.global_kept(done > 0):
+            iterator = self._open(epoch, done, state)
+        self._epoch = epoch
+        return iterator
+
+    @abstractmethod
+    def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]: ...
+
+    @abstractmethod
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        """Return what `open` needs to go on after `done` batches of `epoch`."""
+
+    def done_after_resume(self, state: State) -> int:
+        """Return how many batches of this run's size and world size the state's `done` are."""
+        done: int = state["done"]
+        if self._has_same_batches(state):
+            return done
+        if state["samples"] is None or self.batch_size is None:
+            warn(
+                self.collectives,
+                f"the checkpoint was written by {state['world_size']} ranks, now there are "
+                f"{self.world_size}, and the size of a batch isn't known: going on after {done} batches of each "
+                "rank, so that samples of this epoch may come twice or not at all",
+            )
+            return done
+        samples: int = state["samples"]
+        return samples // (self.batch_size * self.world_size)
+
+    def _has_same_batches(self, state: State) -> bool:
+        return (state["world_size"], state["batch_size"]) == (self.world_size, self.batch_size)
+
+    def _state(self, epoch: int, done: int) -> dict[str, Any]:
+        size = self.batch_size
+        return {
+            "source": self.name,
+            "epoch": epoch,
+            "done": done,
+            "world_size": self.world_size,
+            "batch_size": size,
+            "samples": None if size is None else done * size * self.world_size,
+        }
+
+
+class ShardedSource(Source):
+    """Map-style data whose sampler the loader made itself: our own sampler is in its place.
+
+    A position is a number of samples in an order that is the same at any world size and batch size.
+    """
+
+    name = "sharded"
+
+    def __init__(self, loader: DataLoader[Any], collectives: Collectives, seed: int) -> None:
+        self.sampler = ShardedSampler(
+            len(loader.dataset),  # type: ignore[arg-type]
+            rank=collectives.rank,
+            world_size=collectives.world_size,
+            seed=seed,
+            drop_last=loader.drop_last,
+        )
+        super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives)
+        # Without automatic batching each item counts as one.
+        self._global_batch = (self.batch_size or 1) * self.world_size
+        self._base = (0, 0)
+        ranks = f" over {self.world_size} ranks" if self.world_size > 1 else ""
+        instead = " (distributed_sampler=False keeps the loader's own order)" if keeps_order(loader) else ""
+        self.description = f"{self.sampler.length:,} samples, shuffled with seed {seed}{ranks}{instead}"
+
+    def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
+        samples = done * self._global_batch
+        if state is not None:
+            self.sampler.seed = state["seed"]
+            samples = state["samples"] if self._is_same_data(state) else 0
+            if state["world_size"] == self.world_size:
+                generators.restore_own(self.loader, state["generators"])
+        self._base = (done, samples)
+        self._generators = generators.capture_own(self.loader)
+        self.sampler.start(epoch, samples)
+        return iter(self.loader)
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        started = epoch == self._epoch
+        base_done, base_samples = self._base if started else (0, 0)
+        samples = base_samples + (done - base_done) * self._global_batch
+        return {
+            **self._state(epoch, done),
+            "samples": min(samples, self.sampler.length),
+            "length": self.sampler.length,
+            "seed": self.sampler.seed,
+            "generators": self._generators if started else generators.capture_own(self.loader),
+        }
+
+    def done_after_resume(self, state: State) -> int:
+        """Return a number that makes, with the batches that are left, a whole epoch's."""
+        if not self._is_same_data(state):
+            warn(
+                self.collectives,
+                f"the checkpoint was written in mid-epoch over {state['length']:,} samples, and now there are "
+                f"{self.sampler.length:,}: this epoch begins anew",
+            )
+            return 0
+        length = self.length or 0
+        self.sampler.start(state["epoch"], state["samples"])
+        left = len(self.loader)
+        self.sampler.start(state["epoch"])
+        return length - left
+
+    def _is_same_data(self, state: State) -> bool:
+        return bool(state["length"] == self.sampler.length)
+
+
+class ReplayedSource(Source):
+    """Anything else: an epoch is begun as it was, and its first batches are skipped.
+
+    A position is a number of batches, and the states of the random number generators when the epoch began.
+    """
+
+    name = "replayed"
+
+    def __init__(self, loader: Any, collectives: Collectives) -> None:
+        super().__init__(loader, collectives)
+        self._began: dict[str, Any] = {}
+        reader = f"a {own_sampler(loader)}" if reads_by_sampler(loader) else f"a {name_of(loader)}"
+        each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
+        self.description = f"batches as {reader} gives them{each}"
+
+    def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
+        if state is not None and state["world_size"] == self.world_size:
+            generators.restore_own(self.loader, state["generators"])
+            # At an epoch's beginning whoever resumes has restored the global generators.
+            if done:
+                generators.restore_global(state["global"])
+        self._began = self._generators()
+        return iterate_after(self.loader, done)
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        began = self._began if epoch == self._epoch else self._generators()
+        return {**self._state(epoch, done), **began}
+
+    def _generators(self) -> dict[str, Any]:
+        return {"generators": generators.capture_own(self.loader), "global": generators.capture_global()}
+
+
+class StatefulSource(Source):
+    """A loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader."""
+
+    name = "stateful"
+
+    def __init__(self, loader: Any, collectives: Collectives) -> None:
+        super().__init__(loader, collectives)
+        each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
+        self.description = f"batches as a stateful {type(loader).__name__} gives them{each}"
+
+    def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
+        if state is None or state["world_size"] != self.world_size:
+            # Read, since it counts what it reads.
+            return drop_first(iter(self.loader), done)
+        if state["loader"] is not None:
+            self.loader.load_state_dict(state["loader"])
+        # A loader at its end would begin the next epoch.
+        return iter(()) if self.length is not None and done >= self.length else iter(self.loader)
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        never_read = self._epoch is None
+        return {**self._state(epoch, done), "loader": None if never_read else self.loader.state_dict()}

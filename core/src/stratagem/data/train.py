@@ -1,0 +1,153 @@
+"""`TrainData`: the batches of training, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from stratagem.data.rebuild import has_default_sampler
+from stratagem.data.sharing import reads_by_sampler, warn, warn_of_same_data
+from stratagem.data.sources import ReplayedSource, ShardedSource, Source, StatefulSource
+from stratagem.errors import DataError
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+_END = object()
+
+
+class TrainData:
+    """Training batches of this rank, in an order that a resumed run continues.
+
+    A DataLoader over map-style data with the sampler that it made itself is shared out: shuffled anew
+    in each epoch, by `seed` and the epoch alone, in the same order at any world size. Any other loader
+    is left as it is. Collective to construct.
+
+    Args:
+        loader: a DataLoader, or any iterable of batches that can be iterated once per epoch.
+        collectives: rank and number of ranks; used while constructing, and once per batch where the
+            number of batches isn't known beforehand.
+        seed: of the order.
+        distributed_sampler: whether to share out; False leaves every loader as it is.
+
+    Attributes:
+        num_batches: per epoch, the same on every rank; None where that isn't known.
+        batch_size: samples per batch and rank, as the loader says; None where it doesn't.
+        description: one clause for the printed plan.
+
+    Raises:
+        DataError: an epoch has no batch; or a DataLoader of a class of its own can't be built again
+            with another sampler.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        *,
+        collectives: Collectives,
+        seed: int,
+        distributed_sampler: bool = True,
+    ) -> None:
+        self._collectives = collectives
+        self._source = _source(loader, collectives, seed, distributed_sampler)
+        self.batch_size = self._source.batch_size
+        self.description = self._source.description
+        self.num_batches, self._agrees = self._agree_on_length()
+        if self.num_batches == 0:
+            raise DataError(
+                f"an epoch of this loader has no batch ({self.description}; batch size {self.batch_size} on each of "
+                f"{collectives.world_size} ranks): give it more samples, a smaller batch_size or drop_last=False"
+            )
+
+    def epoch(self, epoch: int, done: int = 0, state: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Return an iterator over what is left of an epoch. Ranks must run it alike.
+
+        With `done` the global random number generators are left as they are. Without, the iterator may
+        draw from them when it is made: restore them before.
+
+        Args:
+            epoch: from 0; a custom sampler's `set_epoch` is called with it.
+            done: batches of this epoch that this rank has consumed already; in a resumed run, what
+                `done_after_resume` returned.
+            state: in a resumed run, what the method `state` returned for this epoch; this rank's at the
+                same world size, any rank's at another.
+        """
+        own = None if state is None or not self._can_continue(state, epoch) else state
+        batches = self._source.open(epoch, done, own)
+        if self._agrees:
+            return _while_all_have_one(batches, self._collectives)
+        if self.num_batches is not None and self._source.length != self.num_batches:
+            return islice(batches, max(0, self.num_batches - done))
+        return batches
+
+    def state(self, epoch: int, done: int) -> dict[str, Any]:
+        """Return this rank's position after `done` batches of `epoch`, ready for a checkpoint."""
+        return self._source.state(epoch, done)
+
+    def done_after_resume(self, state: Mapping[str, Any]) -> int:
+        """Return how many of this run's batches a saved position has consumed.
+
+        At another world size or batch size that is another number than was saved. It is 0 where the
+        position means nothing any more and the epoch begins anew.
+        """
+        if state["source"] == self._source.name:
+            return self._source.done_after_resume(state)
+        warn(
+            self._collectives,
+            f"the checkpoint's data were {state['source']} and now they are {self._source.name}, in another order: "
+            "samples of this epoch may come twice or not at all",
+        )
+        return Source.done_after_resume(self._source, state)
+
+    def _can_continue(self, state: Mapping[str, Any], epoch: int) -> bool:
+        return bool(state["source"] == self._source.name and state["epoch"] == epoch)
+
+    def _agree_on_length(self) -> tuple[int | None, bool]:
+        """Return the number of batches, and whether ranks must agree before each one."""
+        loader, length = self._source.loader, self._source.length
+        if self._collectives.world_size == 1:
+            return length, False
+        # What an iterable dataset says of its length binds nobody.
+        sure = reads_by_sampler(loader) or not isinstance(loader, DataLoader)
+        told = self._collectives.gather_objects((length, sure))
+        lengths = [length for length, _ in told]
+        if None in lengths:
+            return None, True
+        fewest = min(lengths)
+        if not all(sure for _, sure in told):
+            return fewest, True
+        if fewest != max(lengths):
+            warn(
+                self._collectives,
+                f"ranks 0 to {len(lengths) - 1} have {', '.join(map(str, lengths))} batches per epoch: all stop "
+                f"after {fewest}, and the rest isn't trained on",
+            )
+        return fewest, False
+
+
+def _source(loader: Any, collectives: Collectives, seed: int, share: bool) -> Source:
+    if share and has_default_sampler(loader):
+        try:
+            return ShardedSource(loader, collectives, seed)
+        except DataError:
+            if collectives.world_size > 1:
+                raise
+            # A single rank needs no sharing: better in the loader's own order than not at all.
+    elif share:
+        warn_of_same_data(loader, collectives, "each batch is trained on several times")
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return StatefulSource(loader, collectives)
+    return ReplayedSource(loader, collectives)
+
+
+def _while_all_have_one(batches: Iterator[Any], collectives: Collectives) -> Iterator[Any]:
+    while True:
+        batch = next(batches, _END)
+        has_one = torch.tensor(int(batch is not _END), device=collectives.device)
+        if not collectives.all_reduce(has_one, "min").item():
+            return
+        yield batch
