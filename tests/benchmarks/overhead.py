@@ -96,7 +96,12 @@ def trainer(data: DataLoader[Any], **how: Any) -> float:
     module = Tiny(logs="log_every_n_steps" in how)
     with tempfile.TemporaryDirectory() as folder, quiet():
         stratagem.Trainer(
-            strategy="single", accelerator="cpu", max_epochs=1, enable_checkpointing=False, run_dir=folder, **how
+            strategy="single",
+            accelerator="cpu",
+            max_epochs=1,
+            enable_checkpointing=False,
+            run_dir=folder,
+            **how,
         ).fit(module, data)
     return module.microseconds
 

@@ -52,7 +52,11 @@ def main() -> None:
             *("--accelerator", "cpu", "--devices", str(processes), "--max-steps", "1", "--run-dir", "run"),
             *("--set", "trainer.limit_train_batches=1", "--set", "trainer.enable_checkpointing=false"),
         ]
-        theirs = [str(scripts / "torchrun"), f"--nproc-per-node={processes}", str(HERE / "startup_program.py")]
+        theirs = [
+            str(scripts / "torchrun"),
+            f"--nproc-per-node={processes}",
+            str(HERE / "startup_program.py"),
+        ]
         pairs = []
         for round_index in range(ROUNDS + 1):
             pair = (measure(ours), measure(theirs))

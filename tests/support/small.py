@@ -62,6 +62,13 @@ class Line(stratagem.Module):
         return self(batch[0])
 
 
+class Descent(Line):
+    """Steps along the gradient itself, so that its size shows."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
 class TwoPlayers(Line):
     """Two parts with an optimizer each, trained in turn by hand, as a GAN is."""
 

@@ -98,7 +98,7 @@ def _fit(
     if runtime.is_main and run_dir is not None:
         os.makedirs(run_dir, exist_ok=True)
         for logger in loggers:
-            logger.open(run_dir, trainer.describe(module))
+            logger.open(run_dir, trainer.describe(module), live.progress.step)
 
     def validate() -> dict[str, float]:
         assert val_data is not None
@@ -110,6 +110,7 @@ def _fit(
     trainer.go_live(live, loop, data, val_data)
     live.moments("on_start", trainer, module, "fit")
     loop.run()
+    live.metrics.flush()
     live.moments("on_end", trainer, module, "fit")
     if request.weights_path is not None and not runtime.in_launching_process:
         runtime.session.checkpointer.save(request.weights_path, Checkpoint(live.prepared.model_tensors()))
