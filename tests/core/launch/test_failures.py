@@ -36,8 +36,7 @@ def last_started_s(folder: Path) -> float:
     return time.time() - max((folder / f"pid.{rank}").stat().st_mtime for rank in (0, 1))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(("method", "failing"), [("forkserver", 0), ("forkserver", 1), ("popen", 1)])
 def test_exception(
     method: str,
     failing: int,
@@ -66,8 +65,10 @@ def test_usage_error_comes_through_as_itself(method: str, tmp_path: Path) -> Non
     assert "in refuse_on" in error.worker_traceback
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [("forkserver", signal.SIGKILL), ("forkserver", signal.SIGSEGV), ("popen", signal.SIGKILL)],
+)
 def test_signal_is_named_before_what_it_caused(
     method: str, number: signal.Signals, tmp_path: Path, all_end: Callable[..., bool]
 ) -> None:
