@@ -18,15 +18,18 @@ from torch.utils.data import DataLoader, TensorDataset
 from stratagem import Runtime
 
 
-def train(runtime: Runtime, epochs: int, checkpoint: str | None) -> float:
+def main(runtime: Runtime, epochs: int, checkpoint: str | None) -> float:
     """What every process does; returns the accuracy on held-out images."""
     images, labels = load_digits(return_X_y=True)
     images, labels = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
-    train_data, test_data = TensorDataset(images[:1400], labels[:1400]), (images[1400:], labels[1400:])
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1400], order[1400:]
+
+    data = DataLoader(TensorDataset(images[train], labels[train]), batch_size=32, shuffle=True)
 
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     model, optimizer = runtime.setup(model, torch.optim.AdamW(model.parameters(), lr=5e-3))
-    loader = runtime.dataloader(DataLoader(train_data, batch_size=32, shuffle=True))
+    loader = runtime.dataloader(data)
 
     for epoch in range(epochs):
         for batch, targets in loader:
@@ -41,7 +44,7 @@ def train(runtime: Runtime, epochs: int, checkpoint: str | None) -> float:
         runtime.save(checkpoint, {"epochs": epochs})
 
     # A small test set: every process computes the same on all of it.
-    batch, targets = (tensor.to(runtime.device) for tensor in test_data)
+    batch, targets = images[test].to(runtime.device), labels[test].to(runtime.device)
     model.eval()
     with torch.no_grad():
         accuracy = (model(batch).argmax(dim=1) == targets).float().mean().item()
@@ -54,4 +57,4 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--checkpoint", help="folder to write to at the end")
     arguments = parser.parse_args()
-    Runtime(seed=1).launch(train, arguments.epochs, arguments.checkpoint)
+    Runtime(seed=1).launch(main, arguments.epochs, arguments.checkpoint)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+# torch exports these without saying so in an __all__.
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.errors import CollectiveError
 
@@ -140,14 +143,14 @@ def _all_gather(tensor: torch.Tensor, world_size: int) -> torch.Tensor:
     return torch.stack(parts)
 
 
-def _meet(environment: Environment, timeout: timedelta) -> dist.Store:
-    """Open the store and wait until every rank has announced itself in it."""
+def _meet(environment: Environment, timeout: timedelta) -> Store:
+    """Open the `torch.distributed.Store`, and wait until every rank has announced itself in it."""
     rank, world_size = environment.global_rank, environment.world_size
     if world_size == 1:
-        return dist.HashStore()
+        return HashStore()
     address, port = environment.main_address, environment.main_port
     try:
-        served = dist.TCPStore(
+        served = TCPStore(
             address,
             port,
             is_master=rank == 0 and not environment.store_is_served,
@@ -159,7 +162,7 @@ def _meet(environment: Environment, timeout: timedelta) -> dist.Store:
             f"rank {rank} of {world_size} can't reach the store of rank 0 at {address}:{port}: {error}"
         ) from error
     # A restarted group must not read the addresses of the one before it.
-    store = dist.PrefixStore(f"attempt{environment.attempt}", served)
+    store = PrefixStore(f"attempt{environment.attempt}", served)
     store.set(f"here/{rank}", socket.gethostname())
     expected = [f"here/{other}" for other in range(world_size)]
     try:
