@@ -42,7 +42,7 @@ NET = """
             return torch.optim.SGD(self.parameters(), lr=self.lr)
 
         def train_dataloader(self):
-            data = TensorDataset(torch.arange(16.0).reshape(8, 2))
+            data = TensorDataset(torch.arange(16.0).reshape(8, 2) / 16)
             return DataLoader(data, batch_size=2)
 
         val_dataloader = test_dataloader = predict_dataloader = train_dataloader
@@ -82,24 +82,25 @@ def net(folder) -> Path:
     return path
 
 
+def files_here() -> dict[str, int]:
+    """When each file below the working directory was written, but for what Python caches there."""
+    files = (path for path in Path.cwd().rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path): path.stat().st_mtime_ns for path in files}
+
+
 @pytest.fixture
 def refused(capfd):
     """Run the command line, which has to refuse in one sentence, and return that."""
 
     def run(*args: str) -> str:
-        before = {str(path): path.stat().st_mtime_ns for path in Path.cwd().rglob("*") if path.is_file()}
+        before = files_here()
         code = main(args)
         captured = capfd.readouterr()
-        after = {
-            str(path): path.stat().st_mtime_ns
-            for path in Path.cwd().rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        }
         assert code == 2, captured
         last = captured.err.rstrip().splitlines()[-1]
         assert last.startswith("Error: ")
-        assert after == before, "a refused run changed files"
-        refused.everything = captured.err
+        assert files_here() == before, "a refused run changed files"
+        run.everything = captured.err
         return last.removeprefix("Error: ")
 
     return run

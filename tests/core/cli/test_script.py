@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from stratagem.cli.main import main
-from stratagem.runtime import CONFIG_VARIABLE
+from stratagem.script_flags import CONFIG_VARIABLE
 
 HERE = ["--accelerator", "cpu", "--devices", "1"]
 

@@ -26,10 +26,10 @@ def _one_thread():
 
 
 @pytest.fixture
-def fitted(net, capsys):
+def fitted(net, capfd):
     """A finished fit's folder, and what it printed."""
     assert main(["fit", "net.py:Net", *HERE, *QUIET, "--max-epochs", "2", "--run-dir", "out"]) == 0
-    return net.parent / "out", capsys.readouterr().out
+    return net.parent / "out", capfd.readouterr().out
 
 
 def checkpoint_in(run_dir: Path) -> Path:
@@ -58,7 +58,7 @@ def test_the_saved_configuration_has_everything(fitted, net):
     assert "run_dir" not in content
 
 
-def test_the_saved_configuration_repeats_the_run(net, folder, capsys):
+def test_the_saved_configuration_repeats_the_run(net, folder, capfd):
     sets = [
         "model.hidden=5",
         "model.name=12",
@@ -67,37 +67,57 @@ def test_the_saved_configuration_repeats_the_run(net, folder, capsys):
     ]
     words = ["fit", "net.py:Net", *HERE, *QUIET, "--strategy", "single", "--seed", "3", "--max-steps", "3"]
     assert main([*words, *(word for text in sets for word in ("--set", text)), "--run-dir", "first"]) == 0
-    first = capsys.readouterr().out
+    first = capfd.readouterr().out
     os.chdir("..")  # wherever it is called from
     assert (
         main(["fit", "--config", str(folder / "first" / "config.yaml"), "--run-dir", str(folder / "second")])
         == 0
     )
-    second = capsys.readouterr().out
+    second = capfd.readouterr().out
     assert first.splitlines()[:-1] == second.splitlines()[:-1]
     saved = [(folder / name / "config.yaml").read_text() for name in ("first", "second")]
     assert saved[0] == saved[1]
     assert yaml.safe_load(saved[0])["model"] == {"hidden": 5, "lr": 0.1, "name": "12"}
 
 
-def test_validate_and_test_print_their_metrics(fitted, capsys):
+def test_validate_and_test_print_their_metrics(fitted, capfd):
     run_dir, out = fitted
     words = ["net.py:Net", *HERE, *QUIET, "--ckpt-path", str(checkpoint_in(run_dir))]
     assert main(["validate", *words]) == 0
-    assert capsys.readouterr().out.split()[0] == "val_loss"
+    assert capfd.readouterr().out.split()[0] == "val_loss"
     assert main(["test", *words]) == 0
-    name, value = capsys.readouterr().out.split()
+    name, value = capfd.readouterr().out.split()
     assert name == "test_loss"
     assert float(value) == pytest.approx(
         float(dict(line.split() for line in out.splitlines()[:-1])["val_loss"])
     )
 
 
-def test_predict_keeps_arrays(net, folder, capsys):
+def test_predict_keeps_arrays(net, folder, capfd):
     assert main(["predict", "net.py:Net", *HERE, *QUIET, "--output", "out.npz"]) == 0
-    assert "predictions  float32 8×4\nwritten to out.npz\n" in capsys.readouterr().out
+    assert "predictions  float32 8×4\nwritten to out.npz\n" in capfd.readouterr().out
     with np.load(folder / "out.npz") as read:
         assert read["predictions"].shape == (8, 4)
+
+
+FAKE_DEVICES = """
+    import stratagem
+
+    class pair(stratagem.Accelerator):
+        name, count = "pair", 2
+
+        def availability(self):
+            return stratagem.Availability(self.count > 0, "2 devices" if self.count else "no driver")
+
+        def device_count(self):
+            return self.count
+
+        def device(self, index):
+            raise AssertionError("a refused run asks for no device")
+
+    class none(pair):
+        name, count = "none", 0
+"""
 
 
 @pytest.mark.parametrize(
@@ -116,7 +136,11 @@ def test_predict_keeps_arrays(net, folder, capsys):
             "devices='many' can't be understood",
         ),
         (["fit", "net.py:Net", *HERE, "--strategy", "single", "--devices", "2"], "uses one device"),
-        (["fit", "net.py:Net", "--accelerator", "cpu", "--devices", "9999"], "9999"),
+        (
+            ["fit", "net.py:Net", "--accelerator", "pair", "--devices", "3"],
+            "but this machine has 2",
+        ),
+        (["fit", "net.py:Net", "--accelerator", "none"], "can't be had here: no driver"),
         (["fit", "net.py:Net", *HERE, "--precision", "12"], "'12'"),
         (
             ["fit", "net.py:Net", *HERE, "--environment", "slrm"],
@@ -134,12 +158,14 @@ def test_predict_keeps_arrays(net, folder, capsys):
         (["fit", "net.py:Net", "--strategy", "ddp", "--set", "strategy.timeuot_s=3"], "'strategy.timeuot_s'"),
         (["fit", "net.py:Net", "--strategy", "ddp", "--set", "strategy.timeout_s=x"], "is of the wrong type"),
         (["fit", "net.py:Net", "--config", "none.yaml"], "can't be read"),
-        (["fit", "net.py:Net", *HERE, "--ckpt-path", "none"], "none"),
-        (["fit", "net.py:Net", *HERE, "--ckpt-path", "."], "."),
+        (["fit", "net.py:Net", *HERE, "--ckpt-path", "none"], "no checkpoint at none"),
+        (["fit", "net.py:Net", *HERE, "--ckpt-path", "."], "is not a checkpoint"),
         (["predict", "net.py:Net", *HERE, "--output", "x.csv"], "must end in .npz"),
     ],
 )
-def test_refused_with_one_sentence_and_nothing_written(net, folder, refused, words, message):
+def test_refused_with_one_sentence_and_nothing_written(net, folder, site, refused, words, message):
+    site.offer("fake", *(f'"accelerator", "{name}", "fake_devices:{name}", ""' for name in ("pair", "none")))
+    site.write("fake_devices", FAKE_DEVICES)
     assert message in refused(*words)
     assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == ["net.py"]
 
@@ -152,6 +178,18 @@ def test_a_target_that_doesnt_import_keeps_its_traceback(folder, refused):
     assert 'failing.py", line 2' in refused.everything
 
 
+def test_callbacks_of_a_configuration(net, folder, capfd):
+    (folder / "run.yaml").write_text(
+        "trainer:\n  callbacks:\n  - class_path: stratagem.EarlyStopping\n    init_args: {monitor: val_loss}\n"
+    )
+    assert main(["fit", "net.py:Net", "--config", "run.yaml", *HERE, *QUIET, "--run-dir", "out"]) == 0
+    saved = yaml.safe_load((folder / "out" / "config.yaml").read_text())["trainer"]["callbacks"]
+    assert saved == [{"class_path": "stratagem.EarlyStopping", "init_args": {"monitor": "val_loss"}}]
+    wrong = ["--set", "trainer.callbacks=[{class_path: stratagem.EarlyStopping, init_args: {monitr: x}}]"]
+    assert main(["fit", "net.py:Net", *HERE, *wrong]) == 2
+    assert "trainer.callbacks=" in capfd.readouterr().err
+
+
 def damaged(checkpoint, how):
     if how == "truncated":
         largest = max(checkpoint.rglob("*.safetensors"), key=lambda path: path.stat().st_size)
@@ -160,18 +198,19 @@ def damaged(checkpoint, how):
         return
     for path in checkpoint.rglob("*.json"):
         content = json.loads(path.read_text())
-        if isinstance(content, dict) and isinstance(content.get("version"), int):
-            path.write_text(json.dumps({**content, "version": 999}))
+        if "format_version" in content:
+            path.write_text(json.dumps({**content, "format_version": 999}))
 
 
-@pytest.mark.parametrize("how", ["truncated", "newer"])
-def test_a_damaged_checkpoint_is_refused(fitted, refused, how):
+@pytest.mark.parametrize(("how", "said"), [("truncated", "bytes"), ("newer", "999")])
+def test_a_damaged_checkpoint_is_refused(fitted, refused, how, said):
     checkpoint = checkpoint_in(fitted[0])
     damaged(checkpoint, how)
     message = refused(
         "fit", "net.py:Net", *HERE, *QUIET, "--ckpt-path", str(checkpoint), "--run-dir", "again"
     )
     assert checkpoint.name in message
+    assert said in message
     assert not Path("again").exists()
 
 

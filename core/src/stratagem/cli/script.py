@@ -14,9 +14,7 @@ import click
 
 from stratagem.cli import flags
 from stratagem.errors import UsageError
-
-CONFIG_VARIABLE = "STRATAGEM_CONFIG"
-"""Where `Runtime` looks for the flags, as JSON; the same as in `stratagem.runtime`, which imports torch."""
+from stratagem.script_flags import CONFIG_VARIABLE
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

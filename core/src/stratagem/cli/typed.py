@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from stratagem.errors import ConfigError
@@ -96,7 +97,7 @@ def _typed_value(function: Callable[..., Any], key: str, value: Any, section: st
         read = (
             parser.parse_args([f"--{key}={value}"])
             if isinstance(value, Text)
-            else parser.parse_object({key: value})
+            else parser.parse_object({key: deepcopy(value)})  # it is changed on the way
         )
         instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
         result = instantiate(read)[key]
