@@ -78,7 +78,7 @@ def test_accumulating_equals_plain_torch(tmp_path: Path, strategy: str, processe
 def test_command_line_equals_plain_torch(tmp_path: Path, processes: int, accumulate: int) -> None:
     batch_size = GLOBAL_BATCH // processes // accumulate
     command = [
-        *(sys.executable, "-m", "stratagem.cli.main", "fit", "parity:Net"),
+        *(sys.executable, "-m", "stratagem", "fit", "parity:Net"),
         *("--strategy", "ddp", "--accelerator", "cpu", "--devices", str(processes)),
         *("--max-steps", "20", "--seed", "7", "--run-dir", str(tmp_path / "run")),
         *("--set", f"model.batch_size={batch_size}"),

@@ -29,3 +29,9 @@ def plan_lines(run: Run) -> list[str]:
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
     print("\n".join(["plan", *(f"  {line}" for line in plan_lines(run))]), file=sys.stderr, flush=True)
+
+
+def announce_data(training: str, validation: str) -> None:
+    """Print how ranks share the data, once it is known; on rank 0."""
+    lines = [f"  {'training':<12}{training}", f"  {'validation':<12}{validation}"]
+    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -101,7 +101,7 @@ class Prepared:
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Scale a scalar loss, and accumulate gradients from it. `kwargs` go to `Tensor.backward`."""
-        self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]  # type: ignore[no-untyped-call]
+        self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch whose gradients need no reduction yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,9 @@ class ProcessGroupCollectives(Collectives):
         gc.collect()
         if not failed:
             self.barrier("close")
+            # gloo's threads may still be letting go of the last collective; destroying the group at that
+            # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
+            time.sleep(0.02)
         dist.destroy_process_group()
 
     @contextmanager

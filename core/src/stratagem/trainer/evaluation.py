@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from stratagem.batches import map_tensors
-from stratagem.data.evaluate import merge_predictions
 from stratagem.trainer.settings import limited
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ def predict(trainer: Trainer, live: Live, data: EvalData) -> list[Any]:
             for output in _outputs(trainer, live, data, "predict")
         ]
         live.moments("on_evaluation_end", trainer, live.module, "predict")
-    merged: list[Any] = merge_predictions(live.runtime.collectives.gather_objects(outputs))
-    return merged
+    return data.merge(live.runtime.collectives.gather_objects(outputs))
 
 
 def num_batches(live: Live, data: EvalData, stage: str) -> int | None:

@@ -12,6 +12,7 @@ from stratagem.checkpoint.base import Checkpoint
 from stratagem.data.evaluate import EvalData
 from stratagem.data.train import TrainData
 from stratagem.errors import ConfigError, DataError
+from stratagem.plan import announce_data
 from stratagem.trainer import evaluation, resume
 from stratagem.trainer.fit_loop import FitLoop
 from stratagem.trainer.live import Live, Progress, build_module, first_given, overrides
@@ -90,6 +91,8 @@ def _fit(
         distributed_sampler=settings.use_distributed_sampler,
     )
     val_data = _validation_data(trainer, runtime, module, request)
+    if runtime.is_main:
+        announce_data(data.description, val_data.description if val_data is not None else "none")
     live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size)
     data_state, restore_generators = None, None
     if request.ckpt_path is not None:

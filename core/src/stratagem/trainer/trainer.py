@@ -46,8 +46,10 @@ class Trainer(TrainerView):
         val_check_interval: validate every so many batches, or after each such fraction of an epoch;
             None: at the end of epochs.
         check_val_every_n_epoch: validate at the end of every so many epochs.
-        limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: at most so
-            many batches per rank, or such a fraction of them.
+        limit_train_batches: at most so many batches per rank and epoch, or such a fraction of them.
+        limit_val_batches: the same for validation.
+        limit_test_batches: the same for test.
+        limit_predict_batches: the same for predict.
         log_every_n_steps: a row of metrics every so many optimizer steps.
         enable_progress_bar: show one on rank 0.
         enable_checkpointing: keep the best and the last checkpoint.
