@@ -37,7 +37,7 @@ format: .venv/.ready-to-develop
 	@$(BIN)/ruff format --quiet .
 
 docs: .venv/.ready-to-develop
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict --config-file docs/gen/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/gen/mkdocs.yml
 	@echo "Documentation: site/index.html"
 
 hooks: .venv/.ready-to-develop

@@ -11,15 +11,6 @@ from dataclasses import dataclass
 
 from stratagem import hookspecs, requests
 
-WHERE = {
-    "Launcher": "launch",
-    "Collectives": "collectives",
-    "Precision": "precision",
-    "Prepared": "prepared",
-    "Checkpointer": "checkpoint",
-}
-"""Answer → heading in docs/reference/protocols.md."""
-
 
 @dataclass(frozen=True)
 class Hook:
@@ -146,9 +137,9 @@ def _section(hook: Hook) -> Iterator[str]:
         yield ""
     for name, doc in hook.argument_docs.items():
         yield f"- `{name}`: {doc}"
-    if hook.answer in WHERE:
+    if hook.name in hookspecs.RUN_HOOKS:
         yield ""
-        yield f"The answer's protocol: [{hook.answer}](reference/protocols.md#{WHERE[hook.answer]})."
+        yield f"The answer's protocol: [{hook.answer}](reference/protocols.md#{hook.answer.lower()})."
     for kind in hook.arguments.values():
         if hasattr(requests, kind):
             yield ""

@@ -134,9 +134,11 @@ class ParallelStrategy(Strategy):
     """Base of strategies with several processes.
 
     Args:
-        accelerator, checkpoint_io, precision_plugin: as for `Strategy`.
+        accelerator: as for `Strategy`.
         parallel_devices: this node's devices, one per process; wins over the run's `devices`.
         cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: as for `Strategy`.
+        precision_plugin: as for `Strategy`.
     """
 
     capabilities = Capabilities(processes="per-device")
