@@ -1,16 +1,18 @@
 """The training loop.
 
-for epoch in epochs:
-on_train_epoch_start
-for window in windows of `accumulate_grad_batches` batches:
-for batch in window:
-on_train_batch_start
-forward, backward                     (gradients are reduced on the window's last batch)
-clip, step, zero_grad, schedulers, log             (after the window's last batch)
-on_train_batch_end
-validate, where val_check_interval says so
-validate, epoch schedulers
-on_train_epoch_end
+In outline::
+
+    for epoch in epochs:
+        on_train_epoch_start
+        for window in windows of `accumulate_grad_batches` batches:
+            for batch in window:
+                on_train_batch_start
+                forward, backward      (gradients are reduced on the window's last batch)
+                clip, step, zero_grad, schedulers, log   (after the window's last batch)
+                on_train_batch_end
+            validate, where val_check_interval says so
+        validate, epoch schedulers
+        on_train_epoch_end
 """
 
 from __future__ import annotations
