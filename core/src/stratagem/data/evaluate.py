@@ -94,7 +94,7 @@ class EvalData:
         """
         if self._sampler is None:
             return [prediction for part in parts for prediction in part]
-        return merge_predictions(parts, self._sizes(parts))
+        return merge_predictions(parts, self._sizes(parts), self.batch_size)
 
     def _share(self, loader: Any) -> None:
         world_size = self._collectives.world_size

@@ -20,12 +20,14 @@ class _CannotSplitError(Exception):
     pass
 
 
-def merge_predictions(parts: list[list[Any]], sizes: list[list[int]] | None = None) -> list[Any]:
+def merge_predictions(
+    parts: list[list[Any]], sizes: list[list[int]] | None = None, batch_size: int | None = None
+) -> list[Any]:
     """Return what one rank with the same loader would have predicted, batch by batch.
 
     Expects samples dealt out in turn, as `EvalData` does with a default sampler: sample i was predicted by
     rank i modulo the number of ranks. Predictions are split into samples, brought into order, and
-    joined to batches of the first one's size again.
+    joined to batches again.
 
     Tensors and arrays are split along their first dim, mappings and tuples by their values, lists as
     long as the batch by their items. What can't be split like this (one number per batch, batches of
@@ -34,7 +36,10 @@ def merge_predictions(parts: list[list[Any]], sizes: list[list[int]] | None = No
 
     Args:
         parts: by rank, the predictions of its batches.
-        sizes: by rank, the number of samples in these batches; told from the predictions when None.
+        sizes: by rank, the number of samples in these batches; told from the predictions, as by
+            `batch_size_of`, when None.
+        batch_size: samples per batch of the result; the size of rank 0's first batch when None, which is
+            less than the loader's where there are few samples.
     """
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +66,7 @@ def merge_predictions(parts: list[list[Any]], sizes: list[list[int]] | None = No
         by_rank.append(rows[begin : begin + count])
         begin, position = begin + count, position + len(part)
     ordered = _in_turn(by_rank)
-    size = max(counts[0], 1)
+    size = batch_size or max(counts[0], 1)
     return [join(ordered[first : first + size]) for first in range(0, len(ordered), size)]
 
 

@@ -58,7 +58,8 @@ class ShardedSampler(Sampler[int]):
         self.epoch, self.skip = epoch, min(skip, self.length)
 
     def __iter__(self) -> Iterator[int]:
-        positions = torch.arange(self.skip + self.rank, self._end(), self.world_size)
+        end = self._end()
+        positions = torch.arange(min(self.skip + self.rank, end), end, self.world_size)
         indices = positions.remainder_(max(self.length, 1))
         if self.shuffle and len(indices):
             generator = torch.Generator()

@@ -5,7 +5,8 @@ A state that they return is ready for a checkpoint, and has at least these keys:
 - source: which of the three wrote it,
 - epoch, done: batches of this epoch that each rank has consumed,
 - world_size, batch_size: of the run that wrote it; batch_size is None where it isn't known,
-- samples: of this epoch, consumed by all ranks together; None where it isn't known.
+- samples: of this epoch, consumed by all ranks together; None where it isn't known,
+- warm: whether the loader had been iterated before this epoch.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Source(ABC):
         self.batch_size = batch_size_in(loader)
         self.length = length_of(loader)
         self._epoch: int | None = None
+        self._warm = False
 
     def open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         """Return an iterator over `epoch` without its first `done` batches.
@@ -66,6 +68,7 @@ class Source(ABC):
             done: batches of this run's size and world size.
             state: what a `Source` of the same name returned, for the same epoch.
         """
+        self._warm = self._epoch is not None or self._warm_up(state)
         for part in {id(part): part for part in parts_of(self.loader).values()}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
@@ -73,6 +76,17 @@ class Source(ABC):
             iterator = self._open(epoch, done, state)
         self._epoch = epoch
         return iterator
+
+    def _warm_up(self, state: State | None) -> bool:
+        """Start persistent workers where the uninterrupted run has them already.
+
+        Starting them draws from random number generators, going on with them doesn't.
+        """
+        if state is None or not state["warm"] or not getattr(self.loader, "persistent_workers", False):
+            return False
+        with generators.global_kept():
+            iter(self.loader)
+        return True
 
     @abstractmethod
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]: ...
@@ -109,6 +123,7 @@ class Source(ABC):
             "world_size": self.world_size,
             "batch_size": size,
             "samples": None if size is None else done * size * self.world_size,
+            "warm": self._warm if epoch == self._epoch else self._epoch is not None,
         }
 
 

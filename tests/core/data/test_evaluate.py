@@ -1,0 +1,151 @@
+"""EvalData: every sample exactly once, equally many batches where that is needed, predictions in order."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
+
+from stratagem.data.evaluate import EvalData, merge_predictions
+
+COMBINATIONS = list(itertools.product([0, 1, 3, 8, 13], [1, 2, 3, 4], [1, 3, 8]))
+
+
+class Stream(IterableDataset):
+    def __init__(self, length, rank):
+        self.length, self.rank = length, rank
+
+    def __iter__(self):
+        return iter(range(self.length))
+
+
+class Twelve(DataLoader):
+    def __init__(self, dataset, flavour):
+        super().__init__(dataset, batch_size=12, shuffle=True)
+
+
+def evaluate(ranks, world_size, make, **kwargs):
+    """By rank: (EvalData, its pairs as lists)."""
+
+    def run(collectives):
+        data = EvalData(make(collectives.rank), collectives=collectives, **kwargs)
+        return data, [(batch.tolist(), counted) for batch, counted in data]
+
+    return ranks(world_size, run)
+
+
+@pytest.mark.parametrize(("length", "world_size", "batch_size"), COMBINATIONS)
+@pytest.mark.parametrize("equal", [False, True])
+def test_each_sample_counts_once_and_predictions_come_in_order(
+    ranks, numbers, length, world_size, batch_size, equal
+):
+    loader = DataLoader(numbers(length), batch_size=batch_size)
+    results = evaluate(ranks, world_size, lambda rank: loader, equal_batches=equal)
+    counted = [[batch for batch, counts in pairs if counts] for _, pairs in results]
+    samples = [sample for part in counted for batch in part for sample in batch]
+    assert sorted(samples) == list(range(length))
+    assert [len(pairs) for _, pairs in results] == [data.num_batches for data, _ in results]
+    if equal:
+        assert len({len(pairs) for _, pairs in results}) == 1
+        # A batch that doesn't count is one that can be run.
+        assert all(batch for _, pairs in results for batch, _ in pairs)
+    else:
+        assert all(counts for _, pairs in results for _, counts in pairs)
+    for (data, _), part in zip(results, counted):
+        local = [sample for batch in part for sample in batch]
+        assert data.order(len(local)) == local
+
+    predictions = [[torch.tensor(batch) * 2 for batch in part] for part in counted]
+    alone = [list(range(length))[i : i + batch_size] for i in range(0, length, batch_size)]
+    assert [(batch // 2).tolist() for batch in results[0][0].merge(predictions)] == alone
+    in_order = [sample for batch in merge_predictions(predictions) for sample in (batch // 2).tolist()]
+    assert in_order == list(range(length))
+
+
+def test_predictions_of_a_limited_number_of_batches_are_merged_too(ranks, numbers):
+    loader = DataLoader(numbers(20), batch_size=3)
+    results = evaluate(ranks, 2, lambda rank: loader)
+    predictions = [[torch.tensor(batch) for batch, _ in pairs[:2]] for _, pairs in results]
+    merged = results[0][0].merge(predictions)
+    assert [batch.tolist() for batch in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+def test_shuffle_and_drop_last_don_t_matter(ranks, numbers):
+    for world_size in (1, 2):
+        loader = DataLoader(numbers(7), batch_size=2, shuffle=True, drop_last=True)
+        results = evaluate(ranks, world_size, lambda rank, loader=loader: loader)
+        assert sorted(s for _, pairs in results for batch, _ in pairs for s in batch) == list(range(7))
+        assert results[0][1][0][0] == [0, world_size]
+    assert results[0][0].description == "7 samples in order over 2 ranks, each once"
+    assert results[0][0].batch_size == 2
+
+
+def test_a_loader_that_reads_in_order_already_is_used_itself(numbers, alone):
+    loader = DataLoader(numbers(7), batch_size=2, num_workers=1, persistent_workers=True)
+    data = EvalData(loader, collectives=alone)
+    assert [batch.tolist() for batch, _ in data] == [[0, 1], [2, 3], [4, 5], [6]]
+    assert loader._iterator is not None
+    assert data.description == "7 samples in order, each once"
+
+
+def test_one_rank_needs_no_loader_to_be_built_again(numbers, alone):
+    data = EvalData(Twelve(numbers(5), "sweet"), collectives=alone)
+    assert sorted(next(iter(data))[0].tolist()) == [0, 1, 2, 3, 4]
+    assert data.description == "batches as a RandomSampler gives them"
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_custom_samplers_are_left_and_warned_of(ranks, numbers, equal):
+    source = numbers(4)
+    loader = DataLoader(source, batch_sampler=BatchSampler(SequentialSampler(source), 2, False))
+    with pytest.warns(UserWarning, match="metrics and predictions count each sample several times") as caught:
+        results = evaluate(ranks, 2, lambda rank: loader, equal_batches=equal)
+    assert len(caught) == 1
+    assert [pairs for _, pairs in results] == [[([0, 1], True), ([2, 3], True)]] * 2
+    data = results[0][0]
+    assert data.order(2) is None
+    assert data.merge([["a", "b"], ["c"]]) == ["a", "b", "c"]
+    assert data.batch_size == 2
+
+
+def test_switched_off_or_distributed_nothing_is_warned(ranks, numbers):
+    source = numbers(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = evaluate(ranks, 2, lambda rank: DataLoader(source), distributed_sampler=False)
+        assert [len(pairs) for _, pairs in results] == [4, 4]
+        evaluate(ranks, 2, lambda rank: DataLoader(source, sampler=DistributedSampler(source, 2, rank)))
+
+
+@pytest.mark.parametrize("lengths", [(4, 0, 1), (0, 3, 5), (2, 2, 2), (0, 0, 0)])
+@pytest.mark.parametrize("sized", [True, False])
+def test_ranks_with_unequal_loaders_run_equally_many_batches(ranks, lengths, sized):
+    def make(rank):
+        stream = Stream(lengths[rank], rank)
+        if sized:
+            return [torch.tensor([i]) for i in range(lengths[rank])]
+        return DataLoader(stream, batch_size=1)
+
+    results = evaluate(ranks, 3, make, equal_batches=True, distributed_sampler=False)
+    for (data, pairs), length in zip(results, lengths):
+        assert len(pairs) == max(lengths)
+        assert [batch for batch, counts in pairs if counts] == [[i] for i in range(length)]
+        assert data.num_batches == (max(lengths) if sized else None)
+
+
+def test_without_equal_batches_nothing_is_sent(ranks, numbers):
+    def run(collectives):
+        list(EvalData(DataLoader(numbers(5)), collectives=collectives))
+        return collectives.calls
+
+    assert ranks(2, run) == [0, 0]
+
+
+def test_a_second_evaluation_reads_the_same(ranks, numbers):
+    def run(collectives):
+        data = EvalData(DataLoader(numbers(5), batch_size=2), collectives=collectives, equal_batches=True)
+        return [[(batch.tolist(), counted) for batch, counted in data] for _ in range(2)]
+
+    for first, second in ranks(3, run):
+        assert first == second
