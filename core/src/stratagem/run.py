@@ -136,6 +136,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         rdzv_backend=config.rdzv_backend,
         start_method=start_method,
         max_restarts=config.max_restarts,
+        preload=preload_for(type(strategy.value).__module__ if isinstance(config.strategy, str) else None),
     )
     choices = (
         strategy.choice,
@@ -160,6 +161,17 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         choices=choices,
         catalogue=catalogue,
     )
+
+
+def preload_for(strategy_module: str | None) -> tuple[str, ...]:
+    """Modules that every worker needs, for the fork server to import once per node.
+
+    Args:
+        strategy_module: where an installed strategy's class is; None for a class of the user's own,
+            whose module may do anything on import.
+    """
+    own = (strategy_module,) if strategy_module is not None else ()
+    return (*LaunchPlan.preload, "stratagem.trainer.trainer", "stratagem.checkpoint.directory", *own)
 
 
 def _is_name(strategy: Any) -> bool:

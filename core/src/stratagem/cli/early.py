@@ -10,10 +10,6 @@ from stratagem.errors import UsageError
 from stratagem.plugins import load_catalogue
 from stratagem.select import choose_environment
 
-PRELOADED = ("torch", "stratagem.trainer.trainer", "stratagem.runtime")
-"""What the server imports while the launching process imports torch itself."""
-
-
 def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     """Start the fork server if flags alone tell that this process will start several by it.
 
@@ -32,9 +28,18 @@ def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any
     except UsageError:
         return False
     from stratagem.launch.fork_server import preload_fork_server
+    from stratagem.run import preload_for
 
-    preload_fork_server(PRELOADED)
+    preload_fork_server((*preload_for(_module_of(selection)), "stratagem.cli.module_spec"))
     return True
+
+
+def _module_of(selection: Mapping[str, Any]) -> str | None:
+    name = selection.get("strategy", "auto")
+    if name == "auto":
+        return None
+    catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
+    return catalogue.find("strategy", name).component.target.partition(":")[0]
 
 
 def _several(devices: Any) -> bool:

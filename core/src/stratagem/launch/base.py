@@ -32,8 +32,9 @@ class LaunchPlan:
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0
-    preload: tuple[str, ...] = ("torch",)
-    """Modules that the fork server imports once per node."""
+    preload: tuple[str, ...] = ("torch", "torch._dynamo")
+    """Modules that the fork server imports once per node. The first step of an optimizer imports
+    torch._dynamo, in every rank that doesn't find it imported."""
     environ: dict[str, str] = field(default_factory=dict)
     """Variables set in every worker beside the launcher's own."""
     log_dir: str | None = None
