@@ -281,10 +281,12 @@ def test_any_other_loader_goes_on_exactly(numbers, alone, name, workers, stop):
 
 def test_a_custom_sampler_s_skipped_samples_aren_t_loaded(numbers, alone):
     source = numbers(20)
-    data = TrainData(DataLoader(source, batch_size=4, sampler=range(20)), collectives=alone, seed=0)
+    loader = DataLoader(source, batch_size=4, sampler=range(20))
+    data, batch_sampler = TrainData(loader, collectives=alone, seed=0), loader.batch_sampler
     list(data.epoch(0, 3))
     assert source.reads == list(range(12, 20))
     # The loader has its own samplers back.
+    assert loader.batch_sampler is batch_sampler
     assert [batch.tolist()[0] for batch in data.epoch(1)] == [0, 4, 8, 12, 16]
 
 
@@ -351,6 +353,19 @@ def test_a_stateful_loader_is_asked_for_its_own_position(alone):
     second = TrainData(Tape(), collectives=alone, seed=0)
     assert second.done_after_resume(state) == 2
     assert next(second.epoch(1, 2, state)) == 8
+
+
+class SizedTape(Tape):
+    def __len__(self):
+        return 5
+
+
+def test_a_stateful_loader_at_its_epoch_s_end_has_nothing_left_and_goes_on_with_the_next(alone):
+    first = TrainData(SizedTape(), collectives=alone, seed=0)
+    list(first.epoch(0))
+    second = TrainData(SizedTape(), collectives=alone, seed=0)
+    assert list(second.epoch(0, 5, first.state(0, 5))) == []
+    assert list(second.epoch(1)) == [6, 7, 8, 9, 10]
 
 
 def test_a_stateful_loader_that_was_never_read_begins_at_its_beginning(alone):
