@@ -54,10 +54,11 @@ class ProcessGroupCollectives(Collectives):
         self.world_size = environment.world_size
         self.device = device
         self.timeout = timeout
-        store = _meet(environment, timeout)
+        self._store = _meet(environment, timeout)
+        self._barriers = 0
         per_device = f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend
         dist.init_process_group(
-            per_device, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
+            per_device, store=self._store, rank=self.rank, world_size=self.world_size, timeout=timeout
         )
 
     @property
@@ -98,12 +99,23 @@ class ProcessGroupCollectives(Collectives):
         return gathered
 
     def barrier(self, name: str | None = None) -> None:
-        with self._named(f"barrier {name!r}" if name else "barrier"):
+        self._barriers += 1
+        came = [f"barrier/{self._barriers}/{rank}" for rank in range(self.world_size)]
+        self._store.set(came[self.rank], b"")
+        what = f"barrier {name!r}" if name else "barrier"
+        try:
             if self.device.type == "cpu" and dist.get_backend() == "gloo":
-                # Unlike barrier(), this one says which rank is missing.
-                dist.monitored_barrier(timeout=self.timeout, wait_all_ranks=True)
+                # Unlike barrier(), this one gives up on rank 0 as soon as the time is over.
+                dist.monitored_barrier(timeout=self.timeout)
             else:
                 dist.barrier()
+        except RuntimeError as error:
+            missing = [str(rank) for rank, key in enumerate(came) if not self._store.check([key])]
+            who = f"rank {', '.join(missing)} didn't come" if missing else "a rank broke off"
+            raise CollectiveError(
+                f"rank {self.rank} of {self.world_size} failed in {what}: {who} within "
+                f"{self.timeout.total_seconds():g} s"
+            ) from error
 
     def close(self, failed: bool = False) -> None:
         if not dist.is_initialized():

@@ -1,0 +1,253 @@
+"""The raw-loop facade and the collectives, on real processes."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import Line, samples
+from stratagem_ddp import DDPStrategy
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+import stratagem
+from stratagem.errors import CollectiveError, ConfigError, StratagemError, UsageError, WorkerError
+
+
+def on_ranks(world_size: int, function: Any, *args: Any, **how: Any) -> Any:
+    """Run `function(runtime, *args)` on forked ranks; returns rank 0's value."""
+    strategy = DDPStrategy(start_method="fork", **{"timeout": timedelta(seconds=30), **how.pop("ddp", {})})
+    runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=world_size, seed=3, **how)
+    return runtime.launch(function, *args, quiet=True)
+
+
+def train(runtime: Any, steps: int, save: str | None = None, load: str | None = None) -> Any:
+    model = Line()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    wrapped, optimizer = runtime.setup(model, optimizer)
+    state = runtime.load(load) if load is not None else {"step": 0}
+    loader = runtime.dataloader(DataLoader(samples(), 12 // runtime.world_size))
+    losses = []
+    for step, (x, y) in enumerate(loader):
+        if step < state["step"] or step >= steps:
+            continue
+        loss = F.mse_loss(wrapped(x), y)
+        runtime.backward(loss)
+        norm = runtime.clip(optimizer, max_norm=1.0)
+        assert norm is not None
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(runtime.all_reduce(loss).item())
+    if save is not None:
+        runtime.save(save, {"step": steps})
+    return losses, {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_raw_loop_equals_plain_torch(world_size: int) -> None:
+    losses, weights = on_ranks(world_size, train, 4)
+    plain = Line()
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.05)
+    x, y = samples().tensors
+    order = list(stratagem.ShardedSampler(48, seed=3))
+    expected = []
+    for start in range(0, 48, 12):
+        chosen = order[start : start + 12]
+        loss = F.mse_loss(plain(x[chosen]), y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(torch.tensor(weights["layer.weight"]), plain.layer.weight.detach())
+
+
+def test_saves_on_two_ranks_and_loads_on_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "ckpt")
+    whole = on_ranks(2, train, 4)
+    on_ranks(2, train, 2, path)
+    rest = on_ranks(1, train, 4, None, path)
+    assert rest[0] == pytest.approx(whole[0][2:], abs=1e-6)
+    assert torch.tensor(rest[1]["layer.weight"]) == pytest.approx(
+        torch.tensor(whole[1]["layer.weight"]), abs=1e-6
+    )
+
+
+def collect(runtime: Any) -> list[Any]:
+    c, rank = runtime.collectives, runtime.rank
+    ones = torch.full((2, 2), float(rank + 1))
+    whole = torch.tensor([-5 * (rank + 1)])
+    leaf = torch.full((2,), float(rank + 1), requires_grad=True)
+    gathered = c.all_gather(leaf, sync_grads=True)
+    # Each rank weighs the parts by its own factor; a part's gradient is the sum over ranks.
+    (gathered * (rank + 1)).sum().backward()
+    assert leaf.grad is not None
+    c.barrier("everybody")
+    return c.gather_objects(
+        {
+            "reduced": {
+                op: c.all_reduce(ones, op)[0, 0].item() for op in ("mean", "sum", "min", "max", "product")
+            },
+            "whole": c.all_reduce(whole).item(),
+            "untouched": ones[0, 0].item(),
+            "gathered": c.all_gather(ones)[:, 0, 0].tolist(),
+            "detached": c.all_gather(leaf).requires_grad,
+            "grad": leaf.grad.tolist(),
+            "tensor": c.broadcast(ones, src=1)[0, 0].item(),
+            "object": c.broadcast({"rank": rank}, src=2),
+            "place": (c.rank, c.local_rank, c.node_rank, c.world_size),
+        }
+    )
+
+
+def test_collectives_over_three_processes() -> None:
+    everyone = on_ranks(3, collect)
+    for rank, seen in enumerate(everyone):
+        assert seen["reduced"] == {"mean": 2, "sum": 6, "min": 1, "max": 3, "product": 6}
+        assert (seen["whole"], seen["untouched"]) == (-10, rank + 1)
+        assert seen["gathered"] == [1, 2, 3]
+        assert not seen["detached"]
+        assert seen["grad"] == [6, 6]
+        assert (seen["tensor"], seen["object"]) == (2, {"rank": 2})
+        assert seen["place"] == (rank, rank, 0, 3)
+
+
+def stay_away(runtime: Any) -> None:
+    if runtime.rank == 1:
+        import time
+
+        time.sleep(8)
+    runtime.barrier("lunch")
+
+
+def test_a_barrier_names_itself_and_the_missing_rank() -> None:
+    with pytest.raises(WorkerError) as caught:
+        on_ranks(3, stay_away, ddp={"timeout": timedelta(seconds=2)})
+    assert "failed in barrier 'lunch': rank 1 didn't come within 2 s" in str(caught.value)
+
+
+def differ(runtime: Any) -> None:
+    raise AssertionError("never reached")
+
+
+class OtherVersion:
+    """An extension that isn't the same everywhere: on rank 1 it claims another origin."""
+
+    @stratagem.hookimpl(wrapper=True)
+    def reduce(self, request: Any) -> Any:
+        collectives = yield
+        original = collectives.gather_objects
+
+        def gather(value: Any) -> Any:
+            if collectives.rank == 1 and isinstance(value, tuple):
+                digest, versions = value
+                value = ("other" + digest, {**versions, "strategy DDPStrategy": "stratagem-ddp 0.0.9"})
+            return original(value)
+
+        collectives.gather_objects = gather
+        return collectives
+
+
+def test_ranks_that_run_other_versions_disagree_loudly() -> None:
+    with pytest.raises(
+        WorkerError, match=r"rank 1 doesn't run what rank 0 runs.*0\.0\.9 there and"
+    ) as caught:
+        on_ranks(2, differ, plugins=[OtherVersion()])
+    assert "DigestMismatchError" in caught.value.traceback
+
+
+def wrap_twice(runtime: Any) -> list[bool]:
+    model = Line()
+    first = runtime.setup(model)  # no optimizer: for evaluation
+    with pytest.raises(ConfigError, match=r"no module was set up|pass module="):
+        runtime.backward(torch.zeros(()), module=torch.nn.Linear(1, 1))
+    with pytest.raises(ConfigError, match="wasn't set up"):
+        runtime.clip(torch.optim.SGD(model.parameters(), lr=1.0), max_norm=1.0)
+    return [isinstance(first, torch.nn.Module), torch.equal(first.layer.weight, model.layer.weight)]
+
+
+def test_misuse_of_a_live_runtime_is_told() -> None:
+    assert on_ranks(1, wrap_twice) == [True, True]
+
+
+def test_a_runtime_outside_of_launch_says_so() -> None:
+    runtime = stratagem.Runtime(strategy="ddp", accelerator="cpu", devices=2)
+    with pytest.raises(StratagemError, match="isn't live"):
+        _ = runtime.rank
+    with pytest.raises(UsageError, match="stratagem run"):
+        runtime.launch(quiet=True)
+    with pytest.raises(ConfigError, match="no argument 'gpus'"):
+        stratagem.Runtime(gpus=2)
+
+
+def accumulate(runtime: Any) -> Any:
+    model = Line()
+    wrapped, optimizer = runtime.setup(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulate=2)
+    x, y = samples().tensors
+    mine = slice(runtime.rank * 8, runtime.rank * 8 + 8)
+    first, second = x[mine].chunk(2), y[mine].chunk(2)
+    with runtime.no_sync():
+        runtime.backward(F.mse_loss(wrapped(first[0]), second[0]) / 2)
+    alone = model.layer.weight.grad.clone()
+    apart = runtime.all_gather(alone)
+    runtime.backward(F.mse_loss(wrapped(first[1]), second[1]) / 2)
+    together = runtime.all_gather(model.layer.weight.grad)
+    optimizer.step()
+    return torch.equal(apart[0], apart[1]), torch.equal(together[0], together[1]), model.layer.weight.tolist()
+
+
+def test_no_sync_keeps_gradients_apart_until_the_window_ends() -> None:
+    was_same, is_same, weight = on_ranks(2, accumulate)
+    assert (was_same, is_same) == (False, True)
+    plain = Line()
+    x, y = samples().tensors
+    F.mse_loss(plain(x[:16]), y[:16]).backward()
+    expected = plain.layer.weight.detach() - 0.1 * plain.layer.weight.grad
+    torch.testing.assert_close(torch.tensor(weight), expected)
+
+
+def test_a_script_under_torchrun_needs_no_change(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import stratagem\n"
+        "runtime = stratagem.Runtime(strategy='ddp', accelerator='cpu')\n"
+        "runtime.launch()\n"
+        "print('rank', runtime.rank, 'of', runtime.world_size, runtime.broadcast('hello'), flush=True)\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 hello", "rank 1 of 2 hello"]
+    assert "made by torchelastic" in done.stderr
+
+
+def test_a_rank_that_never_comes_is_named() -> None:
+    from stratagem.collectives.process_group import ProcessGroupCollectives
+    from stratagem.environment.torchelastic import TorchElastic
+
+    environment = TorchElastic(
+        {
+            "TORCHELASTIC_RUN_ID": "x",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "RANK": "0",
+            "WORLD_SIZE": "3",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "3",
+            "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+        }
+    )
+    with pytest.raises(CollectiveError, match="waited 1 s, and rank 1, 2 never came"):
+        ProcessGroupCollectives(environment, torch.device("cpu"), "gloo", timedelta(seconds=1))
