@@ -29,16 +29,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.batches import moved
-from stratagem.checkpoint.base import Checkpoint
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError, StratagemError, UsageError
 from stratagem.launch.base import Task
 from stratagem.plan import announce
 from stratagem.prepared import Prepared
 from stratagem.rank_view import RankView
+from stratagem.raw_checkpoint import load_session, save_session
 from stratagem.raw_loop import EpochLoader, PreparedModule, PreparedOptimizer, optimizers_for
 from stratagem.requests import Clipping
-from stratagem.rng import capture_rng, restore_rng
 from stratagem.run import Run, assemble
 from stratagem.script_flags import with_flags
 from stratagem.session import Session, seed_everything
@@ -75,11 +74,11 @@ class Runtime(RankView):
         seed: int | None = None,
         **further: Any,
     ) -> None:
-        unknown = sorted(set(further) - {field.name for field in fields(RunConfig)})
+        names = [field.name for field in fields(RunConfig)]
+        unknown = sorted(set(further) - set(names))
         if unknown:
             raise ConfigError(
-                f"Runtime has no argument {unknown[0]!r}; beside its own it has the fields of RunConfig: "
-                f"{', '.join(field.name for field in fields(RunConfig))}"
+                f"Runtime has no argument {unknown[0]!r}; it has {', '.join(names)}, and plugins"
             )
         self.config = with_flags(
             RunConfig(
@@ -148,11 +147,6 @@ class Runtime(RankView):
             )
         return self._session
 
-    @property
-    def is_live(self) -> bool:
-        """Whether this process is between the start and the end of `launch`."""
-        return self._session is not None
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_prepared": []}
 
@@ -186,20 +180,18 @@ class Runtime(RankView):
         )
         self._prepared.append(prepared)
         wrapped = module if prepared.module is module and prepared.is_direct else PreparedModule(prepared)
-        if not optimizers:
-            return wrapped
         stepped = [
             optimizer if prepared.steps_directly else PreparedOptimizer(prepared, index)
             for index, optimizer in enumerate(prepared.optimizers)
         ]
-        return (wrapped, *stepped)
+        return (wrapped, *stepped) if optimizers else wrapped
 
-    def dataloader(self, loader: Iterable[Any], *, distributed_sampler: bool = True) -> EpochLoader:
+    def dataloader(self, loader: Iterable[Any], *, use_distributed_sampler: bool = True) -> EpochLoader:
         """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective."""
         session = self.session
         mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=session.device)
         return EpochLoader(
-            loader, session.collectives, mover, session.run.config.seed or 0, distributed_sampler
+            loader, session.collectives, mover, session.run.config.seed or 0, use_distributed_sampler
         )
 
     # Per step -------------------------------------------------------------------------------------
@@ -261,13 +253,7 @@ class Runtime(RankView):
             path: a folder to be made or replaced, or an fsspec URL.
             state: what else to keep: JSON-able values and small tensors; rank 0's is written.
         """
-        prepared = self._only_prepared()
-        checkpoint = Checkpoint(
-            tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},
-            state={"prepared": prepared.state(), "user": dict(state or {})},
-            rank_state={"rng": capture_rng(self.device)},
-        )
-        self.session.checkpointer.save(os.fspath(path), checkpoint)
+        save_session(self.session, self._only_prepared(), os.fspath(path), state or {})
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Read what `save` wrote, at any world size and under any strategy. Collective.
@@ -275,13 +261,7 @@ class Runtime(RankView):
         Returns:
             The `state` that was given to `save`.
         """
-        prepared = self._only_prepared()
-        reader = self.session.checkpointer.open(os.fspath(path))
-        prepared.load(reader, dict(reader.state["prepared"]))
-        own = reader.rank_state(self.rank)
-        if own is not None:
-            restore_rng(own["rng"], self.device)
-        return dict(reader.state.get("user", {}))
+        return load_session(self.session, self._only_prepared(), os.fspath(path))
 
     def _only_prepared(self) -> Prepared:
         if len(self._prepared) != 1:

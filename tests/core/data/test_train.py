@@ -80,7 +80,7 @@ def test_drop_last_drops_the_same_samples_at_any_world_size(ranks, numbers):
 def test_description_tells_what_is_done(ranks, numbers, alone):
     described = TrainData(DataLoader(numbers(1437)), collectives=alone, seed=3).description
     assert described == (
-        "1,437 samples, shuffled with seed 3 (distributed_sampler=False keeps the loader's own order)"
+        "1,437 samples, shuffled with seed 3 (use_distributed_sampler=False keeps the loader's own order)"
     )
     loader = DataLoader(numbers(8), shuffle=True, batch_size=2)
     data = epochs(ranks, 2, lambda rank: loader)[0][0]

@@ -101,7 +101,7 @@ class ProcessGroupCollectives(Collectives):
     def barrier(self, name: str | None = None) -> None:
         self._barriers += 1
         came = [f"barrier/{self._barriers}/{rank}" for rank in range(self.world_size)]
-        self._store.set(came[self.rank], b"")
+        self._store.set(came[self.rank], "")
         what = f"barrier {name!r}" if name else "barrier"
         try:
             if self.device.type == "cpu" and dist.get_backend() == "gloo":

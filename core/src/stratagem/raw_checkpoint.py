@@ -1,0 +1,33 @@
+"""What `Runtime.save` writes and `Runtime.load` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.rng import capture_rng, restore_rng
+
+if TYPE_CHECKING:
+    from stratagem.prepared import Prepared
+    from stratagem.session import Session
+
+
+def save_session(session: Session, prepared: Prepared, path: str, state: Mapping[str, Any]) -> None:
+    """Write tensors, generators and the user's `state`. Collective."""
+    checkpoint = Checkpoint(
+        tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},
+        state={"prepared": prepared.state(), "user": dict(state)},
+        rank_state={"rng": capture_rng(session.device)},
+    )
+    session.checkpointer.save(path, checkpoint)
+
+
+def load_session(session: Session, prepared: Prepared, path: str) -> dict[str, Any]:
+    """Read what `save_session` or a trainer wrote; return the user's state. Collective."""
+    reader = session.checkpointer.open(path)
+    prepared.load(reader, dict(reader.state["prepared"]))
+    own = reader.rank_state(session.collectives.rank)
+    if own is not None:
+        restore_rng(own["rng"], session.device)
+    return dict(reader.state.get("user", {}))
