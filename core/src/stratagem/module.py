@@ -31,6 +31,9 @@ class Module(nn.Module):
     automatic_optimization: bool = True
     """False: `training_step` calls `manual_backward`, and steps `self.optimizers()`, itself."""
 
+    replica_device: torch.device | None = None
+    """Set by a strategy on copies of the module that it runs on other devices than the run's."""
+
     _trainer: Trainer | None = None
 
     # Steps ----------------------------------------------------------------------------------------
@@ -46,6 +49,25 @@ class Module(nn.Module):
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         """Evaluate a batch and `self.log` what counts."""
         raise UsageError(f"{type(self).__qualname__} has no test_step: test needs one")
+
+    def training_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts: optional, for what needs the whole batch at once.
+
+        Where it is overridden it is called after `training_step` under every strategy.
+
+        Args:
+            outputs: what the step returned for each part of the micro-batch, in the order of its samples.
+                One part where the strategy doesn't split batches.
+        """
+        return outputs[0]
+
+    def validation_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts; see `training_step_end`."""
+        return outputs[0]
+
+    def test_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts; see `training_step_end`."""
+        return outputs[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Return predictions for a batch; without an override, the forward of the batch."""
@@ -111,6 +133,8 @@ class Module(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where new tensors belong: the run's device, or the parameters' outside a run."""
+        if self.replica_device is not None:
+            return self.replica_device
         if self._trainer is not None and self._trainer.is_live:
             return self._trainer.device
         return next((p.device for p in self.parameters()), torch.device("cpu"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,11 +74,20 @@ def load_optimizer(
     index: int,
     reader: CheckpointReader,
     saved: Sequence[dict[str, Any]],
+    owned: Collection[torch.Tensor] | None = None,
 ) -> None:
     """Bring `optimizer` to the state that optimizer `index` had when `saved` was written.
 
     States of a parameter's shape are read into the parameter's own layout: a sharded parameter's
     moments are sharded alike.
+
+    Args:
+        plain: the module whose parameters' names are used.
+        optimizer: to be brought to the saved state by its `load_state_dict`.
+        index: its place among the run's optimizers.
+        reader: the opened checkpoint.
+        saved: what `describe_optimizer` returned for each optimizer.
+        owned: the parameters whose states this rank keeps; nothing is read for others. All when None.
 
     Raises:
         CheckpointError: the checkpoint's optimizer has other groups or parameters.
@@ -99,10 +108,12 @@ def load_optimizer(
             "with other names: configure the same groups"
         )
     parameters = [parameter for group in groups for parameter in group["params"]]
-    tensors = _read_states(reader, index, {names[id(p)]: p for p in parameters})
+    kept = None if owned is None else {names[id(p)] for p in owned}
+    tensors = _read_states(reader, index, {names[id(p)]: p for p in parameters}, kept)
     states = {
         position: {**description["values"].get(names[id(p)], {}), **tensors.get(names[id(p)], {})}
         for position, p in enumerate(parameters)
+        if kept is None or names[id(p)] in kept
     }
     positions = iter(range(len(parameters)))
     optimizer.load_state_dict(
@@ -117,7 +128,7 @@ def load_optimizer(
 
 
 def _read_states(
-    reader: CheckpointReader, index: int, parameters: dict[str, torch.Tensor]
+    reader: CheckpointReader, index: int, parameters: dict[str, torch.Tensor], kept: Collection[str] | None
 ) -> dict[str, dict[str, torch.Tensor]]:
     prefix = f"optimizer/{index}/"
     targets: dict[str, torch.Tensor] = {}
@@ -130,6 +141,8 @@ def _read_states(
             raise CheckpointError(
                 f"the checkpoint has optimizer state for {name!r}, which isn't trained here"
             )
+        if kept is not None and name not in kept:
+            continue
         parameter = parameters[name].detach()
         if info.shape == tuple(parameter.shape):
             target = torch.zeros_like(parameter, dtype=info.dtype)

@@ -174,9 +174,13 @@ class Prepared:
         if model_only:
             return
         saved = state.get("optimizers", [])
-        for index, optimizer in enumerate(self.optimizers):
-            load_optimizer(self.plain, optimizer, index, reader, saved)
+        for index in range(len(self.optimizers)):
+            self.load_optimizer(index, reader, saved)
         self.precision.load_state_dict(state.get("precision", {}))
+
+    def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
+        """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
+        load_optimizer(self.plain, self.optimizers[index], index, reader, saved)
 
     def release(self) -> None:
         """Let go of what holds the process group; called once, before it is closed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
@@ -96,6 +96,12 @@ class SetupRequest:
     """What the loop is going to pass to `Prepared.clip`, for engines that must know it beforehand."""
     micro_batch_size: int | None = None
     """Samples per micro-batch and rank, where the loader tells."""
+    devices: tuple[torch.device, ...] = ()
+    """All devices of this process, `device` first; several only for a strategy that has "several_devices"."""
+    part: nn.Module | None = None
+    """What to call instead of `module` for each part of a micro-batch that the strategy splits; `module` if None."""
+    ends: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
+    """By the name of a step: what makes the outputs of its parts one, where the user's module says it."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,13 @@ class Run:
         device: torch.device = given[index] if given else self.accelerator.device(self.devices[index])
         return device
 
+    def process_devices(self) -> tuple[torch.device, ...]:
+        """All devices of this process, `device` first."""
+        if self.capabilities.processes == "per-device":
+            return (self.device(),)
+        given = getattr(self.strategy, "parallel_devices", None)
+        return tuple(given) if given else tuple(self.accelerator.device(index) for index in self.devices)
+
     def require(self, features: Iterable[str]) -> None:
         """Refuse what the strategy doesn't declare.
 
@@ -212,9 +219,9 @@ def _refuse_process_count(
         raise CombinationError(
             f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"
         )
-    if capabilities.processes == "one" and len(devices) > 1 and not _splits(capabilities):
+    if capabilities.processes != "per-device" and len(devices) > 1 and not _splits(capabilities):
         raise CombinationError(
-            f"strategy {name!r} uses one device, but devices={config.devices!r} asks for {len(devices)}: "
+            f"strategy {name!r} uses one device per process, but devices={config.devices!r} asks for {len(devices)}: "
             f"choose one of {several}, or devices=1"
         )
     wanted = _processes_per_node(capabilities, devices)

@@ -58,6 +58,7 @@ class Session:
                 device=self.device,
                 collectives=self.collectives,
                 precision=self.precision,
+                devices=self.run.process_devices(),
                 **how,
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from stratagem.session import seed_everything
 from stratagem.trainer.metrics import Metrics
 from stratagem.trainer.moments import Moments
 from stratagem.trainer.optimization import Schedule, needs_closure, read_optimizers
-from stratagem.trainer.step_module import StepModule
+from stratagem.trainer.step_module import EndedSteps, StepModule
 
 if TYPE_CHECKING:
     from stratagem.loggers.base import Logger
@@ -77,8 +77,9 @@ class Live:
         self.is_training = stage == "fit"
         if self.is_training:
             runtime.session.run.require(needed_features(settings, module))
+        steps, ends = StepModule(module), step_ends(module)
         self.prepared = runtime.session.prepare(
-            StepModule(module),
+            EndedSteps(steps, ends) if ends else steps,
             module,
             self._make_optimizers,
             training=self.is_training,
@@ -86,6 +87,8 @@ class Live:
             accumulate=settings.accumulate_grad_batches,
             clipping=settings.clipping,
             micro_batch_size=batch_size,
+            part=steps,
+            ends=ends,
         )
         self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
         seed = runtime.config.seed
@@ -141,6 +144,12 @@ def build_module(runtime: Runtime, module: Any) -> Module:
 def overrides(module: Module, name: str) -> bool:
     """Whether the user's class defines a method of `Module` anew."""
     return getattr(type(module), name) is not getattr(Module, name)
+
+
+def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
+    """Step → the method that ends it, for those that the user's class defines."""
+    steps = ("training_step", "validation_step", "test_step")
+    return {step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end")}
 
 
 def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -20,3 +21,21 @@ class StepModule(nn.Module):
 
     def forward(self, step: str, *args: Any) -> Any:
         return getattr(self.module, step)(*args)
+
+
+class EndedSteps(nn.Module):
+    """Steps of a module that defines a `*_step_end` for some of them.
+
+    A strategy that splits a batch calls `steps` for the parts, and itself the step's end on all outputs;
+    under any other, the batch is the only part.
+    """
+
+    def __init__(self, steps: StepModule, ends: Mapping[str, Callable[[list[Any]], Any]]) -> None:
+        super().__init__()
+        self.steps = steps
+        self.ends = ends
+
+    def forward(self, step: str, *args: Any) -> Any:
+        output = self.steps(step, *args)
+        end = self.ends.get(step)
+        return output if end is None else end([output])
