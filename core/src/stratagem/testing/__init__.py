@@ -1,0 +1,49 @@
+"""The conformance kit: what every strategy, accelerator, precision … is to do, as tests and as a report.
+
+For the author of a plugin: docs/writing-a-plugin.md. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratagem.testing.check import Check, ConformanceError, NotApplicable, check, checks_in, expect
+    from stratagem.testing.contract import Contract, StrategyContract
+    from stratagem.testing.outcome import Outcome, run_check
+    from stratagem.testing.subject import StrategySubject
+
+_WHERE = {
+    "Check": "check",
+    "ConformanceError": "check",
+    "Contract": "contract",
+    "NotApplicable": "check",
+    "Outcome": "outcome",
+    "StrategyContract": "contract",
+    "StrategySubject": "subject",
+    "check": "check",
+    "checks_in": "check",
+    "expect": "check",
+    "run_check": "outcome",
+}
+
+__all__ = [
+    "Check",
+    "ConformanceError",
+    "Contract",
+    "NotApplicable",
+    "Outcome",
+    "StrategyContract",
+    "StrategySubject",
+    "check",
+    "checks_in",
+    "expect",
+    "run_check",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,93 @@
+"""`Check`: one claim about a component, and the function that tries it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+ALL_SIZES = (1, 2, 4)
+"""World sizes at which a check runs, unless it says otherwise."""
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class ConformanceError(AssertionError):
+    """A component doesn't do what a check claims; the message says what was seen instead."""
+
+
+class NotApplicable(Exception):  # noqa: N818  # no error: the check has nothing to try
+    """There is nothing to try here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A function `check_xxx(subject)` that returns, or raises where the claim doesn't hold."""
+
+    name: str
+    """As "parity": the function's name without `check_`."""
+    claim: str
+    """What the component is to do: the first line of the function's docstring."""
+    run: Callable[[Any], None]
+    needs: frozenset[str] = frozenset()
+    """Names from `FEATURES`; where the component declares fewer, the check is skipped by name."""
+    world_sizes: tuple[int, ...] = ALL_SIZES
+    theme: str = field(default="", compare=False)
+    """Name of the file that it is in."""
+
+
+@overload
+def check(function: F) -> F: ...
+
+
+@overload
+def check(*, needs: Iterable[str] = (), world_sizes: tuple[int, ...] = ALL_SIZES) -> Callable[[F], F]: ...
+
+
+def check(
+    function: F | None = None, *, needs: Iterable[str] = (), world_sizes: tuple[int, ...] = ALL_SIZES
+) -> F | Callable[[F], F]:
+    """Mark `check_xxx(subject)` as a check.
+
+    Args:
+        function: when used without arguments.
+        needs: names from `FEATURES` that a component must declare for it.
+        world_sizes: at which it says something.
+    """
+
+    def mark(marked: F) -> F:
+        name = marked.__name__.removeprefix("check_")
+        if name == marked.__name__:
+            raise ValueError(f"a check is called check_xxx, and this one {marked.__name__}")
+        claim = (inspect.getdoc(marked) or "").partition("\n")[0].rstrip(".")
+        if not claim:
+            raise ValueError(f"{marked.__name__} doesn't say in its docstring what it claims")
+        theme = marked.__module__.rpartition(".")[2]
+        marked.conformance = Check(  # type: ignore[attr-defined]
+            name, claim, marked, frozenset(needs), tuple(world_sizes), theme
+        )
+        return marked
+
+    return mark(function) if function is not None else mark
+
+
+def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
+    """Return the checks of some modules, in the order in which they are written."""
+    found: list[Check] = []
+    for module in modules:
+        own = [
+            value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__
+        ]
+        found += [value.conformance for value in own if hasattr(value, "conformance")]
+    names = [each.name for each in found]
+    if len(names) != len(set(names)):
+        raise ValueError(f"two checks have one name in {sorted(names)}")
+    return tuple(found)
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise `ConformanceError` with a sentence unless `holds`."""
+    if not holds:
+        raise ConformanceError(otherwise)

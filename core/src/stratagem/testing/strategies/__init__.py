@@ -1,0 +1,8 @@
+"""What every strategy is to do. The order is that of a report: what others build on comes first."""
+
+from __future__ import annotations
+
+from stratagem.testing.check import checks_in
+from stratagem.testing.strategies import parity
+
+STRATEGY_CHECKS = checks_in(parity)

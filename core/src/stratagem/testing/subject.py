@@ -1,0 +1,147 @@
+"""`StrategySubject`: the strategy that checks are about, and how to make a run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stratagem.component import Capabilities
+from stratagem.plugins import load_catalogue
+from stratagem.select import choose_strategy
+from stratagem.testing.workers import shared_workers
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Runtime
+    from stratagem.strategy import Strategy
+    from stratagem.trainer.trainer import Trainer
+
+TOLERANCES: Mapping[str, float] = {
+    "32-true": 2e-6,
+    "64-true": 1e-12,
+    "bf16-mixed": 2e-2,
+    "16-mixed": 4e-3,
+    "bf16-true": 6e-2,
+    "16-true": 2e-2,
+}
+"""Precision → how far losses and parameters may be from those of one process after 20 steps."""
+
+
+@dataclass(frozen=True)
+class StrategySubject:
+    """A strategy to be tried. Frozen and picklable: every worker has a copy."""
+
+    strategy: str | Callable[..., Strategy]
+    """Its name, or what makes it from keyword values: a class at the top level of a module."""
+    accelerator: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for its constructor, in every check."""
+    options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name of a check → further keyword values there."""
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    """Precision → what goes before `TOLERANCES`."""
+    data_ranks: Callable[[int], int] | None = None
+    """Among how many ranks the data are shared at a world size; all of them by default. A function at
+    the top level of a module."""
+    waivers: Mapping[str, str] = field(default_factory=dict)
+    """Name of a check → why it is expected to fail."""
+
+    world_size: int = 1
+    """Devices of the run; set for each check."""
+    check: str = ""
+    """Name of the check that goes on; set for each check."""
+    folder: str = ""
+    """For files that outlive a task; set for each check, empty at its beginning."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the strategy declares."""
+        given = self.strategy if isinstance(self.strategy, str) else self.strategy(**self._options())
+        options = self._options() if isinstance(self.strategy, str) else {}
+        return choose_strategy(load_catalogue(), given, options, 1).capabilities
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What it declares, by names from `FEATURES`."""
+        return self.capabilities.features
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        return self.strategy if isinstance(self.strategy, str) else self.strategy.__name__
+
+    def world_sizes(self) -> tuple[int, ...]:
+        """Numbers of devices at which it can be tried."""
+        one = self.capabilities.processes == "one" and "several_devices" not in self.capabilities.features
+        return (1,) if one else (1, 2, 4)
+
+    def tolerance(self, precision: str = "32-true") -> float:
+        """How far a number may be from that of one process."""
+        return {**TOLERANCES, **self.tolerances}[precision]
+
+    def shares(self, world_size: int | None = None) -> int:
+        """Among how many ranks the data are shared."""
+        if self.data_ranks is not None:
+            return self.data_ranks(world_size or self.world_size)
+        return self.processes(world_size)
+
+    def processes(self, world_size: int | None = None) -> int:
+        """How many processes a run with so many devices has."""
+        return (world_size or self.world_size) if self.capabilities.processes == "per-device" else 1
+
+    def at(self, world_size: int) -> StrategySubject:
+        """The same strategy on another number of devices."""
+        return replace(self, world_size=world_size)
+
+    # In the process of the tests ------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 90.0) -> list[Any]:
+        """Run `function(subject, *args)` in every rank of a run; return the results by rank.
+
+        Raises:
+            RankError: a rank raised, ended or hung.
+        """
+        return shared_workers().run(self.processes(), function, self, *args, timeout_s=timeout_s)
+
+    def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float = 90.0) -> Any:
+        """Run `function(subject, *args)` in a fresh process that may launch a run itself.
+
+        Raises:
+            RankError: it raised, ended or hung.
+        """
+        return shared_workers().alone(function, self, *args, timeout_s=timeout_s)
+
+    # In a worker ------------------------------------------------------------------------------------
+
+    def trainer(self, strategy_options: Mapping[str, Any] | None = None, **settings: Any) -> Trainer:
+        """Make a quiet trainer with this strategy, for `world_size` devices."""
+        from stratagem.trainer.trainer import Trainer
+
+        quiet: dict[str, Any] = {
+            "enable_progress_bar": False,
+            "enable_checkpointing": False,
+            "logger": False,
+            "run_dir": self.folder,
+            "seed": SEED,
+        }
+        return Trainer(**self._selection(strategy_options or {}), **{**quiet, **settings})
+
+    def runtime(self, strategy_options: Mapping[str, Any] | None = None, **settings: Any) -> Runtime:
+        """Make a runtime with this strategy, for `world_size` devices."""
+        from stratagem.runtime import Runtime
+
+        return Runtime(**self._selection(strategy_options or {}), **settings)
+
+    def _selection(self, further: Mapping[str, Any]) -> dict[str, Any]:
+        selection: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.world_size}
+        options = {**self._options(), **further}
+        if isinstance(self.strategy, str):
+            return {**selection, "strategy": self.strategy, "strategy_options": options}
+        return {**selection, "strategy": self.strategy(**options)}
+
+    def _options(self) -> dict[str, Any]:
+        return {**self.options, **self.options_for.get(self.check, {})}
+
+
+SEED = 7
+"""The seed of every run that has one."""

@@ -1,0 +1,70 @@
+"""What a process of `Workers` does: one task after the other, until it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from stratagem.launch.guard import die_with
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a rank made of a task."""
+
+    value: Any = None
+    failure: str = ""
+    """The traceback, where it failed."""
+    error: BaseException | None = None
+    time: float = 0.0
+
+
+def serve(connection: Connection, output: str, owner: int) -> None:
+    """Run tasks until the connection is closed.
+
+    Args:
+        connection: gives (pickled (function, args), variables), takes pickled `Reply`.
+        output: file for everything that is printed here.
+        owner: id of the process with whose end this one ends, too.
+    """
+    die_with(owner)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(file, number)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)  # many processes share few cores, and sums in one thread are repeatable
+    before = dict(os.environ)
+    while True:
+        try:
+            task, environ = connection.recv()
+        except EOFError:
+            return
+        os.environ.clear()
+        os.environ.update({**before, **environ})
+        random.seed(0)
+        torch.manual_seed(0)
+        connection.send_bytes(_reply(task))
+
+
+def _reply(task: bytes) -> bytes:
+    try:
+        function, args = pickle.loads(task)
+        return pickle.dumps(Reply(function(*args)))
+    except BaseException as error:  # some of torch's own errors are no Exception
+        now, text = time.time(), traceback.format_exc()
+        with contextlib.suppress(Exception):
+            sent = pickle.dumps(Reply(failure=text, error=error, time=now))
+            pickle.loads(sent)
+            return sent
+        return pickle.dumps(Reply(failure=text, time=now))
