@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
+    # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
+    live.metrics.flush()
+    for logger in live.loggers:
+        logger.flush()
     progress = live.progress.to_resume()
     state: dict[str, Any] = {
         "kind": "trainer",
