@@ -10,6 +10,7 @@ from stratagem.errors import UsageError
 from stratagem.plugins import load_catalogue
 from stratagem.select import choose_environment
 
+
 def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
     """Start the fork server if flags alone tell that this process will start several by it.
 
