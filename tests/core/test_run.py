@@ -125,6 +125,12 @@ def test_environment_overrides_detection() -> None:
     assert run(ELASTIC, environment="single", accelerator="cpu").plan.world_size == 1
 
 
+def test_workers_are_told_which_environment_the_launcher_makes() -> None:
+    # Otherwise each of them would take itself for a run of one process.
+    made = run(environment="single", strategy="ddp", devices=2, accelerator="cpu")
+    assert made.worker_config(made.launcher()).environment == "torchelastic"
+
+
 def test_a_config_and_its_strategy_survive_pickling() -> None:
     config = RunConfig(strategy=DDPStrategy(timeout=timedelta(seconds=9)), devices=2, accelerator="cpu")
     again = assemble(pickle.loads(pickle.dumps(config)), {})

@@ -17,7 +17,7 @@ from stratagem.devices import devices_of
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
-from stratagem.plugins import Catalogue, load_catalogue
+from stratagem.plugins import Catalogue, Selection, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
 
@@ -240,7 +240,21 @@ def _checkpointer(catalogue: Catalogue, config: RunConfig, strategy: Strategy) -
     if strategy.checkpoint_io is not None:
         return strategy.checkpoint_io, Choice("checkpoint", repr(strategy.checkpoint_io), select.GIVEN)
     selection = catalogue.find("checkpoint", config.checkpoint)
-    return selection.load(), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
+    return Deferred(selection), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Imports a component when it is made.
+
+    A checkpointer's imports take half a second, which a launching process would spend for nothing: only
+    workers make one.
+    """
+
+    selection: Selection
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.selection.load()(*arguments)
 
 
 def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:

@@ -9,6 +9,7 @@ import torch
 from stratagem_cpu import CpuAccelerator
 
 from stratagem.devices import devices_of
+from stratagem.errors import DeviceError
 
 
 def test_it_is_always_there() -> None:
@@ -34,6 +35,11 @@ def test_devices_are_processes_and_may_outnumber_the_cores() -> None:
     assert devices_of(CpuAccelerator(), many) == tuple(range(many))
     assert len(devices_of(CpuAccelerator(), -1)) == CpuAccelerator().device_count()
     assert CpuAccelerator().device(many) == torch.device("cpu")
+
+
+def test_more_processes_than_a_machine_bears_are_refused() -> None:
+    with pytest.raises(DeviceError, match=r"devices=99999 asks for 99999 devices of cpu, but its \d+ usable core"):
+        devices_of(CpuAccelerator(), 99999)
 
 
 def test_half_precision_is_refused_with_the_reason() -> None:

@@ -40,6 +40,8 @@ class ElasticLauncher(Launcher):
             place where they meet.
     """
 
+    worker_environment = "torchelastic"
+
     def __init__(self, plan: LaunchPlan) -> None:
         if plan.start_method not in START_METHODS:
             raise UsageError(f"start_method is {plan.start_method!r}; allowed are {', '.join(START_METHODS)}")

@@ -11,6 +11,10 @@ from stratagem.accelerator import Accelerator
 from stratagem.component import Availability
 
 
+PROCESSES_PER_CORE = 64
+"""Beyond it, a machine is out of memory or file descriptors before all processes have started."""
+
+
 class CpuAccelerator(Accelerator):
     """Cores of this machine. A device is a process, and any number of processes share the cores."""
 
@@ -36,8 +40,12 @@ class CpuAccelerator(Accelerator):
         return torch.device("cpu")
 
     def check_index(self, index: int) -> str | None:
-        """None for every index: there can be more processes than cores."""
-        return None
+        """There can be more processes than cores, but not beyond all measure."""
+        most = PROCESSES_PER_CORE * self.device_count()
+        if index < most:
+            return None
+        cores = self.device_count()
+        return f"its {cores} usable core{'s' if cores != 1 else ''} can bear {most} processes at most"
 
     def refuse_precision(self, precision: str) -> str | None:
         if precision == "16-true":
