@@ -10,4 +10,8 @@ from stratagem.testing import StrategyContract, StrategySubject
 class TestDDP(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject("ddp", options={"timeout_s": 60})
+        return StrategySubject(
+            "ddp",
+            options={"timeout_s": 60},
+            options_for={"unused_parameters": {"find_unused_parameters": True}},
+        )

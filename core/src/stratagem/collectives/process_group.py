@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import time
+from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ _OPS = {
     "max": dist.ReduceOp.MAX,
     "product": dist.ReduceOp.PRODUCT,
 }
+
+_OPENED: Counter[tuple[str, int, int]] = Counter()
+"""Store and attempt → groups that this process has opened there; the same number on every rank."""
 
 
 class ProcessGroupCollectives(Collectives):
@@ -177,8 +181,11 @@ def _meet(environment: Environment, timeout: timedelta) -> Store:
         raise CollectiveError(
             f"rank {rank} of {world_size} can't reach the store of rank 0 at {address}:{port}: {error}"
         ) from error
-    # A restarted group must not read the addresses of the one before it.
-    store = PrefixStore(f"attempt{environment.attempt}", served)
+    # Neither a restarted group nor the next one of a program that trains and then tests, in a store
+    # that outlives both, must read the addresses of the one before it.
+    place = (address, port, environment.attempt)
+    store = PrefixStore(f"attempt{environment.attempt}/group{_OPENED[place]}", served)
+    _OPENED[place] += 1
     store.set(f"here/{rank}", socket.gethostname())
     expected = [f"here/{other}" for other in range(world_size)]
     try:

@@ -41,6 +41,8 @@ class Recipe:
     precision: str = "32-true"
     closure: bool = False
     """The optimizer evaluates the loss several times per step."""
+    manual: bool = False
+    """The loss is minimised by `manual_step`."""
     monitored: bool = False
     """A scheduler takes the epoch's mean loss."""
 
@@ -62,6 +64,12 @@ class Recipe:
         """The mean loss of a batch."""
         return F.cross_entropy(net(batch[0]), batch[1])
 
+    def manual_step(
+        self, net: nn.Module, batch: Any, optimizers: Sequence[Any], backward: Callable[[Tensor], Any]
+    ) -> Tensor:
+        """Run backward and step by hand, and return a loss."""
+        raise NotImplementedError
+
     def predict(self, net: nn.Module, batch: Any) -> Tensor:
         """What the net makes of a batch, a row per sample."""
         predicted: Tensor = net(batch[0])
@@ -69,7 +77,8 @@ class Recipe:
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         """What steps the parameters."""
-        return [torch.optim.AdamW(net.parameters(), lr=1e-2)]
+        # Unlike Adam's, its steps grow with the gradients, so that a wrong scale shows.
+        return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
 
     def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
         """What changes the learning rates."""
@@ -140,6 +149,9 @@ def _step(
     scaler: torch.amp.GradScaler,
     losses: list[float],
 ) -> None:
+    if recipe.manual:
+        losses.append(recipe.manual_step(net, batches[0], optimizers, Tensor.backward).item())
+        return
     first: list[float] = []
 
     def evaluate() -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from stratagem.callbacks.base import Callback
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.module import Module
 from stratagem.prepared import loss_of
-from stratagem.testing.check import expect
+from stratagem.testing.check import ConformanceError, expect
 from stratagem.testing.recipe import Recipe, Trained, rates_of, train_plainly
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.workers import shared_workers
@@ -41,8 +42,13 @@ class RecipeModule(Module):
         super().__init__()
         self.recipe, self.batch_size = recipe, batch_size
         self.net = recipe.net()
+        self.automatic_optimization = not recipe.manual
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.recipe.manual:
+            optimizers = self.optimizers()
+            stepped = optimizers if isinstance(optimizers, list) else [optimizers]
+            return self.recipe.manual_step(self.net, batch, stepped, self.manual_backward)
         loss = self.recipe.loss(self.net, batch)
         if self.recipe.monitored:
             self.log(MONITORED, loss, on_step=False, on_epoch=True, sync_dist=True)
@@ -114,35 +120,60 @@ def whole_weights(trainer: Trainer, module: RecipeModule, path: str) -> dict[str
     return {key.removeprefix("model/net."): value for key, value in whole.items()}
 
 
-def train(subject: StrategySubject, recipe: Recipe, **settings: Any) -> Trained:
+def train(
+    subject: StrategySubject,
+    recipe: Recipe,
+    callbacks: Sequence[Callback] = (),
+    ckpt_path: str | None = None,
+    **settings: Any,
+) -> Trained:
     """Train a recipe under the strategy. Run by every rank."""
     module = RecipeModule(recipe, recipe.global_batch // recipe.accumulate // subject.shares())
     record = Record(subject.folder)
     settings = {"max_steps": recipe.steps, "max_epochs": recipe.epochs, **settings}
     clip = recipe.max_norm if recipe.max_value is None else recipe.max_value
     trainer = subject.trainer(
-        callbacks=[record],
+        callbacks=[*callbacks, record],
         accumulate_grad_batches=recipe.accumulate,
         gradient_clip_val=clip,
         gradient_clip_algorithm="norm" if recipe.max_value is None else "value",
         precision=recipe.precision,
         **settings,
     )
-    trainer.fit(module)
+    trainer.fit(module, ckpt_path=ckpt_path)
     losses = [float(loss) for loss in record.losses]
     return Trained(losses, record.weights, record.outputs, trainer.global_step, record.rates)
 
 
-def expect_parity(subject: StrategySubject, recipe: Recipe, factor: float = 1.0) -> None:
-    """Train `recipe` under the strategy and in plain torch, and expect the same numbers.
+def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.0) -> None:
+    """Train each recipe under the strategy and in plain torch, and expect the same numbers.
 
     Args:
         subject: the strategy.
-        recipe: what to train.
+        recipes: what to train, one after the other in the same processes.
         factor: on the tolerance, where an optimizer magnifies the rounding of sums.
     """
-    ranks = subject.run(train, recipe)
-    expect_same(ranks, plainly(recipe, subject.shares()), subject.tolerance(recipe.precision) * factor)
+    by_rank = subject.run(train_each, recipes)
+    for index, recipe in enumerate(recipes):
+        ranks = [trained[index] for trained in by_rank]
+        with naming(recipe if len(recipes) > 1 else None):
+            expect_same(
+                ranks, plainly(recipe, subject.shares()), subject.tolerance(recipe.precision) * factor
+            )
+
+
+def train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
+    """Train several recipes, one after the other. Run by every rank."""
+    return [train(subject, recipe) for recipe in recipes]
+
+
+@contextmanager
+def naming(recipe: Recipe | None) -> Iterator[None]:
+    """Say in a failure which recipe it was about."""
+    try:
+        yield
+    except ConformanceError as error:
+        raise ConformanceError(f"{recipe}: {error}" if recipe is not None else str(error)) from None
 
 
 @lru_cache(maxsize=64)

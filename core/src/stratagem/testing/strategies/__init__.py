@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from stratagem.testing.check import checks_in
-from stratagem.testing.strategies import parity
+from stratagem.testing.strategies import accumulation, clipping, collectives, modules, optimizers, parity
 
-STRATEGY_CHECKS = checks_in(parity)
+STRATEGY_CHECKS = checks_in(collectives, parity, accumulation, optimizers, clipping, modules)

@@ -18,8 +18,7 @@ def check_parity(subject: StrategySubject) -> None:
 @check(world_sizes=(1, 2))
 def check_precisions(subject: StrategySubject) -> None:
     """In each precision that it declares, 20 steps stay within that precision's tolerance."""
-    for precision in sorted(_possible(subject)):
-        expect_parity(subject, Recipe(precision=precision))
+    expect_parity(subject, *(Recipe(precision=precision) for precision in sorted(_possible(subject))))
 
 
 def _possible(subject: StrategySubject) -> set[str]:
