@@ -54,7 +54,7 @@ class RecipeModule(Module):
             self.log(MONITORED, loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self.recipe.predict(self.net, batch)
 
     def configure_optimizers(self) -> Any:
@@ -125,10 +125,13 @@ def train(
     recipe: Recipe,
     callbacks: Sequence[Callback] = (),
     ckpt_path: str | None = None,
+    module_class: type[RecipeModule] | None = None,
     **settings: Any,
 ) -> Trained:
     """Train a recipe under the strategy. Run by every rank."""
-    module = RecipeModule(recipe, recipe.global_batch // recipe.accumulate // subject.shares())
+    module = (module_class or RecipeModule)(
+        recipe, recipe.global_batch // recipe.accumulate // subject.shares()
+    )
     record = Record(subject.folder)
     settings = {"max_steps": recipe.steps, "max_epochs": recipe.epochs, **settings}
     clip = recipe.max_norm if recipe.max_value is None else recipe.max_value
@@ -168,7 +171,7 @@ def train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trai
 
 
 @contextmanager
-def naming(recipe: Recipe | None) -> Iterator[None]:
+def naming(recipe: object) -> Iterator[None]:
     """Say in a failure which recipe it was about."""
     try:
         yield

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from stratagem.testing.check import checks_in
-from stratagem.testing.strategies import accumulation, clipping, collectives, modules, optimizers, parity
+from stratagem.testing.strategies import (
+    accumulation,
+    clipping,
+    collectives,
+    data,
+    evaluation,
+    modules,
+    optimizers,
+    parity,
+    randomness,
+    resumption,
+)
 
-STRATEGY_CHECKS = checks_in(collectives, parity, accumulation, optimizers, clipping, modules)
+STRATEGY_CHECKS = checks_in(
+    collectives, parity, accumulation, optimizers, clipping, modules, data, randomness, evaluation, resumption
+)
