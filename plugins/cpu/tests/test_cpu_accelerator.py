@@ -38,7 +38,9 @@ def test_devices_are_processes_and_may_outnumber_the_cores() -> None:
 
 
 def test_more_processes_than_a_machine_bears_are_refused() -> None:
-    with pytest.raises(DeviceError, match=r"devices=99999 asks for 99999 devices of cpu, but its \d+ usable core"):
+    with pytest.raises(
+        DeviceError, match=r"devices=99999 asks for 99999 devices of cpu, but its \d+ usable core"
+    ):
         devices_of(CpuAccelerator(), 99999)
 
 

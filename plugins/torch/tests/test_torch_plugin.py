@@ -19,7 +19,9 @@ def test_the_entry_point_declares_the_accelerator() -> None:
 
 
 def test_declaring_imports_no_torch() -> None:
-    program = "import sys, stratagem_torch.plugin as p\np.stratagem_components(); exit('torch' in sys.modules)"
+    program = (
+        "import sys, stratagem_torch.plugin as p\np.stratagem_components(); exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -157,7 +157,9 @@ def test_schedulers_step_when_due(tmp_path: Path) -> None:
 
         def configure_optimizers(self) -> Any:
             self.optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, factor=0.5, patience=0, mode="max")
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                self.optimizer, factor=0.5, patience=0, mode="max"
+            )
             every_third = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.1)
             return [self.optimizer], [
                 {"scheduler": plateau, "monitor": "constant"},
@@ -210,7 +212,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(LoggingError, match=r"shape \(2,\)"):
         trainer(tmp_path).fit(Vector())
-    with pytest.raises(DataError, match='without a loss'):
+    with pytest.raises(DataError, match="without a loss"):
         trainer(tmp_path).fit(NoLoss())
     with pytest.raises(ConfigError, match="configure_optimizers returned NoneType"):
         trainer(tmp_path).fit(Nothing())

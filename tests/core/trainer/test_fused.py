@@ -34,7 +34,11 @@ def reduce_on(parts: list[dict[str, Partial]]) -> tuple[list[Any], int]:
 
 def test_reduces_each_in_its_way_with_one_collective() -> None:
     one = {"a": Partial("mean", 1.0, 30), "b": Partial("sum", 2, 1), "c": Partial("min", 5.0, 1)}
-    two = {"c": Partial("min", 4.0, 1), "a": Partial("mean", torch.tensor(4.0), 10), "b": Partial("sum", 3, 1)}
+    two = {
+        "c": Partial("min", 4.0, 1),
+        "a": Partial("mean", torch.tensor(4.0), 10),
+        "b": Partial("sum", 3, 1),
+    }
     results, collectives = reduce_on([one, two])
     assert results[0] == results[1] == {"a": 1.75, "b": 5.0, "c": 4.0}
     assert collectives == 1
@@ -67,5 +71,5 @@ def test_one_name_reduced_differently_is_an_error() -> None:
 
 def test_threads_really_meet() -> None:
     barrier = threading.Barrier(2)
-    work: Callable[[Any], int] = lambda collectives: barrier.wait() and 0 or collectives.rank  # noqa: E731
+    work: Callable[[Any], int] = lambda collectives: (barrier.wait() and 0) or collectives.rank  # noqa: E731
     assert on_threads(2, work) == [0, 1]

@@ -148,7 +148,9 @@ class ShardedSource(Source):
         self._global_batch = (self.batch_size or 1) * self.world_size
         self._base = (0, 0)
         ranks = f" over {self.world_size} ranks" if self.world_size > 1 else ""
-        instead = " (use_distributed_sampler=False keeps the loader's own order)" if keeps_order(loader) else ""
+        instead = (
+            " (use_distributed_sampler=False keeps the loader's own order)" if keeps_order(loader) else ""
+        )
         self.description = f"{self.sampler.length:,} samples, shuffled with seed {seed}{ranks}{instead}"
 
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:

@@ -10,7 +10,6 @@ import torch
 from stratagem.accelerator import Accelerator
 from stratagem.component import Availability
 
-
 PROCESSES_PER_CORE = 64
 """Beyond it, a machine is out of memory or file descriptors before all processes have started."""
 
