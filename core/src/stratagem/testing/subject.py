@@ -113,7 +113,7 @@ class StrategySubject:
 
     # In a worker ------------------------------------------------------------------------------------
 
-    def trainer(self, strategy_options: Mapping[str, Any] | None = None, **settings: Any) -> Trainer:
+    def trainer(self, start_method: str | None = None, **settings: Any) -> Trainer:
         """Make a quiet trainer with this strategy, for `world_size` devices."""
         from stratagem.trainer.trainer import Trainer
 
@@ -124,20 +124,29 @@ class StrategySubject:
             "run_dir": self.folder,
             "seed": SEED,
         }
-        return Trainer(**self._selection(strategy_options or {}), **{**quiet, **settings})
+        return Trainer(**self._selection(start_method), **{**quiet, **settings})
 
-    def runtime(self, strategy_options: Mapping[str, Any] | None = None, **settings: Any) -> Runtime:
+    def runtime(self, start_method: str | None = None, **settings: Any) -> Runtime:
         """Make a runtime with this strategy, for `world_size` devices."""
         from stratagem.runtime import Runtime
 
-        return Runtime(**self._selection(strategy_options or {}), **settings)
+        return Runtime(**self._selection(start_method), **settings)
 
-    def _selection(self, further: Mapping[str, Any]) -> dict[str, Any]:
+    def _selection(self, start_method: str | None) -> dict[str, Any]:
         selection: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.world_size}
-        options = {**self._options(), **further}
-        if isinstance(self.strategy, str):
-            return {**selection, "strategy": self.strategy, "strategy_options": options}
-        return {**selection, "strategy": self.strategy(**options)}
+        if isinstance(self.strategy, str) and start_method is None:
+            return {**selection, "strategy": self.strategy, "strategy_options": self._options()}
+        strategy = self._make()
+        if start_method is not None:
+            strategy.start_method = start_method
+        return {**selection, "strategy": strategy}
+
+    def _make(self) -> Strategy:
+        if not isinstance(self.strategy, str):
+            return self.strategy(**self._options())
+        found = load_catalogue().find("strategy", self.strategy)
+        made: Strategy = found.load()(**{**found.options, **self._options()})
+        return made
 
     def _options(self) -> dict[str, Any]:
         return {**self.options, **self.options_for.get(self.check, {})}

@@ -8,7 +8,9 @@ from stratagem.testing.strategies import (
     clipping,
     collectives,
     data,
+    declaration,
     evaluation,
+    launching,
     modules,
     optimizers,
     parity,
@@ -17,5 +19,16 @@ from stratagem.testing.strategies import (
 )
 
 STRATEGY_CHECKS = checks_in(
-    collectives, parity, accumulation, optimizers, clipping, modules, data, randomness, evaluation, resumption
+    declaration,
+    collectives,
+    parity,
+    accumulation,
+    optimizers,
+    clipping,
+    modules,
+    data,
+    randomness,
+    evaluation,
+    resumption,
+    launching,
 )

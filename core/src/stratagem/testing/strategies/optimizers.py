@@ -83,7 +83,7 @@ def check_schedulers(subject: StrategySubject) -> None:
 
 
 @dataclass(frozen=True)
-class _Two(Recipe):
+class _TwoOptimizers(Recipe):
     steps: int | None = 10
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
@@ -94,10 +94,13 @@ class _Two(Recipe):
         ]
 
 
+TWO_OPTIMIZERS = _TwoOptimizers()
+
+
 @check(needs=["several_optimizers"])
 def check_several_optimizers(subject: StrategySubject) -> None:
     """Two optimizers, each with its part of the parameters, both step."""
-    expect_parity(subject, _Two(), _Two(accumulate=2))
+    expect_parity(subject, TWO_OPTIMIZERS, _TwoOptimizers(accumulate=2))
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,13 @@ class _Closure(Recipe):
         return [torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=4)]
 
 
+CLOSURE = _Closure()
+
+
 @check(needs=["closure"])
 def check_closure(subject: StrategySubject) -> None:
     """An optimizer that evaluates the loss several times per step, LBFGS, steps as in one process."""
-    expect_parity(subject, _Closure(), factor=50)
+    expect_parity(subject, CLOSURE, factor=50)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class _Manual(Recipe):
     manual: bool = True
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
-        return _Two().optimizers(net)
+        return TWO_OPTIMIZERS.optimizers(net)
 
     def manual_step(
         self, net: nn.Module, batch: Any, optimizers: Sequence[Any], backward: Callable[[Tensor], Any]
@@ -136,7 +142,10 @@ class _Manual(Recipe):
         return loss
 
 
+MANUAL = _Manual()
+
+
 @check(needs=["manual_backward", "several_optimizers"])
 def check_manual_optimization(subject: StrategySubject) -> None:
     """A module that runs backward and steps itself, twice per batch, gives the numbers of one process."""
-    expect_parity(subject, _Manual())
+    expect_parity(subject, MANUAL)
