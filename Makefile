@@ -21,7 +21,7 @@ help:
 	@echo "make clean   remove .venv and all that was built"
 
 demo: .venv/.ready-to-run
-	@$(BIN)/stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devices 2 --max-epochs 10
+	@$(BIN)/stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devices 2 --max-epochs 10 --set trainer.log_every_n_steps=5
 
 test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest $(PYTEST)
