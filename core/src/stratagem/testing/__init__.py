@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratagem.testing.check import Check, ConformanceError, NotApplicable, check, checks_in, expect
+    from stratagem.testing.checks import Check, ConformanceError, NotApplicable, check, checks_in, expect
     from stratagem.testing.contract import Contract, StrategyContract
     from stratagem.testing.outcome import Outcome, run_check
     from stratagem.testing.subject import StrategySubject
 
 _WHERE = {
-    "Check": "check",
-    "ConformanceError": "check",
+    "Check": "checks",
+    "ConformanceError": "checks",
     "Contract": "contract",
-    "NotApplicable": "check",
+    "NotApplicable": "checks",
     "Outcome": "outcome",
     "StrategyContract": "contract",
     "StrategySubject": "subject",
-    "check": "check",
-    "checks_in": "check",
-    "expect": "check",
+    "check": "checks",
+    "checks_in": "checks",
+    "expect": "checks",
     "run_check": "outcome",
 }
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stratagem.testing.check import Check
+from stratagem.testing.checks import Check
 from stratagem.testing.outcome import Outcome, run_check
 from stratagem.testing.strategies import STRATEGY_CHECKS
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stratagem.component import FEATURES
-from stratagem.testing.check import Check, NotApplicable
+from stratagem.testing.checks import Check, NotApplicable
 from stratagem.testing.workers import RankError
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]

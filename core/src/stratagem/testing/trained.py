@@ -15,7 +15,7 @@ from stratagem.callbacks.base import Callback
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.module import Module
 from stratagem.prepared import loss_of
-from stratagem.testing.check import ConformanceError, expect
+from stratagem.testing.checks import ConformanceError, expect
 from stratagem.testing.recipe import Recipe, Trained, rates_of, train_plainly
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.workers import shared_workers

@@ -10,6 +10,7 @@ import atexit
 import multiprocessing
 import os
 import pickle
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -73,7 +74,7 @@ class Workers:
     """Makes processes when they are first needed, and again after a task that failed."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="stratagem-conformance-")
+        self._folder = ""
         self._processes: list[_Process] = []
         self._made = self._tasks = 0
         self._store: Any = None
@@ -113,9 +114,12 @@ class Workers:
             process.end()
 
     def close(self) -> None:
-        """End all processes; the next task starts new ones."""
+        """End all processes and remove what they printed; the next task starts new ones."""
         while self._processes:
             self._processes.pop().end()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
 
     def _start(self, count: int) -> None:
         if any(not each.process.is_alive() for each in self._processes):
@@ -132,7 +136,8 @@ class Workers:
 
     def _new(self) -> _Process:
         self._made += 1
-        return _Process(self._folder.name, self._made)
+        self._folder = self._folder or tempfile.mkdtemp(prefix="stratagem-conformance-")
+        return _Process(self._folder, self._made)
 
     def _variables(self, rank: int, world_size: int) -> dict[str, str]:
         if self._store is None:

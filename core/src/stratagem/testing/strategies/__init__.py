@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing.check import checks_in
+from stratagem.testing.checks import checks_in
 from stratagem.testing.strategies import (
     accumulation,
     clipping,

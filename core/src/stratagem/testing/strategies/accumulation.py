@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing.check import check
+from stratagem.testing.checks import check
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import expect_parity

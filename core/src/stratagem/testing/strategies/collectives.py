@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.testing.check import check, expect
+from stratagem.testing.checks import check, expect
 from stratagem.testing.subject import StrategySubject
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from stratagem.callbacks.base import Callback
-from stratagem.testing.check import check, expect
+from stratagem.testing.checks import check, expect
 from stratagem.testing.recipe import Recipe, Trained
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import RecipeModule, expect_parity, train

@@ -12,7 +12,7 @@ import importlib_metadata
 
 from stratagem.errors import UsageError
 from stratagem.plugins import GROUP, load_catalogue
-from stratagem.testing.check import NotApplicable, check, expect
+from stratagem.testing.checks import NotApplicable, check, expect
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.strategies.optimizers import CLOSURE, MANUAL, TWO_OPTIMIZERS
 from stratagem.testing.subject import StrategySubject

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from stratagem.testing.check import check, expect
+from stratagem.testing.checks import check, expect
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import RecipeModule

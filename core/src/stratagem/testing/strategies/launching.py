@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from stratagem.errors import StratagemError, WorkerError
-from stratagem.testing.check import NotApplicable, check, expect
+from stratagem.testing.checks import NotApplicable, check, expect
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import RecipeModule

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
-from stratagem.testing.check import check
+from stratagem.testing.checks import check
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import expect_parity

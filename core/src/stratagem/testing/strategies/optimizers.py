@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer, lr_scheduler
 
-from stratagem.testing.check import check
+from stratagem.testing.checks import check
 from stratagem.testing.recipe import Recipe, Schedule
 from stratagem.testing.subject import StrategySubject
 from stratagem.testing.trained import expect_parity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratagem.plugins import load_catalogue
-from stratagem.testing.check import NotApplicable, check
+from stratagem.testing.checks import NotApplicable, check
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.subject import TOLERANCES, StrategySubject
 from stratagem.testing.trained import expect_parity

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from stratagem.callbacks.base import Callback
-from stratagem.testing.check import NotApplicable, check, expect
+from stratagem.testing.checks import NotApplicable, check, expect
 from stratagem.testing.recipe import Recipe, Trained
 from stratagem.testing.subject import SEED, StrategySubject
 from stratagem.testing.trained import train

@@ -12,7 +12,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import Dataset, TensorDataset
 
 from stratagem.callbacks.base import Callback
-from stratagem.testing.check import check, expect
+from stratagem.testing.checks import check, expect
 from stratagem.testing.recipe import Recipe, Schedule, Trained
 from stratagem.testing.strategies.data import Seen
 from stratagem.testing.strategies.randomness import Noisy

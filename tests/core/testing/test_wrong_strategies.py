@@ -1,0 +1,40 @@
+"""Every check fails where it should: a strategy that does one thing wrong is caught by its check."""
+
+from __future__ import annotations
+
+import pytest
+from averaging import Averaging
+from wrong_strategies import WRONG
+
+from stratagem.testing import StrategySubject, run_check
+from stratagem.testing.strategies import STRATEGY_CHECKS
+
+CHECKS = {check.name: check for check in STRATEGY_CHECKS}
+ELSEWHERE = {"light_plugin"}  # tests/core/testing/test_declaration.py: it takes an installed distribution
+
+
+def size_for(name: str) -> int:
+    return 2 if 2 in CHECKS[name].world_sizes else 1
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in ELSEWHERE])
+def test_a_right_strategy_passes(name: str) -> None:
+    outcome = run_check(CHECKS[name], StrategySubject(Averaging), size_for(name))
+    assert (outcome.verdict, outcome.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_strategy_is_caught(name: str) -> None:
+    strategy, words = WRONG[name]
+    subject = StrategySubject(strategy)
+    outcome = run_check(CHECKS[name], subject, size_for(name))
+    assert outcome.verdict == "failed"
+    assert words in outcome.reason
+    # By that very check: what it builds on holds.
+    names = list(CHECKS)
+    if names.index(name) > names.index("parity"):
+        assert run_check(CHECKS["parity"], subject, 2).reason == ""
+
+
+def test_every_check_has_a_wrong_strategy() -> None:
+    assert CHECKS.keys() == WRONG.keys() | ELSEWHERE

@@ -1,0 +1,74 @@
+"""A right strategy, in as few lines as it takes: the base of the wrong ones."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
+
+FEATURES = {
+    "several_optimizers",
+    "manual_backward",
+    "closure",
+    "norm_clipping",
+    "value_clipping",
+    "resharding",
+    "fork",
+}
+
+
+class AveragedPrepared(Prepared):
+    """A replica per rank; gradients are averaged after the backward of a window's last micro-batch."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.request, self.syncing, self.world_size = request, True, request.collectives.world_size
+        self.start()
+
+    def start(self) -> None:
+        for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+
+    @contextmanager
+    def no_sync(self) -> Any:
+        self.syncing = False
+        try:
+            yield
+        finally:
+            self.syncing = True
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        if self.syncing:
+            self.average()
+
+    def average(self) -> None:
+        for parameter in self.averaged():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.world_size
+
+    def averaged(self) -> Any:
+        return self.plain.parameters()
+
+
+class Averaging(ParallelStrategy):
+    """Averages gradients, parameter by parameter."""
+
+    start_method = "fork"
+    prepared = AveragedPrepared
+    collectives_class = ProcessGroupCollectives
+    capabilities = Capabilities(processes="per-device", start_methods=("fork",), features=frozenset(FEATURES))
+
+    def open_collectives(self, request: Any) -> Any:
+        backend = request.accelerator.backend
+        return self.collectives_class(request.environment, request.device, backend, timedelta(seconds=20))
+
+    @hookimpl
+    def setup(self, request: Any) -> Any:
+        return self.prepared(request)

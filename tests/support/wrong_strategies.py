@@ -1,0 +1,429 @@
+"""Strategies that do one thing wrong each, and the check that must catch it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from averaging import FEATURES, AveragedPrepared, Averaging
+from torch import nn
+
+from stratagem import Capabilities, Launcher, ProcessGroupCollectives, hookimpl
+
+WRONG: dict[str, tuple[type[Averaging], str]] = {}
+"""Check → a strategy that fails it, and words of the failure."""
+
+
+def caught_by(check: str, words: str) -> Any:
+    """Make a strategy of a class of `Prepared` or `Collectives`, to be caught by `check` with these words."""
+
+    def register(cls: Any) -> Any:
+        strategy = cls
+        if not issubclass(cls, Averaging):
+            # Workers find it under its name.
+            name = f"{cls.__name__}Strategy"
+            part = "prepared" if issubclass(cls, AveragedPrepared) else "collectives_class"
+            parts = {part: cls, "__module__": __name__, "__qualname__": name}
+            strategy = globals()[name] = type(name, (Averaging,), parts)
+        WRONG[check] = (strategy, words)
+        return cls
+
+    return register
+
+
+# What it says of itself ---------------------------------------------------------------------------------
+
+
+@caught_by("refuses_undeclared", "a setting that doesn't exist")
+class TakesAnything(Averaging):
+    def __init__(self, **anything: Any) -> None:
+        super().__init__()
+
+
+# What ranks say to each other ---------------------------------------------------------------------------
+
+
+@caught_by("ranks", "local ranks aren't")
+class AllFirst(ProcessGroupCollectives):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.local_rank = 0
+
+
+@caught_by("collectives", "all_reduce 'product'")
+class SumsProducts(ProcessGroupCollectives):
+    def all_reduce(self, tensor: Any, op: Any = "mean") -> Any:
+        return super().all_reduce(tensor, "sum" if op == "product" else op)
+
+
+@caught_by("all_gather_gradients", "does not require grad")
+class CutsGradients(ProcessGroupCollectives):
+    def all_gather(self, tensor: Any, sync_grads: bool = False) -> Any:
+        return super().all_gather(tensor)
+
+
+# The numbers of one process -----------------------------------------------------------------------------
+
+
+@caught_by("parity", "the loss of micro-batch 1 is")
+class AveragesTwice(AveragedPrepared):
+    def average(self) -> None:
+        super().average()
+        for parameter in self.plain.parameters():
+            parameter.grad /= self.world_size
+
+
+@caught_by("precisions", "64-true")
+class StaysInFloat32(AveragedPrepared):
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        if self.precision.name == "64-true":
+            self.plain.float()
+            self.precision.param_dtype = None
+            self.is_direct = True
+
+
+@caught_by("accumulation", "accumulate=2")
+class KeepsTheLastMicroBatch(AveragedPrepared):
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        self.zero_grad(0)
+        return super().forward_backward(*args, divisor=divisor, sync=sync)
+
+
+@caught_by("partial_window", "the loss of micro-batch 10 is")
+class DividesByFullWindows(AveragedPrepared):
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        return super().forward_backward(*args, divisor=self.request.accumulate, sync=sync)
+
+
+# Optimizers ---------------------------------------------------------------------------------------------
+
+
+@caught_by("optimizers", "_Groups")
+class ForgetsGroups(AveragedPrepared):
+    def step(self, index: int, closure: Any = None) -> bool:
+        first, *others = self.optimizers[index].param_groups
+        for group in others:
+            group["weight_decay"] = first["weight_decay"]
+        return super().step(index, closure)
+
+
+@caught_by("schedulers", "kind='step'")
+class KeepsTheRate(AveragedPrepared):
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.rates = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        for group, rate in zip(self.optimizers[index].param_groups, self.rates[index]):
+            group["lr"] = rate
+        return super().step(index, closure)
+
+
+@caught_by("several_optimizers", "the loss of micro-batch 1 is")
+class StepsTheFirst(AveragedPrepared):
+    def step(self, index: int, closure: Any = None) -> bool:
+        return index > 0 or super().step(index, closure)
+
+
+@caught_by("closure", "the loss of micro-batch 1 is")
+class EvaluatesOnce(AveragedPrepared):
+    def step(self, index: int, closure: Any = None) -> bool:
+        if closure is None:
+            return super().step(index)
+        loss = closure()
+        return super().step(index, lambda: loss)
+
+
+@caught_by("manual_optimization", "the loss of micro-batch 0 is")
+class LeavesManualGradients(AveragedPrepared):
+    def average(self) -> None:
+        if not self.request.manual:
+            super().average()
+
+
+@caught_by("norm_clipping", "max_norm=0.05")
+class ClipsEachParameter(AveragedPrepared):
+    def clip(self, index: int, clipping: Any) -> Any:
+        if clipping.max_norm is None:
+            return super().clip(index, clipping)
+        for parameter in self._parameters[index]:
+            nn.utils.clip_grad_norm_([parameter], clipping.max_norm)
+        return None
+
+
+@caught_by("value_clipping", "max_value=0.005")
+class ClipsValuesByNorm(AveragedPrepared):
+    def clip(self, index: int, clipping: Any) -> Any:
+        if clipping.max_value is not None:
+            return nn.utils.clip_grad_norm_(self._parameters[index], clipping.max_value)
+        return super().clip(index, clipping)
+
+
+# Modules ------------------------------------------------------------------------------------------------
+
+
+@caught_by("unused_parameters", "spare.")
+class FillsMissingGradients(AveragedPrepared):
+    def average(self) -> None:
+        for parameter in self.plain.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        super().average()
+
+
+@caught_by("tied_weights", "the loss of micro-batch 1 is")
+class Unties(AveragedPrepared):
+    def __init__(self, request: Any) -> None:
+        seen = set()
+        for module in request.plain.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter in seen:
+                    setattr(module, name, nn.Parameter(parameter.detach().clone()))
+                seen.add(parameter)
+        super().__init__(request)
+
+
+@caught_by("frozen_parameters", "the loss of micro-batch 1 is")
+class ThawsAll(AveragedPrepared):
+    def start(self) -> None:
+        super().start()
+        self.plain.requires_grad_(True)
+
+
+@caught_by("buffers", "in its checkpoint")
+class ForgetsABuffer(AveragedPrepared):
+    def model_tensors(self) -> Any:
+        forgotten = {f"model/{name}" for name, _ in self.plain.named_buffers()}
+        return {key: value for key, value in super().model_tensors().items() if key not in forgotten}
+
+
+@caught_by("same_start", "the loss of micro-batch 0 is")
+class StartsApart(AveragedPrepared):
+    def start(self) -> None:
+        pass
+
+
+# Data ---------------------------------------------------------------------------------------------------
+
+
+class OtherBatches(AveragedPrepared):
+    """Hands on what `change` makes of the batches of training."""
+
+    def dataloader(self, loader: Any) -> Any:
+        return self.change(super().dataloader(loader)) if self.request.training else loader
+
+    def change(self, loader: Any) -> Any:
+        return loader
+
+
+@caught_by("nested_batches", "a nested batch came as")
+class ForgetsNamesOfTuples(OtherBatches):
+    def change(self, loader: Any) -> Any:
+        for batch in loader:
+            if isinstance(batch, dict):
+                record = batch["in"][0]
+                object.__setattr__(record, "pair", tuple(record.pair))
+            yield batch
+
+
+@caught_by("uneven_samples", "the loss of micro-batch 2 is")
+class FillsTheLastBatch(OtherBatches):
+    def change(self, loader: Any) -> Any:
+        size = None
+        for batch in loader:
+            size = size or len(batch[0])
+            if len(batch[0]) < size and len(batch) == 2:
+                batch = [torch.cat([part, part])[:size] for part in batch]
+            yield batch
+
+
+@caught_by("every_sample_once", "never come")
+class RepeatsSamples(OtherBatches):
+    def change(self, loader: Any) -> Any:
+        for batch in loader:
+            if len(batch) == 3:  # numbered
+                batch[2][-1] = batch[2][0]
+            yield batch
+
+
+@caught_by("uneven_inputs", "steps, and not 4 each")
+class StopsEarly(OtherBatches):
+    def change(self, loader: Any) -> Any:
+        # Ranks with more batches than others end one batch before the others.
+        return StopsBefore(loader) if type(loader).__name__ == "generator" else loader
+
+
+class StopsBefore:
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        batches = list(self.loader)
+        return iter(batches[:-1])
+
+
+# Random numbers -----------------------------------------------------------------------------------------
+
+
+class Reseeded(AveragedPrepared):
+    """Seeds when the first batch is asked for."""
+
+    def dataloader(self, loader: Any) -> Any:
+        self.seed()
+        return super().dataloader(loader)
+
+    def seed(self) -> None:
+        pass
+
+
+@caught_by("seed", "have different losses")
+class SeedsByTheClock(Reseeded):
+    def seed(self) -> None:
+        torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+
+
+@caught_by("ranks_draw_apart", "numpy draws the same number")
+class SeedsAlike(Reseeded):
+    def seed(self) -> None:
+        np.random.seed(5)
+
+
+# Evaluation ---------------------------------------------------------------------------------------------
+
+
+class OtherEvaluation(AveragedPrepared):
+    def dataloader(self, loader: Any) -> Any:
+        return loader if self.request.training else self.change(loader)
+
+    def change(self, loader: Any) -> Any:
+        return loader
+
+
+@caught_by("evaluation_once", "has count =")
+class EvaluatesTwice(OtherEvaluation):
+    """Evaluates a first batch again, as if it had been padded; leaves predictions alone."""
+
+    def evaluate(self, step: str, batch: Any, idx: int) -> Any:
+        if step in ("validation_step", "test_step") and idx == 0:
+            super().evaluate(step, batch, idx)
+        return super().evaluate(step, batch, idx)
+
+
+@caught_by("predict_in_order", "in the order")
+class PredictsBackwards(OtherEvaluation):
+    def evaluate(self, step: str, batch: Any, idx: int) -> Any:
+        output = super().evaluate(step, batch, idx)
+        return {key: value.flip(0) for key, value in output.items()} if isinstance(output, dict) else output
+
+
+# Checkpoints --------------------------------------------------------------------------------------------
+
+
+@caught_by("save_and_load", "after loading")
+class ForgetsGenerators(AveragedPrepared):
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            for parameter in group["params"]:
+                self.optimizers[0].state[parameter].pop("exp_avg", None)
+                self.optimizers[0].state.pop(parameter)
+
+
+@caught_by("other_world_size", "loaded on 4")
+class LoadsItsOwnRanks(AveragedPrepared):
+    """A rank that the saving run didn't have keeps the parameters that it began with."""
+
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        before = {key: value.clone() for key, value in self.model_tensors().items()}
+        super().load(reader, state, model_only=model_only)
+        if self.request.collectives.rank >= reader.world_size:
+            for key, value in self.model_tensors().items():
+                value.copy_(before[key])
+
+
+@caught_by("mid_epoch", "never come")
+class StartsEpochsAnew(OtherBatches):
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        self.resumed = True
+
+    def change(self, loader: Any) -> Any:
+        batches = list(loader)
+        if getattr(self, "resumed", False) and len(batches[0]) == 3:
+            batches = [*batches[:2], *batches]
+        return Sized(batches)
+
+
+class Sized(list):  # type: ignore[type-arg]
+    """Batches with a length."""
+
+
+# Processes ----------------------------------------------------------------------------------------------
+
+
+@caught_by("start_methods", "can't be sent to workers")
+class HoldsALambda(Averaging):
+    capabilities = Capabilities(
+        processes="per-device", start_methods=("fork", "spawn"), features=frozenset(FEATURES)
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = lambda gradient: gradient
+
+
+@caught_by("rank_raises", "the failure of a rank is swallowed")
+class SwallowsErrors(AveragedPrepared):
+    def forward_backward(self, *args: Any, **kwargs: Any) -> Any:
+        with suppress(ArithmeticError):
+            return super().forward_backward(*args, **kwargs)
+        for parameter in self.plain.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.average()  # the others wait for it
+        return None
+
+
+class LenientLauncher(Launcher):
+    """Forks, and takes the first word that it gets of rank 0 for the end of it."""
+
+    worker_environment = "env"
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+
+    def launch(self, task: Any) -> Any:
+        context: Any = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        ranks = [
+            context.Process(target=self.work, args=(rank, task, theirs)) for rank in range(self.world_size)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(10)
+            rank.kill()
+        return pickle.loads(ours.recv_bytes()) if ours.poll(0) else None
+
+    def work(self, rank: int, task: Any, connection: Any) -> None:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world_size, "MASTER_PORT": 29731}
+        os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
+        value = task.function(*task.args)
+        if rank == 0:
+            connection.send_bytes(pickle.dumps(value))
+
+
+@caught_by("rank_killed", "the failure of a rank is swallowed")
+class IgnoresDeadRanks(Averaging):
+    @hookimpl
+    def launch(self, request: Any) -> Any:
+        if request.environment.creates_processes:
+            from stratagem.launch.in_process import InProcessLauncher
+
+            return InProcessLauncher()
+        return LenientLauncher(request.plan.world_size)
