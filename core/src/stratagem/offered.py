@@ -10,6 +10,11 @@ OFFERED: dict[str, dict[str, str]] = {
         "ddp_notebook": "stratagem-ddp",
         "ddp_find_unused_parameters_false": "stratagem-ddp",
         "ddp_find_unused_parameters_true": "stratagem-ddp",
+        "dp": "stratagem-dp",
+        "ddp2": "stratagem-dp",
+        "ddp_sharded": "stratagem-sharded",
+        "ddp_sharded_spawn": "stratagem-sharded",
+        "ddp_fully_sharded": "stratagem-sharded",
     },
     "accelerator": {
         "cpu": "stratagem-cpu",

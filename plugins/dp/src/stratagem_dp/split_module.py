@@ -1,0 +1,57 @@
+"""`SplitModule`: a forward that runs each part of a batch on a device of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from stratagem import Module, SetupRequest
+from stratagem_dp.part_logs import PartLogs
+from stratagem_dp.replicas import replicate
+from stratagem_dp.splitting import merge, split
+
+
+class SplitModule(nn.Module):
+    """Splits what it is called with over the devices of this process and merges what the parts return.
+
+    The first part runs in the module itself, the others in copies made for this call. They run in
+    turn: accelerators work in the background anyway, and the order of random numbers stays the same.
+
+    Args:
+        request: with at least one device; `request.part` is called for each part, and the end of a step,
+            where the user's module defines it, with the list of all outputs.
+    """
+
+    def __init__(self, request: SetupRequest) -> None:
+        super().__init__()
+        self.part = request.module if request.part is None else request.part
+        self.devices = request.devices
+        self.ends = request.ends
+        self._plain = (request.plain,)  # in a tuple, so that it isn't registered a second time
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        parts = split((args, kwargs), self.devices)
+        logs = PartLogs()
+        outputs = [self._run(index, *part, logs) for index, part in enumerate(parts)]
+        if isinstance(self._plain[0], Module):
+            logs.replay(self._plain[0].log)
+        end = self.ends.get(args[0]) if self.ends else None
+        return merge(outputs, [size for _, size in parts]) if end is None else end(outputs)
+
+    def _run(self, index: int, value: Any, size: int, logs: PartLogs) -> Any:
+        (plain,), device = self._plain, self.devices[index]
+        called = self.part
+        if index > 0:
+            copies = replicate(self.part, device)
+            called, plain = copies[id(self.part)], copies[id(plain)]
+        args, kwargs = value
+        if not isinstance(plain, Module):
+            return called(*args, **kwargs)
+        if index > 0:
+            plain.replica_device = device
+        plain.__dict__["log"] = logs.of_part(size)
+        try:
+            return called(*args, **kwargs)
+        finally:
+            del plain.__dict__["log"]

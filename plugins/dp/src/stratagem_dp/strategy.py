@@ -1,0 +1,63 @@
+"""`DataParallelStrategy`: one process splits each batch over its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    Precision,
+    PrecisionError,
+    Prepared,
+    SetupRequest,
+    Strategy,
+    hookimpl,
+)
+from stratagem_dp.split_module import SplitModule
+
+
+class DataParallelStrategy(Strategy):
+    """Trains in this process on several devices, each with its part of every batch.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: the devices; wins over the run's `devices`. Parameters are on the first.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self.parallel_devices = parallel_devices
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module that splits what it is called with."""
+        return Prepared(splitting(request))
+
+
+def splitting(request: SetupRequest) -> SetupRequest:
+    """Return `request` with a module that splits its batches over `request.devices`.
+
+    Raises:
+        PrecisionError: a precision object computes in 16 bits.
+    """
+    if {request.precision.param_dtype, request.precision.compute_dtype} & {torch.float16, torch.bfloat16}:
+        raise PrecisionError(
+            f"{type(request.precision).__name__} computes in 16 bits, which doesn't go with replicas in one "
+            "process: choose precision='32-true', or strategy='ddp'"
+        )
+    if len(request.devices) < 2:
+        return request
+    return replace(request, module=SplitModule(request))

@@ -1,0 +1,245 @@
+"""Batches split over replicas give the numbers of one device; the CPU stands for each device of a node."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parity import Net, plain_training
+from small import Closure, Descent, Line, TwoPlayers
+from stratagem_dp import DataParallelStrategy, DDP2Strategy
+from torch import Tensor
+from torch.nn import functional as F
+
+import stratagem
+
+
+def trainer(folder: Path, devices: int, strategy: Any = "dp", **how: Any) -> stratagem.Trainer:
+    settings = {
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+        "limit_val_batches": 0,
+        "log_every_n_steps": 1,
+        "run_dir": folder / "run",
+        "seed": 7,
+        **how,
+    }
+    return stratagem.Trainer(strategy=strategy, devices=devices, **settings)
+
+
+def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 1e-6) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], atol=atol, rtol=0)
+
+
+class Losses(stratagem.Callback):
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.sizes: list[int] = []
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.values.append(float(trainer.callback_metrics["loss"]))
+        assert self.values[-1] == pytest.approx(outputs.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["dp", "ddp2"])
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_equals_plain_torch(tmp_path: Path, strategy: str, devices: int) -> None:
+    module, losses = Net(batch_size=32, scheduled=True), Losses()
+    how = {"max_steps": 20, "gradient_clip_val": 0.1, "callbacks": losses}
+    trainer(tmp_path, devices, strategy, **how).fit(module)
+    parameters, expected = plain_training(20, 32, seed=7, clip=0.1, scheduled=True)
+    assert_close(module.net.state_dict(), parameters)
+    assert losses.values == pytest.approx(expected, abs=1e-6)
+
+
+def test_accumulation_equals_one_device(tmp_path: Path) -> None:
+    one, two = Net(batch_size=10), Net(batch_size=10)
+    how = {"max_steps": 6, "accumulate_grad_batches": 3}
+    trainer(tmp_path, 1, "single", **how).fit(one)
+    trainer(tmp_path, 4, **how).fit(two)
+    assert_close(two.state_dict(), one.state_dict())
+
+
+class Sizes(Line):
+    """Remembers how many samples each call of a step had."""
+
+    sizes: list[int]
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.sizes = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.sizes.append(len(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+def test_batches_are_really_split(tmp_path: Path) -> None:
+    module = Sizes(batch_size=8, count=21)
+    trainer(tmp_path, 3, max_epochs=1).fit(module)
+    assert module.sizes == [3, 3, 2, 3, 3, 2, 2, 2, 1]
+
+
+class Contrast(Descent):
+    """A loss over all pairs of a batch, which no part of it could compute."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"predicted": self(batch[0]), "wanted": batch[1]}
+
+    validation_step = test_step = training_step
+
+    def training_step_end(self, outputs: list[Any]) -> Tensor:
+        predicted, wanted = (torch.cat([part[key] for part in outputs]) for key in ("predicted", "wanted"))
+        loss = F.mse_loss(predicted - predicted.T, wanted - wanted.T)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step_end(self, outputs: list[Any]) -> None:
+        self.log("parts", float(len(outputs)))
+        self.log("contrast", self.training_step_end.__func__(Silent(), outputs))
+
+    test_step_end = validation_step_end
+
+
+class Silent:
+    def log(self, *args: Any) -> None: ...
+
+
+def test_step_ends_see_all_parts_of_a_batch(tmp_path: Path) -> None:
+    one, three = Contrast(batch_size=12), Contrast(batch_size=12)
+    trainer(tmp_path, 1, "single", max_epochs=2).fit(one)
+    trainer(tmp_path, 3, max_epochs=2, limit_val_batches=None).fit(three)
+    assert_close(three.state_dict(), one.state_dict())
+    expected = trainer(tmp_path, 1, "single").test(one)
+    found = trainer(tmp_path, 3).test(one)
+    assert (expected.pop("parts"), found.pop("parts")) == (1, 3)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_evaluation_and_prediction_equal_one_device(tmp_path: Path) -> None:
+    module = Net(batch_size=16)  # the last batch has 5 images
+    assert trainer(tmp_path, 3).test(module) == pytest.approx(
+        trainer(tmp_path, 1, "single").test(module), abs=1e-6
+    )
+    found, expected = trainer(tmp_path, 3).predict(module), trainer(tmp_path, 1, "single").predict(module)
+    assert [part.shape for part in found] == [part.shape for part in expected]
+    torch.testing.assert_close(torch.cat(found), torch.cat(expected))
+
+
+def test_closures_equal_one_device(tmp_path: Path) -> None:
+    one, two = Closure(batch_size=16), Closure(batch_size=16)
+    trainer(tmp_path, 1, "single", max_steps=3).fit(one)
+    trainer(tmp_path, 2, max_steps=3).fit(two)
+    assert_close(two.state_dict(), one.state_dict(), atol=1e-5)
+
+
+def test_a_raw_loop_gets_whole_outputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(4, 2), torch.randn(7, 4)
+
+    def loop(runtime: stratagem.Runtime) -> Tensor:
+        module, _ = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        output = module(x)
+        runtime.backward(output.square().mean())
+        return output
+
+    output = stratagem.Runtime(strategy="dp", accelerator="cpu", devices=3).launch(loop, quiet=True)
+    torch.testing.assert_close(output, net(x))
+    expected = torch.autograd.grad(net(x).square().mean(), net.weight)[0]
+    torch.testing.assert_close(net.weight.grad, expected)
+
+
+class Where(Line):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.device.type == "meta":
+            assert self.layer.weight.device.type == "meta"
+            self.trainer.callbacks[0].values.append(0.0)
+            return None
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_replica_knows_its_device(tmp_path: Path) -> None:
+    devices = [torch.device("cpu"), torch.device("meta")]
+    losses = Losses()
+    losses.on_train_batch_end = lambda *_: None  # type: ignore[method-assign]
+    last = trainer(tmp_path, 1, DataParallelStrategy(parallel_devices=devices), max_steps=2, callbacks=losses)
+    last.fit(Where())
+    assert (last.global_step, losses.values) == (2, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("strategy", ["dp", "ddp2"])
+def test_16_bits_are_refused(tmp_path: Path, strategy: str, precision: str) -> None:
+    with pytest.raises(
+        stratagem.PrecisionError, match="doesn't work with this strategy; it has 32-true, 64-true"
+    ):
+        trainer(tmp_path, 2, strategy, precision=precision).fit(Line())
+
+
+def test_a_16_bit_precision_object_is_refused_too(tmp_path: Path) -> None:
+    from stratagem.precision.mixed import MixedPrecision
+
+    precision = MixedPrecision("bf16-mixed", torch.device("cpu"))
+    with pytest.raises(stratagem.PrecisionError, match="choose precision='32-true', or strategy='ddp'"):
+        trainer(tmp_path, 2, precision=precision).fit(Line())
+
+
+def test_what_a_process_with_several_devices_cannot_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(stratagem.CombinationError, match="manual optimization"):
+        trainer(tmp_path, 2).fit(TwoPlayers())
+    with pytest.raises(stratagem.CombinationError, match="runs in one process, but there are 2"):
+        trainer(tmp_path, 2, num_nodes=2, rdzv_endpoint="localhost:1").fit(Line())
+
+
+class Nodes(Net):
+    """Says how many parts its first batch had."""
+
+    def training_step_end(self, outputs: list[Any]) -> Tensor:
+        assert len(outputs) == 2
+        loss = torch.stack(outputs).mean()
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+
+def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    run_dir = tmp_path / "run"
+    nodes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "stratagem", "fit", f"{__file__}:Nodes", "--strategy", "ddp2"),
+                *("--accelerator", "cpu", "--devices", "2", "--num-nodes", "2", "--node-rank", str(node)),
+                *("--rdzv-endpoint", endpoint, "--max-steps", "10", "--seed", "7", "--run-dir", str(run_dir)),
+                *("--set", "model.batch_size=16"),
+            ],
+            cwd=Path(__file__).parents[3] / "tests" / "support",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    told = [node.communicate(timeout=100)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], "\n".join(told)
+    assert "2 on 2 nodes" in told[0]
+    module = Nodes()
+    trainer(tmp_path, 1, "single").test(module, ckpt_path=run_dir / "checkpoints" / "last")
+    assert_close(module.net.state_dict(), plain_training(10, 32, seed=7)[0])
+
+
+def test_ddp2_takes_the_settings_of_ddp() -> None:
+    strategy = DDP2Strategy(timeout_s=60, find_unused_parameters=True, start_method="fork")
+    assert strategy.ddp_kwargs == {"find_unused_parameters": True}

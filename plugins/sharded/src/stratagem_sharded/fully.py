@@ -1,0 +1,96 @@
+"""`DDPFullyShardedStrategy`: ranks share out optimizer states and gradients (ZeRO-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+from torch import nn
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    ParallelStrategy,
+    Precision,
+    Prepared,
+    ProcessGroupCollectives,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_sharded.fully_prepared import FullyShardedPrepared
+
+START_METHODS = ("forkserver", "popen", "spawn", "fork")
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+
+class DDPFullyShardedStrategy(ParallelStrategy):
+    """Data parallel on torch's `fully_shard`, with parameters whole from the forward to the backward's end.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        blocks: classes of submodules, or their names, whose gradients are reduced and freed as soon as
+            their own backward is done; they must be called through their forward. None takes the large
+            members of `nn.ModuleList`s and `nn.Sequential`s, [] none: then all at once.
+        reduce_each_micro_batch: keep gradients in shards between the micro-batches of a step. False
+            keeps them whole and reduces once, which is less traffic and more memory.
+        broadcast_buffers: give all ranks rank 0's buffers before each training forward, as ddp does.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't allowed.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: type[Environment] | str | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        blocks: Sequence[type[nn.Module] | str] | None = None,
+        reduce_each_micro_batch: bool = True,
+        broadcast_buffers: bool = True,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self.blocks = [blocks] if isinstance(blocks, str) else blocks
+        self.reduce_each_micro_batch = reduce_each_micro_batch
+        self.broadcast_buffers = broadcast_buffers
+        self.process_group_backend = process_group_backend
+        self.start_method = start_method
+        if timeout is not None and timeout_s is not None:
+            raise ConfigError(
+                f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them"
+            )
+        self.timeout = timedelta(seconds=timeout_s) if timeout_s is not None else timeout or DEFAULT_TIMEOUT
+        if self.timeout <= timedelta(0):
+            raise ConfigError(f"timeout of {self.timeout.total_seconds():g} s must be more than 0")
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group; see `ProcessGroupCollectives`."""
+        backend = self.process_group_backend or request.accelerator.backend
+        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module whose parameters are sharded between steps; a whole one for a single rank."""
+        if request.collectives.world_size == 1:
+            return Prepared(request)
+        return FullyShardedPrepared(request, self)

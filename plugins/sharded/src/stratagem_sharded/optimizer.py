@@ -1,0 +1,87 @@
+"""`ShardedOptimizer`: the user's optimizer, of whose states each rank keeps a part."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+with warnings.catch_warnings():
+    # Importing it, torch warns of its own use of torch.jit.
+    warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+class ShardedOptimizer(ZeroRedundancyOptimizer):
+    """torch's ZeroRedundancyOptimizer around an optimizer that exists already.
+
+    Parameters are shared out whole, the largest first to the rank that has least. Each rank steps its
+    own, then sends them to the others. It has the very group dicts of `whole`, so that schedulers made
+    over `whole` change what is stepped. Collective to construct and to step.
+
+    Args:
+        whole: the user's optimizer over all parameters; must treat each parameter by itself, as all of
+            torch's but LBFGS do. Its states are taken over, then dropped there.
+        as_bucket_view: keep the parameters of a rank in one buffer, which is then sent in one piece.
+
+    Attributes:
+        state: of the parameters in `owned` alone.
+    """
+
+    def __init__(self, whole: Optimizer, *, as_bucket_view: bool = False) -> None:
+        self.whole = whole
+        super().__init__(
+            whole.param_groups,
+            optimizer_class=self._local,  # type: ignore[arg-type]  # anything that makes an optimizer
+            parameters_as_bucket_view=as_bucket_view,
+        )
+        self.defaults = whole.defaults
+        self.state = self.optim.state
+        whole.state.clear()
+
+    @property
+    def owned(self) -> list[torch.Tensor]:
+        """The parameters whose states this rank keeps."""
+        return [parameter for group in self.optim.param_groups for parameter in group["params"]]
+
+    def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Make the optimizer of this rank's parameters: like `whole`, whatever its constructor took."""
+        local: Optimizer = object.__new__(type(self.whole))
+        # A scheduler's wrapper of `step` is bound to the whole optimizer.
+        local.__dict__.update({k: v for k, v in self.whole.__dict__.items() if k != "step"})
+        local.param_groups = groups
+        own = [parameter for group in groups for parameter in group["params"]]
+        local.state = defaultdict(dict, {p: self.whole.state[p] for p in own if p in self.whole.state})
+        return local
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Step this rank's parameters and bring all ranks' to everybody. Collective."""
+        loss = super().step(closure, **kwargs)
+        # Schedulers over the user's optimizer warn unless they see that it was stepped before them.
+        self.whole._opt_called = True  # type: ignore[attr-defined]
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up groups, and of the states those of `owned`; positions count all parameters."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        positions = {id(parameter): position for position, parameter in enumerate(parameters)}
+        states: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        count = 0
+        for saved, local in zip(state_dict["param_groups"], self.optim.param_groups):
+            first = count
+            for parameter in local["params"]:
+                position = positions[id(parameter)]
+                if position in state_dict["state"]:
+                    states[count] = state_dict["state"][position]
+                count += 1
+            groups.append({**saved, "params": list(range(first, count))})
+        self.optim.load_state_dict({"state": states, "param_groups": groups})
+        for ours, local in zip(self.param_groups, self.optim.param_groups):
+            # In place: the user's optimizer and its schedulers have these very dicts.
+            ours.update({k: v for k, v in local.items() if k != "params"})
+        self.state = self.optim.state

@@ -1,0 +1,45 @@
+"""What stratagem-sharded offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+_BOTH = {
+    "several_optimizers",
+    "norm_clipping",
+    "value_clipping",
+    "sharded_checkpoint",
+    "resharding",
+    "notebook",
+    "fork",
+    "several_nodes",
+}
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategies `ddp_sharded` (ZeRO-1) and `ddp_fully_sharded` (ZeRO-2)."""
+    return [
+        Component(
+            "strategy",
+            "ddp_sharded",
+            "stratagem_sharded.strategy:DDPShardedStrategy",
+            "ddp whose ranks share out the optimizer states (ZeRO-1)",
+            presets={"ddp_sharded_spawn": {"start_method": "spawn"}},
+            capabilities=Capabilities(
+                processes="per-device", features=frozenset({*_BOTH, "manual_backward"})
+            ),
+        ),
+        Component(
+            "strategy",
+            "ddp_fully_sharded",
+            "stratagem_sharded.fully:DDPFullyShardedStrategy",
+            "ranks share out the optimizer states and gradients (ZeRO-2)",
+            capabilities=Capabilities(
+                processes="per-device", features=frozenset({*_BOTH, "collective_forward"})
+            ),
+        ),
+    ]

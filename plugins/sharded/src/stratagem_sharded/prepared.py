@@ -1,0 +1,72 @@
+"""What the loop calls per step under ddp_sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stratagem_ddp import DDPPrepared, ManualDDPPrepared
+
+from stratagem import Prepared, SetupRequest
+from stratagem.optimizer_state import load_optimizer
+from stratagem_sharded.optimizer import ShardedOptimizer
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem_sharded.strategy import DDPShardedStrategy
+
+
+class _ShardedStates(Prepared):
+    """Checkpoints of optimizers that keep the states of a part of their parameters.
+
+    `optimizer_tensors` needs no change: a rank's states are those of the parameters it owns, and all
+    ranks' together are the checkpoint.
+    """
+
+    _request: SetupRequest
+
+    def state(self) -> dict[str, Any]:
+        state = super().state()
+        described = state["optimizers"]
+        # Only rank 0's is written: what isn't a tensor has to come there.
+        everyone = self._request.collectives.gather_objects([each["values"] for each in described])
+        for index, optimizer in enumerate(self._sharded()):
+            described[index]["class"] = type(optimizer.whole).__name__
+            described[index]["values"] = {k: v for values in everyone for k, v in values[index].items()}
+        return state
+
+    def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
+        optimizer = self._sharded()[index]
+        load_optimizer(self.plain, optimizer, index, reader, saved, owned=optimizer.owned)
+
+    def _sharded(self) -> list[ShardedOptimizer]:
+        return [optimizer for optimizer in self.optimizers if isinstance(optimizer, ShardedOptimizer)]
+
+
+class ShardedPrepared(_ShardedStates, DDPPrepared):
+    """A replica under DistributedDataParallel with sharded optimizers."""
+
+    def __init__(self, request: SetupRequest, strategy: DDPShardedStrategy) -> None:
+        self._request = sharded(request, strategy)
+        DDPPrepared.__init__(self, self._request, strategy)
+
+
+class ManualShardedPrepared(_ShardedStates, ManualDDPPrepared):
+    """A replica whose module runs its own backwards and steps, with sharded optimizers."""
+
+    def __init__(self, request: SetupRequest, strategy: DDPShardedStrategy) -> None:
+        self._request = sharded(request, strategy)
+        ManualDDPPrepared.__init__(self, self._request)
+
+
+def sharded(request: SetupRequest, strategy: DDPShardedStrategy) -> SetupRequest:
+    """Return `request` with optimizers that are made sharded."""
+
+    def make() -> list[ShardedOptimizer]:
+        return [
+            ShardedOptimizer(optimizer, as_bucket_view=strategy.parameters_as_bucket_view)
+            for optimizer in request.make_optimizers()
+        ]
+
+    return replace(request, make_optimizers=make)
