@@ -10,16 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stratagem.testing.checks import Check, ConformanceError, NotApplicable, check, checks_in, expect
-    from stratagem.testing.contract import Contract, StrategyContract
+    from stratagem.testing.contract import (
+        AcceleratorContract,
+        CheckpointContract,
+        Contract,
+        EnvironmentContract,
+        LauncherContract,
+        PrecisionContract,
+        StrategyContract,
+    )
     from stratagem.testing.outcome import Outcome, run_check
+    from stratagem.testing.parts.subject import (
+        AcceleratorSubject,
+        CheckpointSubject,
+        EnvironmentSubject,
+        LauncherSubject,
+        PrecisionSubject,
+    )
     from stratagem.testing.subject import StrategySubject
 
 _WHERE = {
+    "AcceleratorContract": "contract",
+    "AcceleratorSubject": "parts.subject",
     "Check": "checks",
+    "CheckpointContract": "contract",
+    "CheckpointSubject": "parts.subject",
     "ConformanceError": "checks",
     "Contract": "contract",
+    "EnvironmentContract": "contract",
+    "EnvironmentSubject": "parts.subject",
+    "LauncherContract": "contract",
+    "LauncherSubject": "parts.subject",
     "NotApplicable": "checks",
     "Outcome": "outcome",
+    "PrecisionContract": "contract",
+    "PrecisionSubject": "parts.subject",
     "StrategyContract": "contract",
     "StrategySubject": "subject",
     "check": "checks",
@@ -29,11 +54,21 @@ _WHERE = {
 }
 
 __all__ = [
+    "AcceleratorContract",
+    "AcceleratorSubject",
     "Check",
+    "CheckpointContract",
+    "CheckpointSubject",
     "ConformanceError",
     "Contract",
+    "EnvironmentContract",
+    "EnvironmentSubject",
+    "LauncherContract",
+    "LauncherSubject",
     "NotApplicable",
     "Outcome",
+    "PrecisionContract",
+    "PrecisionSubject",
     "StrategyContract",
     "StrategySubject",
     "check",

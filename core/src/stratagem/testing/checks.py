@@ -34,6 +34,8 @@ class Check:
     needs: frozenset[str] = frozenset()
     """Names from `FEATURES`; where the component declares fewer, the check is skipped by name."""
     world_sizes: tuple[int, ...] = ALL_SIZES
+    in_worker: bool = False
+    """It computes, and so is run in another process than the one that asks."""
     theme: str = field(default="", compare=False)
     """Name of the file that it is in."""
 
@@ -43,11 +45,17 @@ def check(function: F) -> F: ...
 
 
 @overload
-def check(*, needs: Iterable[str] = (), world_sizes: tuple[int, ...] = ALL_SIZES) -> Callable[[F], F]: ...
+def check(
+    *, needs: Iterable[str] = (), world_sizes: tuple[int, ...] = ALL_SIZES, in_worker: bool = False
+) -> Callable[[F], F]: ...
 
 
 def check(
-    function: F | None = None, *, needs: Iterable[str] = (), world_sizes: tuple[int, ...] = ALL_SIZES
+    function: F | None = None,
+    *,
+    needs: Iterable[str] = (),
+    world_sizes: tuple[int, ...] = ALL_SIZES,
+    in_worker: bool = False,
 ) -> F | Callable[[F], F]:
     """Mark `check_xxx(subject)` as a check.
 
@@ -55,6 +63,7 @@ def check(
         function: when used without arguments.
         needs: names from `FEATURES` that a component must declare for it.
         world_sizes: at which it says something.
+        in_worker: run it in another process: it computes in its own, which can keep that from forking.
     """
 
     def mark(marked: F) -> F:
@@ -66,7 +75,7 @@ def check(
             raise ValueError(f"{marked.__name__} doesn't say in its docstring what it claims")
         theme = marked.__module__.rpartition(".")[2]
         marked.conformance = Check(  # type: ignore[attr-defined]
-            name, claim, marked, frozenset(needs), tuple(world_sizes), theme
+            name, claim, marked, frozenset(needs), tuple(world_sizes), in_worker, theme
         )
         return marked
 

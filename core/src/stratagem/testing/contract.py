@@ -16,6 +16,7 @@ import pytest
 
 from stratagem.testing.checks import Check
 from stratagem.testing.outcome import Outcome, run_check
+from stratagem.testing.parts import PART_CHECKS
 from stratagem.testing.strategies import STRATEGY_CHECKS
 
 
@@ -71,3 +72,34 @@ class StrategyContract(Contract):
 
     checks = STRATEGY_CHECKS
     world_sizes = (1, 2, 4)
+
+
+class AcceleratorContract(Contract):
+    """What an accelerator does: its fixture returns an `AcceleratorSubject`."""
+
+    checks = PART_CHECKS["accelerator"]
+
+
+class PrecisionContract(Contract):
+    """What a precision does: its fixture returns a `PrecisionSubject`."""
+
+    checks = PART_CHECKS["precision"]
+
+
+class CheckpointContract(Contract):
+    """What a checkpointer does: its fixture returns a `CheckpointSubject`."""
+
+    checks = PART_CHECKS["checkpoint"]
+    world_sizes = (1, 2)
+
+
+class EnvironmentContract(Contract):
+    """What an environment does: its fixture returns an `EnvironmentSubject`."""
+
+    checks = PART_CHECKS["environment"]
+
+
+class LauncherContract(Contract):
+    """What a launcher does: its fixture returns a `LauncherSubject`."""
+
+    checks = PART_CHECKS["launcher"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stratagem.component import FEATURES
-from stratagem.testing.checks import Check, NotApplicable
-from stratagem.testing.workers import RankError
+from stratagem.testing.checks import Check, ConformanceError, NotApplicable
+from stratagem.testing.workers import RankError, shared_workers
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]
 
@@ -55,7 +55,7 @@ def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
     error: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="stratagem-check-") as folder:
         try:
-            check.run(replace(subject, world_size=world_size, check=check.name, folder=folder))
+            _run(check, replace(subject, world_size=world_size, check=check.name, folder=folder))
         except NotApplicable as reason:
             return replace(outcome, reason=str(reason))
         except Exception as raised:
@@ -69,6 +69,18 @@ def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
     if waiver is not None:
         return replace(outcome, verdict="failed", reason=f"passes, but is waived: {waiver}", seconds=seconds)
     return replace(outcome, verdict="passed", reason="", seconds=seconds)
+
+
+def _run(check: Check, subject: Any) -> None:
+    if not check.in_worker:
+        check.run(subject)
+        return
+    try:
+        shared_workers().run(1, check.run, subject)
+    except RankError as error:
+        if isinstance(error.error, (NotApplicable, ConformanceError)):
+            raise error.error from None
+        raise
 
 
 def told(error: BaseException) -> str:

@@ -1,0 +1,267 @@
+"""Accelerators, precisions, checkpointers, environments and launchers that do one thing wrong each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import torch
+from stratagem_cpu import CpuAccelerator
+
+from stratagem import Availability, WorkerError
+from stratagem.checkpoint.directory import DirectoryCheckpointer
+from stratagem.environment.env import Env
+from stratagem.errors import UsageError
+from stratagem.launch.base import Task
+from stratagem.launch.elastic import ElasticLauncher
+from stratagem.precision.full import FullPrecision
+from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
+
+WRONG: dict[tuple[str, str], tuple[Any, str]] = {}
+"""(kind, check) → a component that fails it, and words of the failure."""
+
+
+def caught_by(kind: str, check: str, words: str) -> Any:
+    def register(cls: Any) -> Any:
+        WRONG[kind, check] = (cls, words)
+        return cls
+
+    return register
+
+
+# Accelerators -------------------------------------------------------------------------------------------
+
+
+@caught_by("accelerator", "made_without_arguments", "no backend")
+class Speechless(CpuAccelerator):
+    backend = ""
+
+
+@caught_by("accelerator", "availability", "device_count() 0")
+class Boasts(CpuAccelerator):
+    def availability(self) -> Availability:
+        return Availability(True, "many devices")
+
+    def device_count(self) -> int:
+        return 0
+
+
+@caught_by("accelerator", "indices", "is refused")
+class RefusesItself(CpuAccelerator):
+    def check_index(self, index: int) -> str | None:
+        return "never"
+
+
+@caught_by("accelerator", "computes", "names say their unit")
+class Unitless(CpuAccelerator):
+    def memory(self, device: torch.device) -> dict[str, int]:
+        return {"used": 3}
+
+
+@caught_by("accelerator", "precisions_told", "without a reason")
+class RefusesWithoutReason(CpuAccelerator):
+    def refuse_precision(self, precision: str) -> str | None:
+        return "no" if precision == "bf16-true" else None
+
+
+# Precisions ---------------------------------------------------------------------------------------------
+
+
+@caught_by("precision", "named", "calls itself 'other'")
+class Misnamed(FullPrecision):
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name, device)
+        self.name = "other"
+
+
+class Double(FullPrecision):
+    """Float64 throughout."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__("64-true", device)
+        self.name = name
+
+
+@caught_by("precision", "converts_modules", "running_mean has torch.float32")
+class ForgetsBuffers(Double):
+    def convert_module(self, module: Any) -> Any:
+        for parameter in module.parameters():
+            parameter.data = parameter.data.double()
+        return module
+
+
+@caught_by("precision", "converts_batches", "torch.float64, torch.float64")
+class ConvertsIntegers(Double):
+    def convert_input(self, batch: Any) -> Any:
+        converted = super().convert_input(batch)
+        if isinstance(batch, dict):
+            converted["x"] = [converted["x"][0], (converted["x"][1][0].double(), "text")]
+        return converted
+
+
+@caught_by("precision", "contexts_end", "torch.float32, and not torch.bfloat16")
+class EntersOnce(MixedPrecision):
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name, device)
+        self.entered = False
+
+    def autocast(self) -> Any:
+        from contextlib import nullcontext
+
+        self.entered, before = True, self.entered
+        return nullcontext() if before else super().autocast()
+
+
+@caught_by("precision", "true_gradients", "after unscale")
+class UnscalesTwice(ScaledPrecision):
+    def unscale(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad /= 65536.0
+
+
+@caught_by("precision", "skips_overflows", "step says True")
+class StepsAnyway(ScaledPrecision):
+    def step(self, optimizer: Any, closure: Any = None) -> bool:
+        super().step(optimizer)
+        return True
+
+
+@caught_by("precision", "trains", "away from those in 32 bits")
+class RoundsParameters(FullPrecision):
+    def step(self, optimizer: Any, closure: Any = None) -> bool:
+        optimizer.step()
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.copy_((parameter * 2).round() / 2)
+        return True
+
+
+@caught_by("precision", "state", "comes back as")
+class ForgetsItsState(ScaledPrecision):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+# Checkpointers ------------------------------------------------------------------------------------------
+
+
+@caught_by("checkpoint", "round_trip", "model/transposed comes back")
+class ReadsRows(DirectoryCheckpointer):
+    def save(self, path: str, checkpoint: Any) -> None:
+        tensors = {
+            key: value if value.is_contiguous() else value.T.contiguous().reshape(value.shape)
+            for key, value in checkpoint.tensors.items()
+        }
+        super().save(path, type(checkpoint)(tensors, checkpoint.state, checkpoint.rank_state))
+
+
+@caught_by("checkpoint", "replaces", "the first's")
+class KeepsTheFirst(DirectoryCheckpointer):
+    def save(self, path: str, checkpoint: Any) -> None:
+        if not os.path.exists(path):
+            super().save(path, checkpoint)
+
+
+@caught_by("checkpoint", "refuses", "a path without a checkpoint")
+class RaisesPlainErrors(DirectoryCheckpointer):
+    def open(self, path: str) -> Any:
+        if not os.path.exists(path):
+            raise FileNotFoundError(path)
+        return super().open(path)
+
+
+@caught_by("checkpoint", "refuses_damage", "without a CheckpointError")
+class PutsUpWithDamage(DirectoryCheckpointer):
+    def open(self, path: str) -> Any:
+        try:
+            return super().open(path)
+        except UsageError:
+            return Empty()
+
+
+class Empty:
+    """Reads nothing, and says nothing."""
+
+    def read(self, targets: Any) -> None:
+        pass
+
+
+@caught_by("checkpoint", "other_world_size", "rank 1's own state is read as None")
+class KeepsRankZero(DirectoryCheckpointer):
+    def save(self, path: str, checkpoint: Any) -> None:
+        super().save(path, checkpoint)
+
+    def open(self, path: str) -> Any:
+        reader = super().open(path)
+        here = torch.distributed.get_world_size()
+        original = reader.rank_state
+        reader.rank_state = lambda rank: original(rank) if rank < here else None
+        return reader
+
+
+# Environments -------------------------------------------------------------------------------------------
+
+
+@caught_by("environment", "detected", "without any variables")
+class TakesEverything(Env):
+    @classmethod
+    def detect(cls, environ: Any) -> str | None:
+        return "why not"
+
+
+@caught_by("environment", "place", "global_rank is 1, and not 3")
+class TakesTheLocalRank(Env):
+    @property
+    def global_rank(self) -> int:
+        return self.local_rank
+
+
+@caught_by("environment", "snapshot", "changes when the variables do")
+class LooksAgain(Env):
+    def __init__(self, environ: Any) -> None:
+        super().__init__(environ)
+        self.environ = environ
+
+    @property
+    def main_address(self) -> str:
+        return self.environ.get("MASTER_ADDR", "elsewhere")
+
+
+@caught_by("environment", "refuses_nonsense", "ValueError")
+class RaisesValueErrors(Env):
+    def __init__(self, environ: Any) -> None:
+        int(environ.get("RANK", "0"))
+        super().__init__(environ)
+
+
+# Launchers ----------------------------------------------------------------------------------------------
+
+
+@caught_by("launcher", "runs_every_rank", "comes back as None")
+class LosesTheValue(ElasticLauncher):
+    def launch(self, task: Task) -> Any:
+        super().launch(task)
+
+
+@caught_by("launcher", "tells_errors", "rank 0 is named")
+class BlamesRankZero(ElasticLauncher):
+    def launch(self, task: Task) -> Any:
+        try:
+            return super().launch(task)
+        except WorkerError as error:
+            error.rank = 0
+            raise
+
+
+@caught_by("launcher", "notices_the_dead", "comes back as None")
+class TakesDeathForSuccess(ElasticLauncher):
+    def launch(self, task: Task) -> Any:
+        try:
+            return super().launch(task)
+        except WorkerError as error:
+            if signal.SIGKILL.name in str(error):
+                return None
+            raise
