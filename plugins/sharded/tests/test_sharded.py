@@ -174,6 +174,29 @@ def test_each_rank_keeps_only_its_own_states(tmp_path: Path, loaded: bool) -> No
     assert kept == [(72, 0), (72, 0)]  # of 144 parameters
 
 
+def clipped(runtime: stratagem.Runtime) -> Any:
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(6, 6), torch.randn(8, 6)
+    module, optimizer = runtime.setup(net, torch.optim.Adagrad(net.parameters(), lr=0.1))
+    own = x[runtime.rank :: runtime.world_size]
+    for _ in range(2):
+        runtime.backward(module(own).square().mean())
+        norm = runtime.clip(optimizer, max_norm=0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    whole = getattr(runtime._prepared[0].optimizers[0], "whole", None)
+    return type(norm), norm.item(), len(whole.state) if whole is not None else 0
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_clipping_tells_the_whole_norm_and_made_states_are_shared_out(strategy: str) -> None:
+    (_, expected, _) = stratagem.Runtime(strategy="single", accelerator="cpu").launch(clipped, quiet=True)
+    options = {"start_method": "fork"}
+    runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=2, strategy_options=options)
+    # Adagrad makes its states when it is made.
+    assert runtime.launch(clipped, quiet=True) == (torch.Tensor, pytest.approx(expected, abs=1e-6), 0)
+
+
 @pytest.mark.parametrize("strategy", BOTH)
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_precisions(tmp_path: Path, strategy: str, precision: str) -> None:
