@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from stratagem import Module, SetupRequest
@@ -33,25 +35,32 @@ class SplitModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         parts = split((args, kwargs), self.devices)
         logs = PartLogs()
-        outputs = [self._run(index, *part, logs) for index, part in enumerate(parts)]
+        # All copies before the first part runs: it may change buffers.
+        called = [self._called(device) for device in self.devices[1 : len(parts)]]
+        outputs = [
+            _call(module, plain, value, logs.of_part(size))
+            for (module, plain), (value, size) in zip([(self.part, self._plain[0]), *called], parts)
+        ]
         if isinstance(self._plain[0], Module):
             logs.replay(self._plain[0].log)
         end = self.ends.get(args[0]) if self.ends else None
         return merge(outputs, [size for _, size in parts]) if end is None else end(outputs)
 
-    def _run(self, index: int, value: Any, size: int, logs: PartLogs) -> Any:
-        (plain,), device = self._plain, self.devices[index]
-        called = self.part
-        if index > 0:
-            copies = replicate(self.part, device)
-            called, plain = copies[id(self.part)], copies[id(plain)]
-        args, kwargs = value
-        if not isinstance(plain, Module):
-            return called(*args, **kwargs)
-        if index > 0:
+    def _called(self, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        """Return copies on `device` of what is called, and of the user's module in it."""
+        copies = replicate(self.part, device)
+        plain = copies[id(self._plain[0])]
+        if isinstance(plain, Module):
             plain.replica_device = device
-        plain.__dict__["log"] = logs.of_part(size)
-        try:
-            return called(*args, **kwargs)
-        finally:
-            del plain.__dict__["log"]
+        return copies[id(self.part)], plain
+
+
+def _call(module: nn.Module, plain: nn.Module, value: Any, log: Callable[..., None]) -> Any:
+    args, kwargs = value
+    if not isinstance(plain, Module):
+        return module(*args, **kwargs)
+    plain.__dict__["log"] = log
+    try:
+        return module(*args, **kwargs)
+    finally:
+        del plain.__dict__["log"]

@@ -1,0 +1,23 @@
+"""Both strategies do what every strategy does."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratagem.testing import StrategyContract, StrategySubject
+
+
+class TestDDPSharded(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return StrategySubject(
+            "ddp_sharded",
+            options={"timeout_s": 60},
+            options_for={"unused_parameters": {"find_unused_parameters": True}},
+        )
+
+
+class TestDDPFullySharded(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return StrategySubject("ddp_fully_sharded", options={"timeout_s": 60})
