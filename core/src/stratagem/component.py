@@ -86,6 +86,9 @@ class Component:
     """Importable modules it can't run without, as ("deepspeed",)."""
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
+    conformance: str = ""
+    """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT"; where there is
+    none, the kit makes one from the component's name."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -101,8 +104,13 @@ class Component:
         Raises:
             ImportError, AttributeError: as the import of the target raises them.
         """
-        module, _, attribute = self.target.partition(":")
-        return getattr(import_module(module), attribute)
+        return imported(self.target)
+
+
+def imported(target: str) -> Any:
+    """Import what "package.module:name" names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_ddp.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
@@ -10,8 +11,4 @@ from stratagem.testing import StrategyContract, StrategySubject
 class TestDDP(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject(
-            "ddp",
-            options={"timeout_s": 60},
-            options_for={"unused_parameters": {"find_unused_parameters": True}},
-        )
+        return SUBJECT

@@ -11,7 +11,10 @@ from stratagem.cli.main import main
 from stratagem.cli.reporting import run_reporting
 from stratagem.errors import BrokenPluginError, LoggingError, UsageError, WorkerError
 
-COMMANDS = ["fit", "validate", "test", "predict", "run", "strategies", "accelerators", "plugins", "doctor"]
+COMMANDS = [
+    *("fit", "validate", "test", "predict", "run"),
+    *("strategies", "accelerators", "plugins", "doctor", "conformance", "new"),
+]
 
 
 def test_help_of_all_commands_imports_nothing_heavy():

@@ -61,6 +61,8 @@ commands = LazyGroup(
         "accelerators": "stratagem.cli.listing:accelerators",
         "plugins": "stratagem.cli.listing:plugins",
         "doctor": "stratagem.cli.doctor:doctor",
+        "conformance": "stratagem.cli.conformance:conformance",
+        "new": "stratagem.cli.new:new",
     },
 )
 commands = click.version_option(stratagem.__version__, prog_name="stratagem")(commands)

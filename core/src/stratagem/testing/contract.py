@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from stratagem.testing.checks import Check
 from stratagem.testing.outcome import Outcome, run_check
 from stratagem.testing.parts import PART_CHECKS
+from stratagem.testing.pytest_plugin import OUTCOMES
 from stratagem.testing.strategies import STRATEGY_CHECKS
 
 
@@ -48,10 +50,11 @@ class Contract:
             ],
         )
 
-    def test_conforms(self, check: Check, world_size: int, subject: Any, record_property: Any) -> None:
+    def test_conforms(self, check: Check, world_size: int, subject: Any, pytestconfig: pytest.Config) -> None:
         """The component does what it declares."""
         outcome = run_check(check, subject, world_size)
-        record_property("conformance", outcome)
+        record = {"name": subject.name, **asdict(replace(outcome, error=None))}
+        pytestconfig.stash.setdefault(OUTCOMES, []).append(record)
         report(outcome)
 
 

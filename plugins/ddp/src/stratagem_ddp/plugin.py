@@ -25,6 +25,7 @@ def stratagem_components() -> Sequence[Component]:
                 "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
             },
             priority=10,
+            conformance="stratagem_ddp.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",
                 features=frozenset(

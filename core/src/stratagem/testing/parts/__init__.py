@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stratagem.component import Kind
 from stratagem.testing.checks import Check, checks_in
 from stratagem.testing.parts import accelerator, checkpoint, environment, launcher, precision
 
-PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
+PART_CHECKS: Mapping[Kind, tuple[Check, ...]] = {
     "accelerator": checks_in(accelerator),
     "precision": checks_in(precision),
     "checkpoint": checks_in(checkpoint),

@@ -50,10 +50,10 @@ def check_availability(subject: AcceleratorSubject) -> None:
 def _look(subject: AcceleratorSubject) -> tuple[Availability, int, list[str]]:
     accelerator: Accelerator = subject.load()()
     available, count = accelerator.availability(), accelerator.device_count()
-    initialised = []
-    for kind in ("cuda", "xpu"):
-        if getattr(torch, kind).is_initialized():
-            initialised.append(kind)
+    here = torch.accelerator.current_accelerator()
+    module = torch.get_device_module(here) if here is not None else None
+    is_initialized = getattr(module, "is_initialized", None)
+    initialised = [here.type] if here is not None and is_initialized is not None and is_initialized() else []
     return available, count, initialised
 
 

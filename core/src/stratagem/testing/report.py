@@ -1,0 +1,153 @@
+"""Running all checks of a component, without any code of its author, and what to tell of it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from stratagem.component import Kind, imported
+from stratagem.errors import UnknownNameError, UsageError
+from stratagem.plugins import Catalogue, Selection
+from stratagem.testing.checks import Check
+from stratagem.testing.outcome import Outcome, run_check
+from stratagem.testing.parts import PART_CHECKS
+from stratagem.testing.parts.subject import (
+    AcceleratorSubject,
+    CheckpointSubject,
+    EnvironmentSubject,
+    LauncherSubject,
+    PrecisionSubject,
+)
+from stratagem.testing.strategies import STRATEGY_CHECKS
+from stratagem.testing.subject import StrategySubject
+
+CHECKS: dict[Kind, tuple[Check, ...]] = {"strategy": STRATEGY_CHECKS, **PART_CHECKS}
+SUBJECTS: dict[Kind, Callable[[str], Any]] = {
+    "strategy": StrategySubject,
+    "accelerator": AcceleratorSubject,
+    "precision": PrecisionSubject,
+    "checkpoint": CheckpointSubject,
+    "environment": EnvironmentSubject,
+    "launcher": LauncherSubject,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of all checks of one component."""
+
+    name: str
+    kind: Kind
+    distribution: str
+    version: str
+    outcomes: tuple[Outcome, ...]
+
+    def count(self, verdict: str) -> int:
+        """How many outcomes there are of a verdict."""
+        return sum(outcome.verdict == verdict for outcome in self.outcomes)
+
+    @property
+    def world_sizes(self) -> list[int]:
+        """World sizes at which something was tried."""
+        return sorted({outcome.world_size for outcome in self.outcomes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; docs/reference/cli.md has the keys."""
+        import torch
+
+        import stratagem
+
+        checks = [{k: v for k, v in asdict(o).items() if k != "error"} for o in map(_plain, self.outcomes)]
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "distribution": self.distribution,
+            "version": self.version,
+            "stratagem": stratagem.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{verdict: self.count(verdict) for verdict in ("passed", "failed", "skipped", "waived")},
+            "checks": checks,
+        }
+
+
+def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) -> tuple[Kind, Selection]:
+    """Look up a component by its name, among strategies first.
+
+    Raises:
+        UsageError: there is none, or none that has checks.
+    """
+    if kind is not None:
+        return kind, catalogue.find(kind, name)
+    bare = name.rpartition(":")[2]
+    for candidate in CHECKS:
+        if bare in catalogue.names(candidate):
+            return candidate, catalogue.find(candidate, name)
+    try:
+        return "strategy", catalogue.find("strategy", name)
+    except UnknownNameError as error:
+        if name in catalogue.names("extension"):
+            raise UsageError(
+                f"{name!r} is an extension, which may do anything: there are checks for {', '.join(CHECKS)}"
+            ) from None
+        raise error from None
+
+
+def subject_of(kind: Kind, name: str, selection: Selection) -> Any:
+    """Return what the checks of a component are about: its own subject, or one made from its name."""
+    component = selection.component
+    if not component.conformance:
+        return SUBJECTS[kind](name)
+    subject = imported(component.conformance)
+    if name in (component.name, *component.aliases):
+        return subject
+    return replace(subject, **{"strategy" if kind == "strategy" else "part": name})
+
+
+def run_report(
+    kind: Kind,
+    name: str,
+    selection: Selection,
+    *,
+    world_sizes: Sequence[int] = (),
+    only: Iterable[str] = (),
+    tell: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Run the checks of a component.
+
+    Args:
+        kind: of the component.
+        name: as it was asked for: a preset, or "distribution:name".
+        selection: the component.
+        world_sizes: run only these; all that it can be tried at by default.
+        only: names of checks; all by default.
+        tell: called after each check.
+
+    Raises:
+        UsageError: there is no such check.
+    """
+    chosen = set(only)
+    unknown = sorted(chosen - {check.name for check in CHECKS[kind]})
+    if unknown:
+        names = ", ".join(check.name for check in CHECKS[kind])
+        raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
+    subject = subject_of(kind, name, selection)
+    sizes = [size for size in subject.world_sizes() if not world_sizes or size in world_sizes]
+    outcomes = []
+    for check in CHECKS[kind]:
+        if chosen and check.name not in chosen:
+            continue
+        # A check that says nothing at these sizes is listed once, with the reason.
+        for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]:
+            outcome = run_check(check, subject, size)
+            outcomes.append(outcome)
+            if tell is not None:
+                tell(outcome)
+    origin = selection.offer.origin
+    return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))
+
+
+def _plain(outcome: Outcome) -> Outcome:
+    return replace(outcome, error=None)

@@ -1,0 +1,72 @@
+"""`stratagem conformance`: table, JSON, page and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+STRATAGEM = Path(sys.executable).with_name("stratagem")
+
+
+def conformance(folder, *args, path=""):
+    environ = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run(
+        [STRATAGEM, "conformance", *args],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def test_a_component_that_conforms(tmp_path):
+    done = conformance(tmp_path, "cpu", "64-true", "--html", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "accelerator cpu of stratagem-cpu" in done.stdout
+    assert "made_without_arguments   ✓" in done.stdout
+    assert "5 passed, 0 failed, 0 skipped, 0 waived" in done.stdout
+    assert "precision 64-true" in (tmp_path / "page.html").read_text()
+
+
+def test_a_strategy_as_json(tmp_path):
+    done = conformance(
+        tmp_path, "ddp", "--world-size", "2", "--check", "parity", "--check", "ranks", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    assert [(c["check"], c["world_size"], c["verdict"]) for c in report["checks"]] == [
+        ("ranks", 2, "passed"),
+        ("parity", 2, "passed"),
+    ]
+
+
+def test_one_that_does_not_exits_with_1_and_says_why(tmp_path):
+    info = tmp_path / "speechless-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speechless\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stratagem]\nspeechless = speechless_plugin\n")
+    (tmp_path / "speechless_plugin.py").write_text(
+        "from stratagem.component import Component\n"
+        "from stratagem.hookspecs import hookimpl\n"
+        "@hookimpl\n"
+        "def stratagem_components():\n"
+        "    return [Component('accelerator', 'speechless', 'speechless:Speechless', 'says nothing')]\n"
+    )
+    (tmp_path / "speechless.py").write_text(
+        "from stratagem_cpu import CpuAccelerator\nclass Speechless(CpuAccelerator):\n    backend = ''\n"
+    )
+    done = conformance(tmp_path, "speechless", path=tmp_path)
+    assert done.returncode == 1
+    assert "✗   failed: it names no backend for process groups" in done.stdout
+    assert "4 passed, 1 failed" in done.stdout
+
+
+def test_a_misspelt_name_costs_no_minutes(tmp_path):
+    done = conformance(tmp_path, "cpu", "dpp")
+    assert done.returncode == 2
+    assert "no strategy is called 'dpp'; nearest:" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,58 @@
+"""A report of a component, with no code of its author."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratagem.errors import UnknownNameError, UsageError
+from stratagem.plugins import load_catalogue
+from stratagem.testing.html import html_page
+from stratagem.testing.report import find_component, run_report, subject_of
+
+
+def report(name: str, **how: Any) -> dict[str, Any]:
+    kind, selection = find_component(load_catalogue(), name)
+    return run_report(kind, name, selection, **how).to_json()
+
+
+def test_a_strategy_is_found_before_other_kinds_and_tried_as_it_declares() -> None:
+    told: list[str] = []
+    made = report("single", only=["parity", "uneven_inputs"], tell=lambda outcome: told.append(outcome.check))
+    assert (made["kind"], made["name"], made["distribution"]) == ("strategy", "single", "stratagem-single")
+    assert [(c["check"], c["verdict"], c["world_size"]) for c in made["checks"]] == [
+        ("parity", "passed", 1),
+        ("uneven_inputs", "skipped", 1),
+    ]
+    assert (made["passed"], made["skipped"], made["failed"], made["waived"]) == (1, 1, 0, 0)
+    assert told == ["parity", "uneven_inputs"]
+
+
+def test_a_components_own_subject_goes_first_and_presets_keep_their_name() -> None:
+    catalogue = load_catalogue()
+    own = subject_of("strategy", "ddp", catalogue.find("strategy", "ddp"))
+    assert own.options_for["unused_parameters"] == {"find_unused_parameters": True}
+    preset = subject_of("strategy", "ddp_fork", catalogue.find("strategy", "ddp_fork"))
+    assert (preset.strategy, preset.options_for) == ("ddp_fork", own.options_for)
+    assert subject_of("precision", "64-true", catalogue.find("precision", "64-true")).part == "64-true"
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy is called 'sinle'; nearest: single"):
+        report("sinle")
+    with pytest.raises(
+        UsageError, match="there is no check 'parities' of a strategy; there are light_plugin"
+    ):
+        report("single", only=["parities"])
+
+
+def test_the_page_shows_verdicts_and_escapes_reasons() -> None:
+    made = report("64-true")
+    made["checks"][0] |= {"verdict": "failed", "reason": "<script> & co"}
+    page = html_page([made])
+    assert "precision 64-true" in page
+    assert "&lt;script&gt; &amp; co" in page
+    assert "<script>" not in page
+    assert page.count('class="mark passed"') == made["passed"] - 1
+    assert page.count('class="mark failed"') == 1
