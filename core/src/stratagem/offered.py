@@ -15,6 +15,9 @@ OFFERED: dict[str, dict[str, str]] = {
         "ddp_sharded": "stratagem-sharded",
         "ddp_sharded_spawn": "stratagem-sharded",
         "ddp_fully_sharded": "stratagem-sharded",
+        "fsdp": "stratagem-fsdp",
+        "fsdp_offload": "stratagem-fsdp",
+        "fsdp_hybrid": "stratagem-fsdp",
     },
     "accelerator": {
         "cpu": "stratagem-cpu",

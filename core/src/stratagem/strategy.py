@@ -59,7 +59,7 @@ class Strategy:
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """A context around the module's construction, as for building it in shards; None for none."""
+        """A context around the module's `configure_model`, as for building in shards; None for none."""
         return None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:

@@ -52,6 +52,33 @@ def test_fork_takes_lambdas_and_locals(start_program: Any) -> None:
     assert (program.returncode, out) == (0, "good\n"), err
 
 
+def test_a_fork_leaves_its_parents_garbage_alone(start_program: Any) -> None:
+    # What ends there may need threads that aren't here, as a process group's does.
+    program = start_program(
+        """
+        import gc, os
+        from stratagem.launch import LaunchPlan, Task
+        from stratagem.launch.elastic import ElasticLauncher
+
+        class Ends:
+            def __del__(self):
+                open(f"ended-{os.getpid()}", "w").close()
+
+        gc.disable()
+        garbage = Ends()
+        garbage.itself = garbage
+        del garbage
+        collect = Task(lambda: (gc.collect(), os.path.exists(f"ended-{os.getpid()}"))[1])
+        assert ElasticLauncher(LaunchPlan(1, start_method="fork")).launch(collect) is False
+        gc.collect()
+        assert os.path.exists(f"ended-{os.getpid()}")
+        print("good")
+        """
+    )
+    out, err = program.communicate(timeout=60)
+    assert (program.returncode, out) == (0, "good\n"), err
+
+
 @pytest.mark.parametrize("method", IMPORTING)
 def test_refuses_a_task_that_cannot_be_pickled(method: str, private_tmp: Path) -> None:
     with pytest.raises(UsageError, match=r'lambda.*start_method="fork"'):

@@ -6,6 +6,7 @@ Also the program of a fresh interpreter: `python -m stratagem.launch.worker DIRE
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -61,6 +62,10 @@ def run_worker(directory: str, task: Task | None = None) -> None:
     """
     rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     exchange = Exchange(directory)
+    if task is not None:
+        # A fork inherits the launching process's garbage. A process group in it, as one that an error's
+        # traceback kept, would wait for threads that aren't here when this process collects it.
+        gc.freeze()
     _reset_signals()
     die_with_parent()
     share_fate_with_children()

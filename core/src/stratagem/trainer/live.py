@@ -125,18 +125,22 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
 
 
 def build_module(runtime: Runtime, module: Any) -> Module:
-    """Return the user's module, constructed under the strategy's and the precision's contexts."""
+    """Return the user's module.
+
+    It is constructed under the precision's context, and `configure_model` also under the strategy's:
+    what that builds need not be there yet, whereas a constructor may make anything, such as data.
+    """
     with ExitStack() as stack:
         stack.enter_context(runtime.session.precision.init_context())
-        context = runtime.session.run.strategy.module_init_context()
-        if context is not None:
-            stack.enter_context(context)
         built = module if isinstance(module, nn.Module) else module()
         if not isinstance(built, Module):
             raise ConfigError(
                 f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
                 "stratagem.Runtime with a loop of your own"
             )
+        context = runtime.session.run.strategy.module_init_context()
+        if context is not None:
+            stack.enter_context(context)
         built.configure_model()
     return built
 

@@ -1,0 +1,43 @@
+"""What stratagem-fsdp offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategy `fsdp` and its presets."""
+    return [
+        Component(
+            "strategy",
+            "fsdp",
+            "stratagem_fsdp.strategy:FSDPStrategy",
+            "parameters, gradients and optimizer states in shards, gathered block by block",
+            presets={
+                "fsdp_offload": {"cpu_offload": True},
+                "fsdp_hybrid": {"sharding_strategy": "HYBRID_SHARD"},
+            },
+            priority=5,
+            capabilities=Capabilities(
+                processes="per-device",
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "manual_backward",
+                        "norm_clipping",
+                        "value_clipping",
+                        "sharded_checkpoint",
+                        "resharding",
+                        "notebook",
+                        "fork",
+                        "collective_forward",
+                        "several_nodes",
+                    }
+                ),
+            ),
+        )
+    ]

@@ -1,0 +1,165 @@
+"""What the loop calls per step under fsdp."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
+from stratagem.errors import DataError
+from stratagem_fsdp.whole import average_gradients, send_buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratagem import CheckpointReader
+    from stratagem_fsdp.sharding import Sharded
+
+
+class FSDPPrepared(Prepared):
+    """A module in shards. Every forward is collective, that of an evaluation too.
+
+    Args:
+        request: as the `setup` hook received it; its module has been sharded.
+        sharded: what of it.
+    """
+
+    def __init__(self, request: SetupRequest, sharded: Sharded) -> None:
+        self._sharded = sharded
+        super().__init__(request, request.module)
+        self._refuse_scaling()
+        self._world_size = request.collectives.world_size
+        self._reduces = True
+        self._unreduced = False
+        self._buffers = [buffer for buffer in request.module.buffers() if self._world_size > 1]
+        self._buffers_differ = False
+        for optimizer in self.optimizers:
+            # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
+            optimizer.register_step_pre_hook(self._before_step)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._make_buffers_equal()
+        output = super().forward(*args, **kwargs)
+        self._buffers_differ = bool(self._buffers) and self.plain.training
+        return output
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self._reshard()
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if sync and self._reduces and self._unreduced:
+            raise DataError(
+                "training_step returned None in the last micro-batch of an optimizer step, in whose backward fsdp "
+                "reduces the gradients of those before: return a loss there, or set accumulate_grad_batches=1"
+            )
+        return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        self._unreduced = not self._reduces
+        if self._reduces and self._world_size > 1:
+            average_gradients(self._sharded.whole, self.device)
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        self._set_reduces(False)
+        try:
+            yield
+        finally:
+            self._set_reduces(True)
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        return self._accumulating()
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        kinds = self._by_kind(index)
+        if len(kinds) < 2 or clipping.max_norm is None:
+            before = super().clip(index, clipping)
+            return None if before is None else _gathered(before)
+        super().clip(index, Clipping(max_value=clipping.max_value))
+        norms = []
+        for parameters in kinds:
+            grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            norms.append(_gathered(nn.utils.get_total_norm(grads, clipping.norm_type)))
+        device = norms[0].device
+        norms = [norm.to(device) for norm in norms]
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
+        for parameters in kinds:
+            nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
+        return total
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        self._reshard()
+        self._make_buffers_equal()
+        return super().model_tensors()
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        self._reshard()
+        return super().optimizer_tensors()
+
+    def state(self) -> dict[str, Any]:
+        self._reshard()
+        return super().state()
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._reshard()
+        super().load(reader, state, model_only=model_only)
+
+    def release(self) -> None:
+        super().release()
+        if self._sharded.restore is not None:
+            self._reshard()
+            self._sharded.restore()
+        del self._sharded
+
+    def _refuse_scaling(self) -> None:
+        """Torch's loss scaler takes gradients of one kind only."""
+        if type(self.precision).unscale is Precision.unscale:
+            return
+        for index in range(len(self.optimizers)):
+            if len(self._by_kind(index)) > 1:
+                names = {id(parameter): name for name, parameter in self.plain.named_parameters()}
+                whole = [p for p in self._parameters[index] if not isinstance(p, DTensor)]
+                raise PrecisionError(
+                    f"parameter {names[id(whole[0])]!r} has no dimension along which to shard it, and "
+                    f"precision={self.precision.name!r} can't scale it beside shards: give it one, as in "
+                    "torch.ones(1), or use bf16-mixed"
+                )
+
+    def _set_reduces(self, reduces: bool) -> None:
+        self._reduces = reduces
+        for root in self._sharded.roots:
+            root.set_requires_gradient_sync(reduces)
+
+    def _reshard(self) -> None:
+        for unit in self._sharded.units:
+            unit.reshard()
+
+    def _before_step(self, *_: Any) -> None:
+        self._reshard()
+
+    def _make_buffers_equal(self) -> None:
+        """Rank 0's buffers on every rank, before anything reads them. Collective."""
+        if self._buffers_differ:
+            self._buffers_differ = False
+            send_buffers(self.module)
+
+    def _by_kind(self, index: int) -> list[list[nn.Parameter]]:
+        """Parameters of an optimizer: those in shards, those that are whole."""
+        sharded: list[nn.Parameter] = []
+        whole: list[nn.Parameter] = []
+        for parameter in self._parameters[index]:
+            (sharded if isinstance(parameter, DTensor) else whole).append(parameter)
+        return [kind for kind in (sharded, whole) if kind]
+
+
+def _gathered(norm: torch.Tensor) -> torch.Tensor:
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,0 +1,120 @@
+"""From a user's module to one whose parameters are shards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from stratagem_fsdp import options
+from stratagem_fsdp.materialize import Materializer
+from stratagem_fsdp.recompute import recompute_activations
+from stratagem_fsdp.restore import Traces
+from stratagem_fsdp.units import called_parts, modules_named, units_among
+
+if TYPE_CHECKING:
+    from stratagem import SetupRequest
+    from stratagem_fsdp.deferred import Construction
+    from stratagem_fsdp.strategy import FSDPStrategy
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A module in shards."""
+
+    units: tuple[FSDPModule, ...]
+    """Everything that is gathered by itself, inner ones first."""
+    roots: tuple[FSDPModule, ...]
+    """Those that aren't in another one."""
+    whole: tuple[nn.Parameter, ...]
+    """Parameters that every rank has all of, so that their gradients are to be averaged by others."""
+    restore: Callable[[], None] | None
+    """Makes the module plain again; None where that would need other ranks."""
+
+
+def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construction | None) -> Sharded:
+    """Materialize and shard `request.module` in place, unit by unit. Collective.
+
+    A rank holds one unit whole at a time, beside its shards, unless the module came whole.
+    """
+    root, world_size = request.module, request.collectives.world_size
+    if root is not request.plain:
+        # Nobody computes with what the outermost module returns, so that it may be a view.
+        warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
+    traces = Traces(root) if world_size == 1 else None
+    by_hand = request.manual and request.training
+    candidates = modules_named(request.plain, strategy.auto_wrap_policy)
+    if by_hand:
+        candidates += called_parts(request.plain)
+    modules = units_among(request.plain, candidates)
+    if strategy.activation_checkpointing_policy is not None:
+        what = "activation_checkpointing_policy"
+        recompute_activations(modules_named(request.plain, strategy.activation_checkpointing_policy, what))
+    materializer = Materializer(
+        root, construction, strategy.param_init_fn, strategy.sync_module_states, request.collectives
+    )
+    has_meta = any(tensor.is_meta for tensor in (*root.parameters(), *root.buffers()))
+    if not has_meta:
+        request.precision.convert_module(root)
+    mesh = options.make_mesh(
+        strategy.sharding_strategy, strategy.device_mesh, request.device, request.collectives
+    )
+    outermost = (
+        {root} if not by_hand else set(modules) - {inner for unit in modules for inner in _inside(unit)}
+    )
+    done: set[nn.Module] = set()
+    for module in [*modules, root]:
+        materializer.fill(module, done)
+        if has_meta:
+            request.precision.convert_module(module)
+        if module is not root or not by_hand:
+            is_outermost = module in outermost
+            # What the outermost unit gathered is needed again as soon as backward begins; not so where parts
+            # are called one by one, and read between calls.
+            keep = not by_hand and (is_outermost or strategy.sharding_strategy in options.KEEPS_AFTER_FORWARD)
+            fully_shard(
+                module,
+                mesh=mesh,
+                reshard_after_forward=not keep,
+                mp_policy=options.mixed_precision(strategy.mixed_precision, request.precision, is_outermost),
+                offload_policy=options.offload_policy(strategy.cpu_offload, request.device),
+                ignored_params={parameter for parameter in module.parameters() if parameter.dim() == 0},
+            )
+        done.add(module)
+    units = tuple(module for module in (*modules, root) if isinstance(module, FSDPModule))
+    if strategy.forward_prefetch and request.device.type != "cpu":
+        _prefetch_forward(root)
+    whole = _move_the_rest(request)
+    if traces is not None:
+        traces.note()
+    restore = traces.remove if traces is not None else None
+    return Sharded(units, tuple(unit for unit in units if unit in outermost), whole, restore)
+
+
+def _prefetch_forward(root: nn.Module) -> None:
+    units = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    for unit, following in pairwise(units):
+        unit.set_modules_to_forward_prefetch([following])
+
+
+def _move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
+    """Move what isn't in shards to the device; return the parameters among it."""
+    from torch.distributed.tensor import DTensor
+
+    whole = [parameter for parameter in request.module.parameters() if not isinstance(parameter, DTensor)]
+    for parameter in whole:
+        parameter.data = parameter.data.to(request.device)
+    for module in request.module.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(request.device)
+    return tuple(whole)
+
+
+def _inside(unit: nn.Module) -> list[nn.Module]:
+    return list(unit.modules())[1:]

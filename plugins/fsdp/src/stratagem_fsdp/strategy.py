@@ -1,0 +1,181 @@
+"""`FSDPStrategy`: parameters, gradients and optimizer states in shards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+)
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    ParallelStrategy,
+    Precision,
+    Prepared,
+    ProcessGroupCollectives,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_fsdp import options
+from stratagem_fsdp.deferred import Construction
+from stratagem_fsdp.prepared import FSDPPrepared
+from stratagem_fsdp.sharding import shard
+from stratagem_fsdp.units import Policy
+
+START_METHODS = ("forkserver", "popen", "spawn", "fork")
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+
+class FSDPStrategy(ParallelStrategy):
+    """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        auto_wrap_policy: which modules are gathered by themselves: classes or their names, a policy of
+            `torch.distributed.fsdp.wrap`, or None for the elements of every ModuleList and the composed
+            elements of every Sequential. What is left makes one more unit.
+        cpu_offload: keep parameters, gradients and optimizer states on the CPU, where optimizers then
+            step: True, torch's `CPUOffload` or its `CPUOffloadPolicy`.
+        mixed_precision: dtypes in which parameters are gathered and gradients reduced, torch's
+            `MixedPrecisionPolicy` or `MixedPrecision`; None follows the run's precision.
+        sharding_strategy: as torch's enum or its name. "FULL_SHARD" gathers parameters for each use;
+            "SHARD_GRAD_OP" keeps them from forward to backward; "HYBRID_SHARD" shards within a node and
+            replicates across nodes; "NO_SHARD" replicates.
+        backward_prefetch: torch's enum or its name; `fully_shard` always does as "BACKWARD_PRE".
+        forward_prefetch: gather the next unit while one computes; nothing on a CPU.
+        limit_all_gathers: True is how `fully_shard` works.
+        use_orig_params: True is how `fully_shard` works.
+        param_init_fn: called with each module that has tensors on "meta", to make and fill them.
+        sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
+        device_mesh: (replicas, shards), or a DeviceMesh, instead of what `sharding_strategy` makes.
+        activation_checkpointing_policy: modules whose activations are computed again in backward; forms
+            as for `auto_wrap_policy`, but None is none.
+        timeout_s: `timeout` in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: type[Environment] | str | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        auto_wrap_policy: Policy = None,
+        cpu_offload: bool | CPUOffload | OffloadPolicy = False,
+        mixed_precision: MixedPrecision | MixedPrecisionPolicy | None = None,
+        sharding_strategy: ShardingStrategy | str = "FULL_SHARD",
+        backward_prefetch: BackwardPrefetch | str | None = None,
+        forward_prefetch: bool = False,
+        limit_all_gathers: bool = True,
+        use_orig_params: bool = True,
+        param_init_fn: Callable[[nn.Module], Any] | None = None,
+        sync_module_states: bool = True,
+        device_mesh: DeviceMesh | Sequence[int] | None = None,
+        activation_checkpointing_policy: Policy = None,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self.process_group_backend = process_group_backend
+        self.timeout = _timeout(timeout, timeout_s)
+        self.auto_wrap_policy = auto_wrap_policy
+        self.cpu_offload = cpu_offload
+        self.mixed_precision = mixed_precision
+        self.sharding_strategy = options.sharding_strategy(sharding_strategy)
+        self.backward_prefetch = options.prefetch_name(backward_prefetch)
+        self.forward_prefetch = forward_prefetch
+        self.limit_all_gathers = limit_all_gathers
+        self.use_orig_params = use_orig_params
+        self.param_init_fn = param_init_fn
+        self.sync_module_states = sync_module_states
+        self.device_mesh = device_mesh
+        self.activation_checkpointing_policy = activation_checkpointing_policy
+        self.start_method = start_method
+        self._construction: Construction | None = None
+        options.offloads(cpu_offload)
+        options.mixed_precision(mixed_precision, Precision())
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+
+    def module_init_context(self) -> AbstractContextManager[Any]:
+        """Construct on the "meta" device: parameters get their values a unit at a time, once sharded."""
+        return self._deferred()
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group; see `ProcessGroupCollectives`."""
+        backend = self.process_group_backend or request.accelerator.backend
+        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module in shards."""
+        self._say_what_is_moot(request)
+        construction, self._construction = self._construction, None
+        if construction is not None:
+            construction.fill_attributes(request.plain)
+        return FSDPPrepared(request, shard(request, self, construction))
+
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        if self.param_init_fn is not None:
+            with torch.device("meta"):
+                yield
+            return
+        self._construction = Construction()
+        with self._construction.recorded():
+            yield
+
+    def _say_what_is_moot(self, request: SetupRequest) -> None:
+        notes = options.moot_notes(
+            backward_prefetch=self.backward_prefetch,
+            forward_prefetch=self.forward_prefetch,
+            limit_all_gathers=self.limit_all_gathers,
+            use_orig_params=self.use_orig_params,
+            mixed_precision=self.mixed_precision,
+            device=request.device,
+        )
+        if notes and request.collectives.rank == 0:
+            warnings.warn(f"fsdp has no use for {'; '.join(notes)}", UserWarning, stacklevel=2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_construction": None}
+
+
+def _timeout(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
+    if timeout is not None and timeout_s is not None:
+        raise ConfigError(f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them")
+    if timeout_s is not None:
+        timeout = timedelta(seconds=timeout_s)
+    if timeout is not None and timeout <= timedelta(0):
+        raise ConfigError(f"timeout of {timeout.total_seconds():g} s must be more than 0")
+    return timeout or DEFAULT_TIMEOUT
