@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
@@ -282,19 +283,15 @@ def launch(run: Run, task: Task) -> Any:
 def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """What every worker does."""
     here = run if isinstance(run, Run) else assemble(run)
-    runtime = Runtime(**_arguments(here.config))
+    arguments = {field.name: getattr(here.config, field.name) for field in fields(here.config)}
+    runtime = Runtime(plugins=arguments.pop("extensions"), **arguments)
     runtime.in_launching_process = isinstance(run, Run)
     runtime._open(here)
     try:
         result = function(runtime, *args)
-    except BaseException:
+    except BaseException as error:
+        error.failed_at = time.time()  # type: ignore[attr-defined]  # closing makes the others fail, too
         runtime._close(failed=True)
         raise
     runtime._close()
     return result
-
-
-def _arguments(config: RunConfig) -> dict[str, Any]:
-    arguments = {field.name: getattr(config, field.name) for field in fields(config)}
-    arguments["plugins"] = arguments.pop("extensions")
-    return arguments

@@ -183,7 +183,7 @@ def _pickled_value(value: Any) -> bytes:
 
 
 def _failure(error: BaseException, rank: int, attempt: int) -> Failure:
-    now = time.time()
+    now = getattr(error, "failed_at", None) or time.time()
     own = error.__traceback__
     shown = own.tb_next or own if own else None  # without the frame of `run_worker`
     pickled = None
