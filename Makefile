@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs hooks bench clean
+.PHONY: help demo test lint format docs hooks conformance bench clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -17,6 +17,7 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
+	@echo "make conformance try every strategy (minutes), and write docs/conformance.md anew"
 	@echo "make bench   measure the overhead per step and the time to start"
 	@echo "make clean   remove .venv and all that was built"
 
@@ -42,6 +43,10 @@ docs: .venv/.ready-to-develop
 
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
+
+conformance: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/conformance.py --run
+	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports overhead startup; do $(BIN)/python tests/benchmarks/$$name.py; done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_dp.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
@@ -16,8 +17,4 @@ class TestDP(StrategyContract):
 class TestDDP2(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject(
-            "ddp2",
-            options={"timeout_s": 60},
-            options_for={"unused_parameters": {"find_unused_parameters": True}},
-        )
+        return SUBJECT

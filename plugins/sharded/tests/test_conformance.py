@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_sharded.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
@@ -10,11 +11,7 @@ from stratagem.testing import StrategyContract, StrategySubject
 class TestDDPSharded(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject(
-            "ddp_sharded",
-            options={"timeout_s": 60},
-            options_for={"unused_parameters": {"find_unused_parameters": True}},
-        )
+        return SUBJECT
 
 
 class TestDDPFullySharded(StrategyContract):

@@ -38,6 +38,7 @@ def stratagem_components() -> Sequence[Component]:
             "ddp2",
             "stratagem_dp.ddp2:DDP2Strategy",
             "dp within each node, ddp between nodes",
+            conformance="stratagem_dp.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-node",
                 precisions=_PRECISIONS,

@@ -29,6 +29,7 @@ def stratagem_components() -> Sequence[Component]:
             "stratagem_sharded.strategy:DDPShardedStrategy",
             "ddp whose ranks share out the optimizer states (ZeRO-1)",
             presets={"ddp_sharded_spawn": {"start_method": "spawn"}},
+            conformance="stratagem_sharded.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device", features=frozenset({*_BOTH, "manual_backward"})
             ),

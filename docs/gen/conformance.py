@@ -1,0 +1,85 @@
+"""Write docs/conformance.md from what `stratagem conformance --json` printed.
+
+python docs/gen/conformance.py --run   tries every installed strategy, and keeps the JSON
+python docs/gen/conformance.py         prints the page
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DATA = HERE / "conformance.json"
+MARKS = {"passed": "✓", "failed": "✗", "skipped": "–", "waived": "~"}
+
+HEAD = """# Conformance
+
+What every strategy has to do, and which does: written by `make conformance` from the JSON of
+`stratagem conformance`, in one, two and four processes on CPU. ✓ passes at every world size at which
+it says something; – is skipped, because it isn't declared or says nothing there; ~ is waived, an
+expected failure with a reason; ✗ fails. [Writing a plugin](writing-a-plugin.md) tells how to try
+yours.
+"""
+
+
+def run() -> None:
+    """Try all installed strategies that run here, and keep the JSON."""
+    stratagem = Path(sys.executable).with_name("stratagem")
+    listed = subprocess.run([stratagem, "strategies", "--json"], capture_output=True, text=True, check=True)
+    names = sorted(record["name"] for record in json.loads(listed.stdout) if record["runs_here"])
+    done = subprocess.run([stratagem, "conformance", *names, "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):
+        sys.exit(done.returncode)
+    reports = json.loads(done.stdout)
+    for report in reports:
+        for check in report["checks"]:
+            del check["seconds"]  # would be another each time
+    DATA.write_text(json.dumps(reports, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for report in reports:
+        print(report["name"], *(f"{report[verdict]} {verdict}" for verdict in MARKS), file=sys.stderr)
+
+
+def page() -> str:
+    """Return the page."""
+    reports = json.loads(DATA.read_text(encoding="utf-8"))
+    claims = {check["check"]: check for report in reports for check in report["checks"]}
+    themes: dict[str, list[str]] = {}
+    for name, check in claims.items():
+        themes.setdefault(check["theme"], []).append(name)
+    columns = " | ".join(report["name"] for report in reports)
+    lines = [HEAD, f"| check | {columns} |", "| --- |" + " :-: |" * len(reports)]
+    for theme, names in themes.items():
+        lines.append(f"| **{theme}** |" + "  |" * len(reports))
+        lines += [f"| [{name}](#{name}) | {' | '.join(cell(r, name) for r in reports)} |" for name in names]
+    lines += ["", f"Tried with torch {reports[0]['torch']} and Python {reports[0]['python']}.", ""]
+    lines += ["## What each check claims", ""]
+    for name, check in claims.items():
+        lines += [f"### {name}", "", f"{check['claim']}.", ""]
+        lines += [f"- {line}" for line in told(reports, name)]
+        lines += [""] if told(reports, name) else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def cell(report: dict, name: str) -> str:
+    """Return how one check fared: the worst of its verdicts, skipped only where all are."""
+    verdicts = [check["verdict"] for check in report["checks"] if check["check"] == name]
+    return next((MARKS[v] for v in ("failed", "waived", "passed", "skipped") if v in verdicts), "")
+
+
+def told(reports: list, name: str) -> list:
+    """Return why it was skipped or waived, or what failed, by strategy."""
+    lines = []
+    for report in reports:
+        own = [check for check in report["checks"] if check["check"] == name]
+        reasons = {f"{c['verdict']}: {c['reason']}": None for c in own if c["reason"]}
+        if reasons:
+            lines.append(f"{report['name']}: {'; '.join(reasons)}.")
+    return lines
+
+
+if __name__ == "__main__":
+    if "--run" in sys.argv[1:]:
+        run()
+    else:
+        print(page(), end="")

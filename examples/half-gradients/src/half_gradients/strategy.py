@@ -1,0 +1,130 @@
+"""`HalfGradients`: a replica per device, gradients averaged in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from stratagem import (
+    CheckpointReader,
+    Collectives,
+    ConfigError,
+    ParallelStrategy,
+    Prepared,
+    ProcessGroupCollectives,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+
+
+class HalfGradients(ParallelStrategy):
+    """Configuration. What runs lives in the objects that its hooks answer with.
+
+    Args:
+        timeout_s: seconds after which a collective that a rank doesn't join fails.
+        further: as for `stratagem.ParallelStrategy`.
+    """
+
+    def __init__(self, timeout_s: float = 600.0, **further: Any) -> None:
+        _refuse_unknown(further)
+        super().__init__(**further)
+        if timeout_s <= 0:
+            raise ConfigError(f"timeout_s={timeout_s} must be more than 0 seconds")
+        self.timeout = timedelta(seconds=timeout_s)
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group."""
+        backend = request.accelerator.backend
+        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with what the loop calls per step."""
+        return HalfGradientsPrepared(request)
+
+
+class HalfGradientsPrepared(Prepared):
+    """What the loop calls per step: override what you do otherwise, and leave the rest."""
+
+    def __init__(self, request: SetupRequest) -> None:
+        super().__init__(request)
+        self.collectives = request.collectives
+        self.residuals: dict[str, torch.Tensor] = {}
+        self._syncing = True
+        with torch.no_grad():
+            for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+                tensor.copy_(self.collectives.broadcast(tensor))
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Accumulate gradients, and average them unless more micro-batches follow."""
+        super().backward(loss, **kwargs)
+        if self._syncing:
+            self.average()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Around a micro-batch that isn't the last of its optimizer step."""
+        self._syncing = False
+        try:
+            yield
+        finally:
+            self._syncing = True
+
+    def average(self) -> None:
+        """Average the gradients over the ranks: one collective for all of a dtype. Collective."""
+        named = [(name, p) for name, p in self.plain.named_parameters() if p.grad is not None]
+        for dtype in dict.fromkeys(p.grad.dtype for _, p in named if p.grad is not None):
+            same = {name: p.grad for name, p in named if p.grad is not None and p.grad.dtype == dtype}
+            for name, gradient in same.items():
+                gradient += self.residuals.get(name, 0)
+            flat = torch.cat([gradient.reshape(-1) for gradient in same.values()])
+            mean, rounded_off = self.reduce(flat)
+            sizes = [gradient.numel() for gradient in same.values()]
+            parts = zip(same.items(), torch.split(mean, sizes), torch.split(rounded_off, sizes))
+            for (name, gradient), part, rest in parts:
+                gradient.copy_(part.view_as(gradient))
+                self.residuals[name] = rest.view_as(gradient).clone()
+
+    def reduce(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean over the ranks of a vector, and what this rank didn't send. Collective."""
+        largest = self.collectives.all_reduce(flat.abs().max(), "max")
+        if not torch.isfinite(largest) or largest == 0:
+            # An overflow has to be seen, as by a precision that scales the loss; a zero has no scale.
+            return self.collectives.all_reduce(flat, "mean"), torch.zeros_like(flat)
+        sent = (flat / largest).half()
+        mean = self.collectives.all_reduce(sent, "mean").to(flat.dtype) * largest
+        return mean, flat - sent.to(flat.dtype) * largest
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """The optimizers' states, and what this rank still has to send."""
+        rank = self.collectives.rank
+        residuals = {f"residual/{rank}/{name}": value for name, value in self.residuals.items()}
+        return {**super().optimizer_tensors(), **residuals}
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        """Go on from a checkpoint; a rank that the saving run didn't have begins with nothing to send."""
+        super().load(reader, state, model_only=model_only)
+        prefix = f"residual/{self.collectives.rank}/"
+        parameters = dict(self.plain.named_parameters())
+        names = [key[len(prefix) :] for key in reader.tensors if key.startswith(prefix)]
+        self.residuals = {} if model_only else {name: torch.zeros_like(parameters[name]) for name in names}
+        reader.read({prefix + name: value for name, value in self.residuals.items()})
+
+
+def _refuse_unknown(further: dict[str, Any]) -> None:
+    allowed = (
+        "accelerator",
+        "parallel_devices",
+        "cluster_environment",
+        "checkpoint_io",
+        "precision_plugin",
+    )
+    unknown = sorted(set(further) - set(allowed))
+    if unknown:
+        names = ", ".join(("timeout_s", *allowed))
+        raise ConfigError(f"strategy half-gradients has no setting {unknown[0]!r}; it has {names}")
