@@ -235,10 +235,10 @@ class ForgetsNamesOfTuples(OtherBatches):
 @caught_by("uneven_samples", "the loss of micro-batch 2 is")
 class FillsTheLastBatch(OtherBatches):
     def change(self, loader: Any) -> Any:
-        size = None
+        size = 0
         for batch in loader:
-            size = size or len(batch[0])
-            if len(batch[0]) < size and len(batch) == 2:
+            if isinstance(batch, list) and len(batch) == 2:
+                size = max(size, len(batch[0]))
                 batch = [torch.cat([part, part])[:size] for part in batch]
             yield batch
 
