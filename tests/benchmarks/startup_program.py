@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from typing import Any
@@ -45,7 +46,9 @@ def by_hand() -> None:
         optimizer.zero_grad()
         break
     note_first_step(dist.get_rank())
-    del model, optimizer
+    # gloo aborts the interpreter's exit now and then while a reducer is alive.
+    del model, optimizer, loss
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
