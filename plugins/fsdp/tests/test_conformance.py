@@ -1,0 +1,15 @@
+"""fsdp does what every strategy does; at sizes 1 and 4 by `stratagem conformance fsdp`."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratagem.testing import StrategyContract, StrategySubject
+
+
+class TestFSDP(StrategyContract):
+    world_sizes = (2,)
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return StrategySubject("fsdp", options={"timeout_s": 60})
