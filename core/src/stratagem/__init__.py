@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
     from stratagem.cli.flags import options
     from stratagem.collectives.base import Collectives
+    from stratagem.collectives.deadline import deadline
     from stratagem.collectives.local import LocalCollectives
     from stratagem.collectives.process_group import ProcessGroupCollectives
     from stratagem.component import Availability, Capabilities, Component
@@ -95,6 +96,7 @@ _WHERE = {
     "Trainer": "trainer.trainer",
     "UsageError": "errors",
     "WorkerError": "errors",
+    "deadline": "collectives.deadline",
     "hookimpl": "hookspecs",
     "options": "cli.flags",
     "place": "prepared",
@@ -143,6 +145,7 @@ __all__ = [
     "Trainer",
     "UsageError",
     "WorkerError",
+    "deadline",
     "hookimpl",
     "options",
     "place",

@@ -23,12 +23,12 @@ from stratagem import (
     ProcessGroupCollectives,
     ReduceRequest,
     SetupRequest,
+    deadline,
     hookimpl,
 )
 from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
-DEFAULT_TIMEOUT = timedelta(minutes=30)
 OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 
 
@@ -80,7 +80,7 @@ class DDPStrategy(ParallelStrategy):
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
         self.process_group_backend = process_group_backend
-        self.timeout = _timeout(timeout, timeout_s)
+        self.timeout = deadline(timeout, timeout_s)
         self.start_method = start_method
         self.ddp_kwargs = kwargs
         self._check()
@@ -128,13 +128,3 @@ class DDPStrategy(ParallelStrategy):
                 )
             return ManualDDPPrepared(request)
         return DDPPrepared(request, self)
-
-
-def _timeout(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
-    if timeout is not None and timeout_s is not None:
-        raise ConfigError(f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them")
-    if timeout_s is not None:
-        timeout = timedelta(seconds=timeout_s)
-    if timeout is not None and timeout <= timedelta(0):
-        raise ConfigError(f"timeout of {timeout.total_seconds():g} s must be more than 0")
-    return timeout or DEFAULT_TIMEOUT

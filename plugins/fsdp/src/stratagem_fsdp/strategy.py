@@ -32,6 +32,7 @@ from stratagem import (
     ProcessGroupCollectives,
     ReduceRequest,
     SetupRequest,
+    deadline,
     hookimpl,
 )
 from stratagem_fsdp import options
@@ -41,7 +42,6 @@ from stratagem_fsdp.sharding import shard
 from stratagem_fsdp.units import Policy
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
-DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 class FSDPStrategy(ParallelStrategy):
@@ -107,7 +107,7 @@ class FSDPStrategy(ParallelStrategy):
     ) -> None:
         super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
         self.process_group_backend = process_group_backend
-        self.timeout = _timeout(timeout, timeout_s)
+        self.timeout = deadline(timeout, timeout_s)
         self.auto_wrap_policy = auto_wrap_policy
         self.cpu_offload = cpu_offload
         self.mixed_precision = mixed_precision
@@ -169,13 +169,3 @@ class FSDPStrategy(ParallelStrategy):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_construction": None}
-
-
-def _timeout(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
-    if timeout is not None and timeout_s is not None:
-        raise ConfigError(f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them")
-    if timeout_s is not None:
-        timeout = timedelta(seconds=timeout_s)
-    if timeout is not None and timeout <= timedelta(0):
-        raise ConfigError(f"timeout of {timeout.total_seconds():g} s must be more than 0")
-    return timeout or DEFAULT_TIMEOUT

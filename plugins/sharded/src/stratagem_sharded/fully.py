@@ -20,12 +20,12 @@ from stratagem import (
     ProcessGroupCollectives,
     ReduceRequest,
     SetupRequest,
+    deadline,
     hookimpl,
 )
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
-DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 class DDPFullyShardedStrategy(ParallelStrategy):
@@ -77,7 +77,7 @@ class DDPFullyShardedStrategy(ParallelStrategy):
             raise ConfigError(
                 f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them"
             )
-        self.timeout = timedelta(seconds=timeout_s) if timeout_s is not None else timeout or DEFAULT_TIMEOUT
+        self.timeout = deadline(timeout, timeout_s)
         if self.timeout <= timedelta(0):
             raise ConfigError(f"timeout of {self.timeout.total_seconds():g} s must be more than 0")
         if start_method not in START_METHODS:
