@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 API_VERSION = 1
@@ -53,6 +54,8 @@ class Capabilities:
     """For a strategy: ways to start processes that it stands."""
     features: frozenset[str] = frozenset()
     """Names from `FEATURES` that it has."""
+    strategies: tuple[str, ...] = ("*",)
+    """For an accelerator: names of the strategies that can use its devices; "*" is any."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.features) - set(FEATURES))
@@ -98,6 +101,10 @@ class Component:
         """All names it answers to: its own, its aliases, its presets."""
         return (self.name, *self.aliases, *self.presets)
 
+    def missing(self) -> list[str]:
+        """Return what of `requires` can't be imported here."""
+        return [module for module in self.requires if not _is_installed(module)]
+
     def load(self) -> Any:
         """Import and return what `target` names.
 
@@ -105,6 +112,13 @@ class Component:
             ImportError, AttributeError: as the import of the target raises them.
         """
         return imported(self.target)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def imported(target: str) -> Any:

@@ -65,13 +65,28 @@ class Selection:
     def component(self) -> Component:
         return self.offer.component
 
+    def refuse_missing(self) -> None:
+        """Refuse a component that lacks a library.
+
+        Raises:
+            BrokenPluginError: says which, and how to get it.
+        """
+        component = self.component
+        if missing := component.missing():
+            hint = component.install_hint or f"pip install {' '.join(missing)}"
+            raise BrokenPluginError(
+                f"{component.kind} {component.name!r} of {self.offer.origin} needs {', '.join(missing)}, which "
+                f"isn't installed: {hint}"
+            )
+
     def load(self) -> Any:
         """Import the component's target.
 
         Raises:
-            BrokenPluginError: it can't be imported; the original error is the cause.
+            BrokenPluginError: it lacks a library, or can't be imported; the original error is the cause.
         """
         component, origin = self.component, self.offer.origin
+        self.refuse_missing()
         try:
             return component.load()
         except Exception as error:

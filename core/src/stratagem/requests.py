@@ -38,6 +38,8 @@ class ReduceRequest:
     """This process's device, already the current one."""
     accelerator: Accelerator
     """The kind of that device; its `backend` suits it."""
+    devices: tuple[torch.device, ...] = ()
+    """All devices of this process, `device` first; several only for a strategy that has "several_devices"."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stratagem.devices import devices_of
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
+from stratagem.pairing import refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, Selection, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
@@ -80,7 +81,7 @@ class Run:
             CombinationError: names strategies that can.
         """
         name = next(choice.name for choice in self.choices if choice.kind == "strategy")
-        select.refuse_missing_features(self.catalogue, self.strategy, name, self.capabilities, list(features))
+        refuse_missing_features(self.catalogue, name, self.capabilities, list(features))
 
     def versions(self) -> dict[str, str]:
         """Component → origin, for comparing ranks."""
@@ -107,6 +108,8 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         catalogue, getattr(given, "cluster_environment", None) or config.environment, environ
     )
     known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
+    if known is not None:
+        known.refuse_missing()
     accelerator = select.choose_accelerator(
         catalogue,
         getattr(given, "accelerator", None) or config.accelerator,
@@ -114,8 +117,10 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     )
     devices = _devices(config, accelerator.value, environment, given)
     processes = environment.world_size if environment.creates_processes else len(devices) * config.num_nodes
-    strategy = select.choose_strategy(catalogue, config.strategy, config.strategy_options, processes)
-    select.refuse_accelerator(catalogue, strategy, accelerator)
+    strategy = select.choose_strategy(
+        catalogue, config.strategy, config.strategy_options, processes, accelerator
+    )
+    refuse_accelerator(catalogue, strategy, accelerator)
     _refuse_process_count(catalogue, strategy, environment, devices, config)
     precision_name, create_precision, precision_choice = select.choose_precision(
         catalogue,
@@ -213,7 +218,7 @@ def _refuse_process_count(
     config: RunConfig,
 ) -> None:
     name, capabilities = strategy.choice.name, strategy.capabilities
-    several = ", ".join(select.strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
+    several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
     made = environment.world_size if environment.creates_processes else config.num_nodes
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(

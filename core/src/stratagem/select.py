@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from stratagem.component import FEATURES, Capabilities
+from stratagem.component import Capabilities
 from stratagem.environment.detect import detect_environment
 from stratagem.errors import (
-    CombinationError,
     ConfigError,
     DeviceError,
     PrecisionError,
     UnknownNameError,
     UsageError,
 )
+from stratagem.pairing import allows, automatic_strategy
 from stratagem.plugins import Catalogue, Offer, Selection
 
 if TYPE_CHECKING:
     from stratagem.accelerator import Accelerator
     from stratagem.environment.base import Environment
-    from stratagem.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,8 @@ class Chosen:
     value: Any
     capabilities: Capabilities
     choice: Choice
+    component: str = ""
+    """Name of the component that it is of; empty where it is nobody's."""
 
 
 def choose_environment(
@@ -65,25 +66,26 @@ def choose_environment(
     return cls(environ), Choice("environment", offer.component.name, str(offer.origin), why)
 
 
-def choose_strategy(catalogue: Catalogue, wanted: Any, options: Mapping[str, Any], processes: int) -> Chosen:
+def choose_strategy(
+    catalogue: Catalogue,
+    wanted: Any,
+    options: Mapping[str, Any],
+    processes: int,
+    accelerator: Chosen | None = None,
+) -> Chosen:
     """Make the strategy.
 
     Args:
         wanted: a name, "auto", or a strategy object.
         options: keyword values for its constructor.
         processes: how many processes the run needs; decides "auto".
+        accelerator: the run's, where it is known; "auto" leaves out what doesn't go with it.
     """
     if not isinstance(wanted, str):
         return _given_strategy(catalogue, wanted, options)
     if wanted == "auto":
-        kind = "per-device" if processes > 1 else "one"
-        fitting = [o for o in catalogue.of_kind("strategy") if o.component.capabilities.processes == kind]
-        if not fitting:
-            raise UnknownNameError(
-                f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose "
-                "devices=1"
-            )
-        selection, why = Selection(fitting[0]), f"auto: {processes} device{'s' * (processes != 1)}"
+        selection = Selection(automatic_strategy(catalogue, processes, accelerator))
+        why = f"auto: {processes} device{'s' * (processes != 1)}"
     else:
         selection, why = catalogue.find("strategy", wanted), ""
     component = selection.component
@@ -92,7 +94,7 @@ def choose_strategy(catalogue: Catalogue, wanted: Any, options: Mapping[str, Any
     strategy = cls(**{**selection.options, **options})
     name = wanted if wanted != "auto" else component.name
     choice = Choice("strategy", name, str(selection.offer.origin), why)
-    return Chosen(strategy, component.capabilities, choice)
+    return Chosen(strategy, strategy.refine_capabilities(component.capabilities), choice, component.name)
 
 
 def _given_strategy(catalogue: Catalogue, strategy: Any, options: Mapping[str, Any]) -> Chosen:
@@ -106,14 +108,16 @@ def _given_strategy(catalogue: Catalogue, strategy: Any, options: Mapping[str, A
         offer = declared.get(f"{cls.__module__}:{cls.__qualname__}")
         if offer is not None:
             choice = Choice("strategy", type(strategy).__name__, str(offer.origin), GIVEN)
-            return Chosen(strategy, offer.component.capabilities, choice)
+            refined = strategy.refine_capabilities(offer.component.capabilities)
+            return Chosen(strategy, refined, choice, offer.component.name)
     capabilities = getattr(strategy, "capabilities", None)
     if not isinstance(capabilities, Capabilities):
         raise UsageError(
             f"strategy={strategy!r} is neither a name nor a Strategy: pass one of {catalogue.names('strategy')}, "
             "or an object of a class derived from stratagem.Strategy"
         )
-    return Chosen(strategy, capabilities, Choice("strategy", type(strategy).__name__, GIVEN))
+    refined = strategy.refine_capabilities(capabilities)
+    return Chosen(strategy, refined, Choice("strategy", type(strategy).__name__, GIVEN))
 
 
 def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
@@ -133,13 +137,13 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
         capabilities: the strategy's, where it was chosen already; "auto" leaves out what it can't use.
     """
     if not isinstance(wanted, str):
-        return Chosen(wanted, Capabilities(), Choice("accelerator", wanted.name, GIVEN))
+        return Chosen(wanted, _declared_of(catalogue, wanted), Choice("accelerator", wanted.name, GIVEN))
     if wanted != "auto":
         return _named_accelerator(catalogue, wanted)
     refused: list[str] = []
     for offer in catalogue.of_kind("accelerator"):
         name = offer.component.name
-        if capabilities is not None and not _allows(capabilities.accelerators, name):
+        if capabilities is not None and not allows(capabilities.accelerators, name):
             refused.append(f"{name}: not with this strategy")
             continue
         accelerator: Accelerator = Selection(offer).load()()
@@ -152,6 +156,12 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
     raise DeviceError(
         f"no accelerator can be had here ({'; '.join(refused) or 'none is installed'}): pip install stratagem-cpu"
     )
+
+
+def _declared_of(catalogue: Catalogue, accelerator: Accelerator) -> Capabilities:
+    target = f"{type(accelerator).__module__}:{type(accelerator).__qualname__}"
+    offers = catalogue.of_kind("accelerator")
+    return next((o.component.capabilities for o in offers if o.component.target == target), Capabilities())
 
 
 def _named_accelerator(catalogue: Catalogue, name: str) -> Chosen:
@@ -201,7 +211,7 @@ def choose_precision(
             f"precision {name!r} can't be had on {accelerator.name}: {refusal}; "
             f"{accelerator.name} has {', '.join(_possible(catalogue, accelerator))}"
         )
-    if not _allows(capabilities.precisions, name):
+    if not allows(capabilities.precisions, name):
         raise PrecisionError(
             f"precision {name!r} doesn't work with this strategy; it has {', '.join(capabilities.precisions)}"
         )
@@ -222,57 +232,6 @@ class _Constant:
 
     def __call__(self, *_: Any) -> Any:
         return self.value
-
-
-def refuse_missing_features(
-    catalogue: Catalogue, strategy: Strategy, name: str, capabilities: Capabilities, needed: Iterable[str]
-) -> None:
-    """Refuse what the strategy doesn't declare, naming strategies that do.
-
-    Raises:
-        CombinationError: a needed feature is missing.
-    """
-    missing = [feature for feature in needed if feature not in capabilities.features]
-    if not missing:
-        return
-    able = [
-        offer.component.name
-        for offer in catalogue.of_kind("strategy")
-        if set(needed) <= offer.component.capabilities.features
-    ]
-    raise CombinationError(f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {_instead(able)}")
-
-
-def refuse_accelerator(catalogue: Catalogue, strategy: Chosen, accelerator: Chosen) -> None:
-    """Refuse a strategy and an accelerator that don't go together."""
-    if _allows(strategy.capabilities.accelerators, accelerator.choice.name):
-        return
-    able = [
-        offer.component.name
-        for offer in catalogue.of_kind("strategy")
-        if _allows(offer.component.capabilities.accelerators, accelerator.choice.name)
-    ]
-    raise CombinationError(
-        f"strategy {strategy.choice.name!r} works on {', '.join(strategy.capabilities.accelerators)}, not on "
-        f"{accelerator.choice.name}; {_instead(able)}"
-    )
-
-
-def strategies_for(catalogue: Catalogue, processes: str) -> list[str]:
-    """Names of installed strategies that want this many processes, nearest first."""
-    return [
-        offer.component.name
-        for offer in catalogue.of_kind("strategy")
-        if offer.component.capabilities.processes == processes
-    ]
-
-
-def _instead(names: Sequence[str]) -> str:
-    return f"installed strategies that can: {', '.join(names)}" if names else "no installed strategy can"
-
-
-def _allows(allowed: Sequence[str], name: str) -> bool:
-    return "*" in allowed or name in allowed
 
 
 def origins(offers: Iterable[Offer]) -> dict[str, str]:

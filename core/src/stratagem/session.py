@@ -34,7 +34,9 @@ class Session:
         run.strategy.setup_environment()
         self.device = run.device()
         run.accelerator.set_up(self.device)
-        self.collectives = run.hooks.reduce(ReduceRequest(run.environment, self.device, run.accelerator))
+        self.collectives = run.hooks.reduce(
+            ReduceRequest(run.environment, self.device, run.accelerator, run.process_devices())
+        )
         _compare_ranks(run, self.collectives.gather_objects((run.digest(), run.versions())))
         self.precision = run.hooks.precision(
             PrecisionRequest(run.precision, run.create_precision, self.device, run.accelerator)

@@ -55,6 +55,14 @@ class Strategy:
 
     # Overridable, without knowing pluggy ---------------------------------------------------------
 
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Return what it can do with its settings, where these decide that; asked before anything is launched.
+
+        Args:
+            declared: by its distribution, or by its class.
+        """
+        return declared
+
     def setup_environment(self) -> None:
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
 

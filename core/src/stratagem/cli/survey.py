@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -79,7 +78,7 @@ def unloadable(catalogue: Catalogue) -> list[str]:
     """Load every component that has what it requires; return a sentence for each that fails. Slow."""
     sentences = []
     for offer in catalogue.offers:
-        if _missing(offer):
+        if offer.component.missing():
             continue
         try:
             Selection(offer).load()
@@ -116,7 +115,7 @@ def _why_not(catalogue: Catalogue, offer: Offer) -> str | None:
     component = offer.component
     if component.api_version > API_VERSION:
         return f"written for plugin API {component.api_version}; this core has {API_VERSION}"
-    missing = _missing(offer)
+    missing = offer.component.missing()
     if missing:
         hint = f"; {component.install_hint}" if component.install_hint else ""
         return f"{', '.join(missing)} isn't installed{hint}"
@@ -124,17 +123,6 @@ def _why_not(catalogue: Catalogue, offer: Offer) -> str | None:
         if name == component.name:
             return f"{', '.join(others)} offers it, too: choose {offer.origin.distribution}:{name}"
     return None
-
-
-def _missing(offer: Offer) -> list[str]:
-    return [module for module in offer.component.requires if not _is_installed(module)]
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _rivals(catalogue: Catalogue, offer: Offer) -> Iterable[tuple[str, list[str]]]:
