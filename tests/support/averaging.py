@@ -72,3 +72,21 @@ class Averaging(ParallelStrategy):
     @hookimpl
     def setup(self, request: Any) -> Any:
         return self.prepared(request)
+
+
+class Twins(Averaging):
+    """Ranks 0 and 1 read the same batches, and so do 2 and 3: as ranks do that share one copy of a model."""
+
+    def open_collectives(self, request: Any) -> Any:
+        collectives = super().open_collectives(request)
+        ranks = range(collectives.world_size)
+        for first in (0, 1):
+            members = [rank for rank in ranks if rank % 2 == first]
+            group = dist.new_group(members) if members else None
+            if collectives.rank in members:
+                collectives.share_data_among(group)
+        return collectives
+
+
+def pairs(world_size: int) -> int:
+    return max(1, world_size // 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Callable
 
@@ -19,9 +19,10 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
     if isinstance(batch, (list, tuple)):
         items = [map_tensors(function, item) for item in batch]
         return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         mapped = {key: map_tensors(function, value) for key, value in batch.items()}
-        return mapped if type(batch) is dict else type(batch)(mapped)
+        kind: Any = type(batch)
+        return mapped if kind is dict else kind(mapped)
     if is_dataclass(batch) and not isinstance(batch, type):
         changes = {f.name: map_tensors(function, getattr(batch, f.name)) for f in fields(batch) if f.init}
         return replace(batch, **changes)

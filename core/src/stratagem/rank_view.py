@@ -48,6 +48,16 @@ class RankView:
         return self.session.collectives.world_size
 
     @property
+    def data_rank(self) -> int:
+        """Which part of the data this process reads, from 0; ranks that share a copy of the model read one."""
+        return self.session.collectives.data.rank
+
+    @property
+    def data_ranks(self) -> int:
+        """In how many parts the data are shared."""
+        return self.session.collectives.data.world_size
+
+    @property
     def is_main(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0

@@ -17,7 +17,11 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
     """Write tensors, generators and the user's `state`. Collective."""
     checkpoint = Checkpoint(
         tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},
-        state={"prepared": prepared.state(), "user": dict(state)},
+        state={
+            "prepared": prepared.state(),
+            "data_ranks": session.collectives.data.world_size,
+            "user": dict(state),
+        },
         rank_state={"rng": capture_rng(session.device)},
     )
     session.checkpointer.save(path, checkpoint)
@@ -28,6 +32,7 @@ def load_session(session: Session, prepared: Prepared, path: str) -> dict[str, A
     reader = session.checkpointer.open(path)
     prepared.load(reader, dict(reader.state["prepared"]))
     own = reader.rank_state(session.collectives.rank)
-    if own is not None:
+    # Where ranks share a copy of the model otherwise than before, they must not draw apart.
+    if own is not None and reader.state.get("data_ranks") == session.collectives.data.world_size:
         restore_rng(own["rng"], session.device)
     return dict(reader.state.get("user", {}))

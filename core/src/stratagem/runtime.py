@@ -192,7 +192,7 @@ class Runtime(RankView):
         session = self.session
         mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=session.device)
         return EpochLoader(
-            loader, session.collectives, mover, session.run.config.seed or 0, use_distributed_sampler
+            loader, session.collectives.data, mover, session.run.config.seed or 0, use_distributed_sampler
         )
 
     # Per step -------------------------------------------------------------------------------------

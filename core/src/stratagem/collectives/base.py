@@ -35,6 +35,16 @@ class Collectives(ABC):
         """The `torch.distributed` group, for torch's own modules; None where there is none."""
         return None
 
+    @property
+    def data(self) -> Collectives:
+        """The ranks that read different batches, as collectives of their own.
+
+        Itself where every rank has a copy of the model. Where several ranks share one copy, by tensors
+        or by layers, they read the same batches: then it has one rank of each copy, its `rank` says which
+        part of the data this process reads, and its `world_size` how many parts there are.
+        """
+        return self
+
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         """Reduce over all ranks into a new tensor.

@@ -6,7 +6,6 @@ import gc
 import socket
 import time
 from collections import Counter
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +15,18 @@ import torch.distributed as dist
 # torch exports these without saying so in an __all__.
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.collectives.base import Collectives
+from stratagem.collectives.group import GroupCollectives
 from stratagem.errors import CollectiveError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from stratagem.environment.base import Environment
-
-_OPS = {
-    "mean": dist.ReduceOp.SUM,
-    "sum": dist.ReduceOp.SUM,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-}
 
 _OPENED: Counter[tuple[str, int, int]] = Counter()
 """Store and attempt → groups that this process has opened there; the same number on every rank."""
 
 
-class ProcessGroupCollectives(Collectives):
+class ProcessGroupCollectives(GroupCollectives):
     """The default process group of `torch.distributed`, opened here and closed by `close`.
 
     Args:
@@ -52,55 +42,35 @@ class ProcessGroupCollectives(Collectives):
     def __init__(
         self, environment: Environment, device: torch.device, backend: str, timeout: timedelta
     ) -> None:
-        self.rank = environment.global_rank
-        self.local_rank = environment.local_rank
-        self.node_rank = environment.node_rank
-        self.world_size = environment.world_size
-        self.device = device
         self.timeout = timeout
         self._store = _meet(environment, timeout)
         self._barriers = 0
-        per_device = f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend
+        self._data: Collectives | None = None
         dist.init_process_group(
-            per_device, store=self._store, rank=self.rank, world_size=self.world_size, timeout=timeout
+            f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend,
+            store=self._store,
+            rank=environment.global_rank,
+            world_size=environment.world_size,
+            timeout=timeout,
+        )
+        super().__init__(
+            dist.group.WORLD, device, local_rank=environment.local_rank, node_rank=environment.node_rank
         )
 
     @property
-    def process_group(self) -> Any:
-        return dist.group.WORLD
+    def data(self) -> Collectives:
+        return self if self._data is None else self._data
 
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
-        reduced = tensor.detach().clone()
-        with self._named(f"all_reduce {op}"):
-            dist.all_reduce(reduced, _OPS[op])
-        if op != "mean":
-            return reduced
-        if reduced.is_floating_point() or reduced.is_complex():
-            return reduced.div_(self.world_size)
-        return reduced.div_(self.world_size, rounding_mode="trunc")
+    def share_data_among(self, group: Any) -> None:
+        """Make `group` the ranks that read different batches: all others read what one of these reads.
 
-    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        with self._named("all_gather"):
-            if sync_grads:
-                gathered: torch.Tensor = _AllGather.apply(tensor, self.rank, self.world_size)  # type: ignore[no-untyped-call]
-                return gathered
-            return _all_gather(tensor.detach(), self.world_size)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        with self._named(f"broadcast from rank {src}"):
-            if isinstance(value, torch.Tensor):
-                received = value.detach().clone()
-                dist.broadcast(received, src)
-                return received
-            box = [value]
-            dist.broadcast_object_list(box, src, device=torch.device("cpu"))
-            return box[0]
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        gathered: list[Any] = [None] * self.world_size
-        with self._named("gather_objects"):
-            dist.all_gather_object(gathered, value)
-        return gathered
+        Args:
+            group: an open `torch.distributed` group of this process and its like in every other copy of
+                the model, as one dimension of a device mesh gives it. Kept until `close`.
+        """
+        self._data = GroupCollectives(
+            group, self.device, local_rank=self.local_rank, node_rank=self.node_rank
+        )
 
     def barrier(self, name: str | None = None) -> None:
         self._barriers += 1
@@ -131,36 +101,8 @@ class ProcessGroupCollectives(Collectives):
             # gloo's threads may still be letting go of the last collective; destroying the group at that
             # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
             time.sleep(0.02)
+        self._group = self._data = None
         dist.destroy_process_group()
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # torch raises DistBackendError and plain RuntimeErrors alike
-            raise CollectiveError(
-                f"rank {self.rank} of {self.world_size} failed in {what}: {error}"
-            ) from error
-
-
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
-        ctx.rank = rank
-        return _all_gather(tensor, world_size)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        # Each rank's loss may depend on every part: a part's gradient is the sum over ranks.
-        grad = grads[0].contiguous()
-        dist.all_reduce(grad)
-        return grad[ctx.rank], None, None
-
-
-def _all_gather(tensor: torch.Tensor, world_size: int) -> torch.Tensor:
-    parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(world_size)]
-    dist.all_gather(parts, tensor.contiguous())
-    return torch.stack(parts)
 
 
 def _meet(environment: Environment, timeout: timedelta) -> Store:

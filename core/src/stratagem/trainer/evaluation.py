@@ -26,9 +26,10 @@ def evaluate(trainer: Trainer, live: Live, data: EvalData, stage: str) -> dict[s
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
     with live.metrics.evaluation() as scope, evaluating(live.module):
         live.moments("on_evaluation_start", trainer, live.module, stage)
-        for _ in _outputs(trainer, live, data, stage):
-            pass
-        getattr(live.module, EPOCH_ENDS[stage])()
+        with live.prepared.evaluating():
+            for _ in _outputs(trainer, live, data, stage):
+                pass
+            getattr(live.module, EPOCH_ENDS[stage])()
         values = live.metrics.end_evaluation(scope, live.progress.step, live.progress.epoch)
         live.moments("on_evaluation_end", trainer, live.module, stage)
     return values
@@ -38,12 +39,13 @@ def predict(trainer: Trainer, live: Live, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
     with live.metrics.evaluation(), evaluating(live.module):
         live.moments("on_evaluation_start", trainer, live.module, "predict")
-        outputs = [
-            map_tensors(lambda tensor: tensor.detach().cpu(), output)
-            for output in _outputs(trainer, live, data, "predict")
-        ]
+        with live.prepared.evaluating():
+            outputs = [
+                map_tensors(lambda tensor: tensor.detach().cpu(), output)
+                for output in _outputs(trainer, live, data, "predict")
+            ]
         live.moments("on_evaluation_end", trainer, live.module, "predict")
-    return data.merge(live.runtime.collectives.gather_objects(outputs))
+    return data.merge(live.runtime.collectives.data.gather_objects(outputs))
 
 
 def num_batches(live: Live, data: EvalData, stage: str) -> int | None:

@@ -72,7 +72,7 @@ class Live:
         self.module, self.settings, self.loggers = module, settings, loggers
         self.progress = Progress()
         self.moments = Moments(trainer.callbacks)
-        self.metrics = Metrics(runtime.collectives, loggers, settings.log_every_n_steps)
+        self.metrics = Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps)
         self.schedules: list[Schedule] = []
         self.is_training = stage == "fit"
         if self.is_training:
@@ -93,8 +93,9 @@ class Live:
         self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
         seed = runtime.config.seed
         if seed is not None:
-            # Parameters are the same everywhere by now; from here on ranks draw different numbers.
-            seed_everything(seed + runtime.rank)
+            # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
+            # those that read the same batches.
+            seed_everything(seed + runtime.collectives.data.rank)
 
     def _make_optimizers(self) -> list[Optimizer]:
         optimizers, self.schedules = read_optimizers(self.module)

@@ -29,6 +29,7 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
         "kind": "trainer",
         "module": type(live.module).__qualname__,
         "progress": progress,
+        "data_ranks": live.runtime.collectives.data.world_size,
         "prepared": live.prepared.state(),
         "schedulers": [schedule.scheduler.state_dict() for schedule in live.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
@@ -57,7 +58,8 @@ def restore(
 
     Returns:
         The state to give to the data's next epoch, and what restores the random number generators
-        once that epoch's iterator exists. At another world size generators start anew.
+        once that epoch's iterator exists. Generators start anew where ranks are otherwise many, or read
+        other parts of the data.
     """
     state = _state(reader)
     if state.get("kind") != "trainer":
@@ -79,7 +81,10 @@ def restore(
     live.moments("on_load_checkpoint", trainer, live.module, state["user"])
     for name, value in Progress(**state["progress"]).__dict__.items():
         setattr(live.progress, name, value)
-    same_world = reader.world_size == live.runtime.world_size
+    same_world = (reader.world_size, state.get("data_ranks", reader.world_size)) == (
+        live.runtime.world_size,
+        live.runtime.collectives.data.world_size,
+    )
     own = dict(reader.rank_state(live.runtime.rank if same_world else 0) or {})
     data_state = own.get("data")
     if data_state is not None and live.progress.batch:

@@ -80,13 +80,13 @@ def _fit(
     run_dir: str | None,
     loggers: list[Logger],
 ) -> StageResult:
-    settings, collectives = trainer.settings, runtime.collectives
+    settings = trainer.settings
     loader = first_given(request.loader, module.train_dataloader())
     if loader is None:
         raise DataError("fit needs training batches: pass train_dataloaders, or define train_dataloader")
     data = TrainData(
         loader,
-        collectives=collectives,
+        collectives=runtime.collectives.data,
         seed=runtime.config.seed or 0,
         distributed_sampler=settings.use_distributed_sampler,
     )
@@ -165,7 +165,7 @@ def _validation_data(
 def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> EvalData:
     return EvalData(
         loader,
-        collectives=runtime.collectives,
+        collectives=runtime.collectives.data,
         distributed_sampler=trainer.settings.use_distributed_sampler,
         equal_batches="collective_forward" in runtime.session.run.capabilities.features,
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from stratagem import Module, SetupRequest
-from stratagem_dp.part_logs import PartLogs
+from stratagem.batches import map_tensors
+from stratagem.parts import PartLogs, merge, split
 from stratagem_dp.replicas import replicate
-from stratagem_dp.splitting import merge, split
 
 
 class SplitModule(nn.Module):
@@ -33,16 +34,19 @@ class SplitModule(nn.Module):
         self._plain = (request.plain,)  # in a tuple, so that it isn't registered a second time
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        parts = split((args, kwargs), self.devices)
+        parts = split((args, kwargs), len(self.devices))
         logs = PartLogs()
         # All copies before the first part runs: it may change buffers.
         called = [self._called(device) for device in self.devices[1 : len(parts)]]
-        outputs = [
-            _call(module, plain, value, logs.of_part(size))
-            for (module, plain), (value, size) in zip([(self.part, self._plain[0]), *called], parts)
-        ]
+        outputs = []
+        for (module, plain), device, (value, size) in zip(
+            [(self.part, self._plain[0]), *called], self.devices, parts
+        ):
+            part_args, part_kwargs = map_tensors(partial(_moved, device=device), value)
+            with logs.of_part(plain, size) if isinstance(plain, Module) else nullcontext():
+                outputs.append(module(*part_args, **part_kwargs))
         if isinstance(self._plain[0], Module):
-            logs.replay(self._plain[0].log)
+            logs.replay(self._plain[0])
         end = self.ends.get(args[0]) if self.ends else None
         return merge(outputs, [size for _, size in parts]) if end is None else end(outputs)
 
@@ -55,12 +59,5 @@ class SplitModule(nn.Module):
         return copies[id(self.part)], plain
 
 
-def _call(module: nn.Module, plain: nn.Module, value: Any, log: Callable[..., None]) -> Any:
-    args, kwargs = value
-    if not isinstance(plain, Module):
-        return module(*args, **kwargs)
-    plain.__dict__["log"] = log
-    try:
-        return module(*args, **kwargs)
-    finally:
-        del plain.__dict__["log"]
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.to(device, non_blocking=True)

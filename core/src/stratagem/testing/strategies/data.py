@@ -123,11 +123,12 @@ def _epochs_seen(subject: StrategySubject) -> list[list[int]]:
 
 
 class _Unequal(IterableDataset[Any]):
-    """Rank r has 4 + r batches."""
+    """The r-th rank among those that read different data has 4 + r batches."""
 
     def __init__(self, module: RecipeModule) -> None:
         self.samples: Any = module.recipe.dataset()
-        self.rank, self.count = module.global_rank, (4 + module.global_rank) * module.batch_size
+        self.rank = module.trainer.collectives.data.rank
+        self.count = (4 + self.rank) * module.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self.samples[index] for index in range(self.count)])

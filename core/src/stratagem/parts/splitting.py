@@ -1,4 +1,4 @@
-"""Splitting what a step is called with along dim 0, and making one output of those of the parts."""
+"""Splitting what a step is called with along dim 0, and making one output of those of its parts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from stratagem.errors import DataError
 
 
-def split(value: Any, devices: Sequence[torch.device]) -> list[tuple[Any, int]]:
-    """Return the parts of `value` and their numbers of samples, one per device.
+def split(value: Any, count: int) -> list[tuple[Any, int]]:
+    """Return the parts of `value` and their numbers of samples.
 
     Args:
         value: nested tuples, lists, mappings and dataclasses. Tensors are cut along dim 0, and so are
             lists without tensors, and tuples of strings, that have an entry per sample; scalars and all else go whole
             to every part.
-        devices: where the parts' tensors go. Fewer are used for a batch of fewer samples.
+        count: how many parts; fewer for a batch of fewer samples.
 
     Returns:
         Parts whose sizes differ by one sample at most, the larger first.
@@ -30,16 +30,16 @@ def split(value: Any, devices: Sequence[torch.device]) -> list[tuple[Any, int]]:
     if len(lengths) != 1:
         found = f"tensors with {', '.join(map(str, lengths))} entries" if lengths else "no tensor"
         raise DataError(
-            f"a batch is split over {len(devices)} devices along dim 0 of its tensors, but this one has {found}: "
-            "give all tensors of a batch an entry per sample, or choose devices=1"
+            f"a batch is split into {count} parts along dim 0 of its tensors, but this one has {found}: "
+            "give all tensors of a batch an entry per sample, or don't have it split"
         )
     total = lengths[0]
-    count = max(1, min(len(devices), total))
+    count = max(1, min(count, total))
     small, larger = divmod(total, count)
     parts, start = [], 0
     for index in range(count):
         stop = start + small + (index < larger)
-        parts.append((_cut(value, slice(start, stop), total, devices[index]), stop - start))
+        parts.append((_cut(value, slice(start, stop), total), stop - start))
         start = stop
     return parts
 
@@ -106,21 +106,20 @@ def _is_per_sample(value: Sequence[Any]) -> bool:
     return (isinstance(value, list) or isinstance(value[0], str)) and next(_tensors(value), None) is None
 
 
-def _cut(value: Any, where: slice, total: int, device: torch.device) -> Any:
+def _cut(value: Any, where: slice, total: int) -> Any:
     if isinstance(value, torch.Tensor):
-        part = value[where] if value.dim() > 0 else value
-        return part.to(device, non_blocking=True)
+        return value[where] if value.dim() > 0 else value
     if isinstance(value, (list, tuple)):
         if len(value) == total and _is_per_sample(value):
             return value[where]
-        items = [_cut(item, where, total, device) for item in value]
+        items = [_cut(item, where, total) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
-        items_by_key = {key: _cut(item, where, total, device) for key, item in value.items()}
+        items_by_key = {key: _cut(item, where, total) for key, item in value.items()}
         return items_by_key if type(value) is dict else type(value)(items_by_key)  # type: ignore[call-arg]
     if is_dataclass(value) and not isinstance(value, type):
         changes = {
-            f.name: _cut(getattr(value, f.name), where, total, device) for f in fields(value) if f.init
+            f.name: _cut(getattr(value, f.name), where, total) for f in fields(value) if f.init
         }
         return replace(value, **changes)
     return value

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from stratagem_dp.splitting import merge, split
 
 from stratagem.errors import DataError
+from stratagem.parts import merge, split
 
-CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "x y")  # users' batches are such
 
 
@@ -27,7 +26,7 @@ def test_every_container_is_cut_along_dim_0():
         "names": list("abcde"),
         "scale": torch.tensor(2.0),
     }
-    parts = split((("training_step", batch, 3), {}), [CPU, CPU])
+    parts = split((("training_step", batch, 3), {}), 2)
     assert [size for _, size in parts] == [3, 2]
     ((step, second, idx), kwargs), _ = parts[1]
     assert (step, idx, kwargs) == ("training_step", 3, {})
@@ -37,12 +36,12 @@ def test_every_container_is_cut_along_dim_0():
 
 
 def test_a_shape_is_not_cut():
-    ((_, shape), _), _ = split((torch.zeros(2), (8, 8)), [CPU, CPU]), None
+    ((_, shape), _), _ = split((torch.zeros(2), (8, 8)), 2), None
     assert shape == 1 or shape[0][1] == (8, 8)
 
 
 def test_fewer_samples_than_devices_make_fewer_parts():
-    assert [size for _, size in split(torch.zeros(2, 3), [CPU] * 4)] == [1, 1]
+    assert [size for _, size in split(torch.zeros(2, 3), 4)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_fewer_samples_than_devices_make_fewer_parts():
 )
 def test_what_cannot_be_split_is_refused(batch, what):
     with pytest.raises(DataError, match=f"{what}: give all tensors"):
-        split(batch, [CPU, CPU])
+        split(batch, 2)
 
 
 def test_outputs_are_merged_by_what_they_are():
