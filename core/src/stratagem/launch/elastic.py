@@ -22,6 +22,7 @@ from stratagem.launch.exchange import Exchange, Failure, Job
 from stratagem.launch.fork_check import require_forkable
 from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
+from stratagem.launch.network import gloo_variables
 from stratagem.launch.rendezvous import launch_config
 from stratagem.launch.supervision import Supervision
 from stratagem.launch.worker import run_worker, threads_per_worker, unguarded_sentence
@@ -94,9 +95,11 @@ class ElasticLauncher(Launcher):
                 ) from error
             prepared = preparation(content, method)
             exchange.put("task", content)
+        endpoint = self.plan.rdzv_endpoint
+        network = gloo_variables(endpoint, os.environ) if endpoint else {}
         job = Job(
             launcher_pid=os.getpid(),
-            environ={**os.environ, **self.plan.environ},
+            environ={**network, **os.environ, **self.plan.environ},
             default_start_method=multiprocessing.get_start_method(allow_none=True),
             log_dir=self.plan.log_dir and os.path.abspath(self.plan.log_dir),
             preparation=prepared,

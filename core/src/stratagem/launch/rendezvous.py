@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import socket
 from typing import TYPE_CHECKING, Any
 
 from stratagem.launch.base import LaunchPlan
+from stratagem.launch.network import address_towards
 from stratagem.launch.supervision import GRACE_S
 
 if TYPE_CHECKING:
@@ -51,26 +50,10 @@ def launch_config(plan: LaunchPlan, run_id: str) -> LaunchConfig:
         "monitor_interval": _MONITOR_S,
         "start_method": "spawn" if plan.start_method == "popen" else plan.start_method,
         "log_line_prefix_template": "[rank ${rank}] ",
-        "local_addr": _LOOPBACK if alone else _address_towards(endpoint),
+        "local_addr": _LOOPBACK if alone else address_towards(endpoint),
         # Ctrl-C stays Python's KeyboardInterrupt; the launcher handles the others itself.
         "signals_to_handle": "SIGTERM",
         "shutdown_timeout": int(GRACE_S),
     }
     known = {entry.name for entry in dataclasses.fields(LaunchConfig)}  # the last two came after torch 2.8
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
-
-
-def _address_towards(endpoint: str) -> str | None:
-    """Return this node's address on the network that leads to `endpoint`.
-
-    A node's own name often resolves to the loopback, which no other node reaches. No packet is sent.
-    """
-    host, _, port = endpoint.removeprefix("http://").rpartition(":")
-    with contextlib.suppress(OSError, ValueError):
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[
-            0
-        ]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    return None

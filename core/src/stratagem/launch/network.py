@@ -1,0 +1,75 @@
+"""Which of this node's addresses and network interfaces the other nodes can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+
+_SIOCGIFADDR = 0x8915
+_GLOO = "GLOO_SOCKET_IFNAME"
+
+
+def address_towards(endpoint: str) -> str | None:
+    """Return this node's address on the network that leads to `endpoint`.
+
+    A node's own name often resolves to the loopback, which no other node reaches. No packet is sent.
+
+    Args:
+        endpoint: "host:port", with or without "http://".
+    """
+    host, _, port = endpoint.removeprefix("http://").rpartition(":")
+    with contextlib.suppress(OSError, ValueError):
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        family, kind, _, _, address = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return None
+
+
+def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what workers need so that gloo offers other nodes an address that they reach.
+
+    gloo offers the one that the node's own name resolves to. Where that is the loopback, it is told the
+    interface that leads to `endpoint` instead, unless `environ` names one already.
+
+    Args:
+        endpoint: where the nodes meet.
+        environ: of the launching process.
+    """
+    if _GLOO in environ or not _name_is_local():
+        return {}
+    address = address_towards(endpoint)
+    interface = None if address is None else _interface_of(address)
+    return {} if interface is None else {_GLOO: interface}
+
+
+def _name_is_local() -> bool:
+    """Whether this node's name resolves to its loopback, or to nothing."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        return True
+    return ipaddress.ip_address(found[0][4][0]).is_loopback
+
+
+def _interface_of(address: str) -> str | None:
+    """Return the name of the interface that has an IPv4 address, on Linux; None where there is none.
+
+    The loopback is none: nodes that meet there share a machine, and it is what gloo takes anyway.
+    """
+    if not sys.platform.startswith("linux") or ipaddress.ip_address(address).is_loopback:
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without an IPv4 address
+                answer = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
