@@ -183,7 +183,6 @@ class Unlike(Blocks):
                 parameter += torch.distributed.get_rank()
 
 
-# Forked workers may hang in 16-bit kernels that the process that forks has used: ddp computes elsewhere too.
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "64-true", "bf16-true"])
 def test_precisions_mean_the_same_as_under_ddp(tmp_path: Path, precision: str) -> None:
     how: dict[str, Any] = {"precision": precision, "gradient_clip_val": 0.5}
