@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_each_pair_reads_its_part_and_talks_to_the_other_pair() -> None:
     assert [told["local"] for told in ranks] == [(rank, 0) for rank in range(4)]
     assert ranks[0]["seen"] == ranks[1]["seen"]
     assert ranks[2]["seen"] == ranks[3]["seen"]
-    assert sorted(sum(ranks[0]["seen"] + ranks[2]["seen"], [])) == list(range(8))
+    assert sorted(chain(*ranks[0]["seen"], *ranks[2]["seen"])) == list(range(8))
     for rank, told in enumerate(ranks):
         like = [rank % 2, rank % 2 + 2]
         assert told["gathered"] == like
@@ -53,7 +54,7 @@ def test_each_pair_reads_its_part_and_talks_to_the_other_pair() -> None:
 
 
 def draws(runtime: stratagem.Runtime, path: str, load: bool) -> list[Any]:
-    model, _ = runtime.setup(torch.nn.Linear(2, 2), lambda net: torch.optim.SGD(net.parameters(), 0.1))
+    runtime.setup(torch.nn.Linear(2, 2), lambda net: torch.optim.SGD(net.parameters(), 0.1))
     torch.manual_seed(runtime.data_rank)
     if load:
         runtime.load(path)
