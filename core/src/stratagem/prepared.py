@@ -75,6 +75,10 @@ class Prepared:
         """Call the module for evaluation: no synchronisation, so that ranks may run unequally many."""
         return self.forward(*args, **kwargs)
 
+    def evaluating(self) -> AbstractContextManager[Any]:
+        """Around the batches of an evaluation: makes ranks evaluate one and the same model. Collective."""
+        return nullcontext()
+
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         """Run forward and backward of one micro-batch.
 

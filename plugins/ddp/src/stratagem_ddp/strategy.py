@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from inspect import signature
 from typing import Any
@@ -26,6 +26,8 @@ from stratagem import (
     deadline,
     hookimpl,
 )
+from stratagem_ddp.comm_hooks import settings_of
+from stratagem_ddp.local_sgd import check_levels
 from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
@@ -41,12 +43,15 @@ class DDPStrategy(ParallelStrategy):
         cluster_environment: an environment's class or name that wins over detection.
         checkpoint_io: makes the run's checkpointer from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
-        ddp_comm_state: state for `ddp_comm_hook`, as `PowerSGDState` or `PostLocalSGDState`.
-        ddp_comm_hook: reduces a bucket of gradients instead of DDP's own all-reduce; see
-            `torch.distributed.algorithms.ddp_comm_hooks`.
+        ddp_comm_state: settings of a named `ddp_comm_hook`, as {"matrix_approximation_rank": 2}; for a
+            function its state, as `PowerSGDState` or `PostLocalSGDState`.
+        ddp_comm_hook: reduces a bucket of gradients instead of DDP's own all-reduce: "fp16", "bf16",
+            "powersgd", "post_local_sgd", or a function; see `torch.distributed.algorithms.ddp_comm_hooks`.
         ddp_comm_wrapper: applied to `ddp_comm_hook`, as `fp16_compress_wrapper`.
-        model_averaging_period: average parameters over ranks every so many optimizer steps; with a
-            `PostLocalSGDState`, from its `start_localSGD_iter` on.
+        model_averaging_period: average parameters over ranks every so many optimizer steps; with
+            "post_local_sgd", from its `start_localSGD_iter` on.
+        period_group_size: average parameters in groups of neighbouring ranks, as {4: 2, 8: 4}: every 4
+            steps in groups of 2, every 8 in groups of 4; "auto" derives it from the number of ranks.
         process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
@@ -65,9 +70,10 @@ class DDPStrategy(ParallelStrategy):
         checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         ddp_comm_state: object | None = None,
-        ddp_comm_hook: Callable[..., Any] | None = None,
+        ddp_comm_hook: Callable[..., Any] | str | None = None,
         ddp_comm_wrapper: Callable[..., Any] | None = None,
         model_averaging_period: int | None = None,
+        period_group_size: Mapping[int, int] | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
         timeout_s: float | None = None,
@@ -79,6 +85,7 @@ class DDPStrategy(ParallelStrategy):
         self.ddp_comm_hook = ddp_comm_hook
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
+        self.period_group_size = period_group_size
         self.process_group_backend = process_group_backend
         self.timeout = deadline(timeout, timeout_s)
         self.start_method = start_method
@@ -104,6 +111,31 @@ class DDPStrategy(ParallelStrategy):
             raise ConfigError(
                 "ddp_comm_state and ddp_comm_wrapper need a ddp_comm_hook: give one, or neither"
             )
+        self._check_averaging()
+
+    def _check_averaging(self) -> None:
+        sizes, hook = self.period_group_size, self.ddp_comm_hook
+        if isinstance(sizes, str) and sizes != "auto":
+            raise ConfigError(f'period_group_size={sizes!r} is neither "auto" nor periods with group sizes')
+        if isinstance(sizes, Mapping):
+            check_levels(sizes)
+        if sizes is not None and self.model_averaging_period is not None:
+            raise ConfigError(
+                "model_averaging_period and period_group_size both say when to average: give one of them"
+            )
+        if not isinstance(hook, str):
+            return
+        if self.ddp_comm_state is not None and not isinstance(self.ddp_comm_state, Mapping):
+            raise ConfigError(
+                f"ddp_comm_hook={hook!r} takes its settings by name, and ddp_comm_state is a "
+                f"{type(self.ddp_comm_state).__name__}: give a mapping, or the hook as a function"
+            )
+        settings_of(hook, self.ddp_comm_state or {})
+        if hook == "post_local_sgd" and sizes is None and self.model_averaging_period is None:
+            raise ConfigError(
+                "with post_local_sgd replicas drift apart unless they are averaged: give model_averaging_period or "
+                "period_group_size"
+            )
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group; see `ProcessGroupCollectives`."""
@@ -121,10 +153,11 @@ class DDPStrategy(ParallelStrategy):
         if not request.training or not any(p.requires_grad for p in request.module.parameters()):
             return ReplicaPrepared(request)
         if request.manual:
-            if self.ddp_comm_hook is not None:
+            averages = self.model_averaging_period or self.period_group_size
+            if self.ddp_comm_hook is not None or averages is not None:
                 raise ConfigError(
-                    "a ddp_comm_hook works on DDP's own buckets, which manual optimization doesn't use: leave it "
-                    "out, or set automatic_optimization = True"
+                    "a ddp_comm_hook works on DDP's own buckets and averages go by its steps, which manual "
+                    "optimization doesn't use: choose strategy ddp without them, or set automatic_optimization = True"
                 )
             return ManualDDPPrepared(request)
         return DDPPrepared(request, self)

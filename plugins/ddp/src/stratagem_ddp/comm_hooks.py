@@ -1,0 +1,123 @@
+"""The communication hooks that have a name, as `DDPStrategy(ddp_comm_hook="powersgd")`."""
+
+# Without postponed annotations: DistributedDataParallel compares a hook's annotations by identity.
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # exported, but not in __all__
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+
+from stratagem import ConfigError
+from stratagem_ddp.power_sgd import PowerSGDMemory
+
+Reduced = torch.futures.Future[torch.Tensor]
+
+WARM_UP = 100
+"""Optimizer steps with plain averages of gradients, before PowerSGD or local SGD begins."""
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "fp16": {},
+    "bf16": {},
+    "powersgd": {
+        **{
+            name: parameter.default
+            for name, parameter in signature(PowerSGDState).parameters.items()
+            if name != "process_group"
+        },
+        "start_powerSGD_iter": WARM_UP,
+    },
+    "post_local_sgd": {"start_localSGD_iter": WARM_UP, "subgroup_size": None},
+}
+"""Name of a hook → what `ddp_comm_state` may set, with the values where it doesn't."""
+
+
+def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a named hook.
+
+    Args:
+        hook: its name.
+        given: what `ddp_comm_state` sets.
+
+    Raises:
+        ConfigError: there is no such hook, it has no such setting, or the value can't be.
+    """
+    if hook not in SETTINGS:
+        raise ConfigError(
+            f"ddp_comm_hook={hook!r} is none of {', '.join(SETTINGS)}: choose one, or give a function"
+        )
+    unknown = sorted(set(given) - set(SETTINGS[hook]))
+    if unknown:
+        has = ", ".join(SETTINGS[hook]) or "no settings"
+        raise ConfigError(f"ddp_comm_state has {unknown[0]!r}, and ddp_comm_hook={hook!r} has {has}")
+    settings = {**SETTINGS[hook], **given}
+    if hook == "powersgd":
+        _check_power_sgd(settings)
+    if hook == "post_local_sgd":
+        _check_least("start_localSGD_iter", settings["start_localSGD_iter"], 0)
+        if settings["subgroup_size"] is not None:
+            _check_least("subgroup_size", settings["subgroup_size"], 1)
+    return settings
+
+
+def _check_power_sgd(settings: Mapping[str, Any]) -> None:
+    _check_least("matrix_approximation_rank", settings["matrix_approximation_rank"], 1)
+    remembers = settings["use_error_feedback"] or settings["warm_start"]
+    # DDP arranges its buckets anew after the first backward, and what PowerSGD remembers is per bucket.
+    _check_least("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
+
+
+def _check_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"ddp_comm_state has {name}={value!r}, which must be a whole number from {least} on"
+        )
+
+
+def fp16_compressed(group: Any, bucket: GradBucket) -> Reduced:
+    """Average a bucket of gradients in float16."""
+    return default_hooks.fp16_compress_hook(group, bucket)
+
+
+def bf16_compressed(group: Any, bucket: GradBucket) -> Reduced:
+    """Average a bucket of gradients in bfloat16."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+def power_sgd(memory: PowerSGDMemory, bucket: GradBucket) -> Reduced:
+    """Average a bucket of gradients as products of thin matrices."""
+    return memory.reduce(bucket)
+
+
+def local_gradients(state: PostLocalSGDState, bucket: GradBucket) -> Reduced:
+    """Average a bucket of gradients over all ranks at first, then over a few or none."""
+    return post_localSGD_hook(state, bucket)
+
+
+HOOKS: Mapping[str, Callable[..., Any]] = {
+    "fp16": fp16_compressed,
+    "bf16": bf16_compressed,
+    "powersgd": power_sgd,
+    "post_local_sgd": local_gradients,
+}
+
+
+def renamed(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does what `hook` does under another name.
+
+    DistributedDataParallel asks for NCCL when a hook has the name of one of torch's for bfloat16,
+    which gloo can average as well.
+    """
+
+    def called(state: Any, bucket: GradBucket) -> Reduced:
+        reduced: Reduced = hook(state, bucket)
+        return reduced
+
+    return called

@@ -1,0 +1,169 @@
+"""Local SGD: replicas step by themselves, and their parameters are averaged every so many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stratagem import ConfigError
+
+AUTO_PERIOD = 4
+"""Optimizer steps between averages at the lowest level of a hierarchy that is derived."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Groups of `size` neighbouring ranks average their parameters every `period` optimizer steps."""
+
+    period: int
+    size: int
+
+
+def check_levels(sizes: Mapping[Any, Any]) -> tuple[Level, ...]:
+    """Read "period → group size", lowest level first.
+
+    Raises:
+        ConfigError: they don't make a hierarchy.
+    """
+    levels = [Level(period, sizes[period]) for period in sizes]
+    whole = all(isinstance(n, int) and n >= 1 for level in levels for n in (level.period, level.size))
+    nested = whole and all(
+        low.period < high.period and low.size < high.size and high.size % low.size == 0
+        for low, high in pairwise(levels)
+    )
+    if not levels or not nested:
+        raise ConfigError(
+            f"period_group_size={dict(sizes)!r} makes no hierarchy: give periods in optimizer steps and group sizes "
+            "in ranks, both growing, each size a multiple of the one before, as {4: 2, 8: 4}"
+        )
+    return tuple(levels)
+
+
+def derived_levels(world_size: int, subgroup_size: int) -> tuple[Level, ...]:
+    """Return a hierarchy for so many ranks: groups double, as far as that divides, and periods with them.
+
+    Args:
+        world_size: number of ranks.
+        subgroup_size: how many average their gradients anyway.
+    """
+    levels, size, period = [], subgroup_size * 2, AUTO_PERIOD
+    while size < world_size and world_size % size == 0:
+        levels.append(Level(period, size))
+        size, period = size * 2, period * 2
+    return (*levels, Level(period, world_size))
+
+
+def fitting_levels(levels: tuple[Level, ...], world_size: int) -> tuple[Level, ...]:
+    """Return `levels`, which suit so many ranks.
+
+    Raises:
+        ConfigError: a size doesn't divide the number of ranks, or the last one isn't it.
+    """
+    for level in levels:
+        if world_size % level.size:
+            raise ConfigError(
+                f"period_group_size has groups of {level.size} ranks, which don't divide the {world_size} ranks "
+                'of this run: choose sizes that do, or "auto"'
+            )
+    if levels[-1].size != world_size:
+        raise ConfigError(
+            f"the last group size of period_group_size is {levels[-1].size}, and there are {world_size} ranks, which "
+            f"would never agree: let it be {world_size}"
+        )
+    return levels
+
+
+def fitting_subgroup(asked: int | None, world_size: int, local_world_size: int) -> int:
+    """Return how many neighbouring ranks average their gradients at every step.
+
+    Args:
+        asked: by the user; None takes the ranks of a node, or on a single node each rank alone.
+        world_size: number of ranks.
+        local_world_size: how many of them are on this node.
+
+    Raises:
+        ConfigError: what was asked doesn't divide the number of ranks.
+    """
+    size = asked if asked is not None else (local_world_size if local_world_size < world_size else 1)
+    if world_size % size:
+        raise ConfigError(
+            f"subgroup_size={size} doesn't divide the {world_size} ranks of this run: choose a size that does"
+        )
+    return size
+
+
+def group_of(size: int) -> dist.ProcessGroup | None:
+    """Return this rank's group of `size` neighbours; None for all ranks. Collective."""
+    if size == dist.get_world_size():
+        return None
+    group: dist.ProcessGroup = dist.new_subgroups(group_size=size)[0]  # type: ignore[no-untyped-call]
+    return group
+
+
+class LocalSGD:
+    """Averages parameters over ranks, by the number of optimizer steps. Collective to construct.
+
+    Args:
+        parameters: those that are trained, in the same order on every rank.
+        levels: lowest first; of two that are due, the higher one goes.
+        warm_up: optimizer steps before any average.
+        drifts: whether replicas differ between averages, since gradients aren't averaged over all ranks.
+    """
+
+    def __init__(
+        self, parameters: list[nn.Parameter], levels: tuple[Level, ...], warm_up: int, drifts: bool
+    ) -> None:
+        self._parameters = parameters
+        self._groups = [(level.period, group_of(level.size)) for level in levels]
+        self._warm_up = warm_up
+        self._may_drift = drifts
+        self.steps = 0
+        """Optimizer steps so far."""
+
+    @property
+    def drifted(self) -> bool:
+        """Whether ranks have parameters or optimizer states of their own."""
+        return self._may_drift and self.steps > self._warm_up and dist.get_world_size() > 1
+
+    def after_step(self) -> None:
+        """Count an optimizer step, and average where it is time. Collective."""
+        since = self.steps - self._warm_up
+        self.steps += 1
+        if since < 0:
+            return
+        for period, group in reversed(self._groups):
+            if since % period == 0:
+                average([parameter.data for parameter in self._parameters], group)
+                return
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give all ranks the average of their parameters meanwhile, where they differ. Collective."""
+        if not self.drifted:
+            yield
+            return
+        own = [parameter.detach().clone() for parameter in self._parameters]
+        average([parameter.data for parameter in self._parameters])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self._parameters, own):
+                    parameter.copy_(value)
+
+
+def average(tensors: list[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Replace floating-point tensors by their means over the ranks of `group`, in place. Collective."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in same]).div_(dist.get_world_size(group))
+        dist.all_reduce(flat, group=group)
+        for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same])):
+            tensor.copy_(part.view_as(tensor))

@@ -1,0 +1,130 @@
+"""`PowerSGDMemory`: what PowerSGD remembers, under parameters' names instead of buckets'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+if TYPE_CHECKING:
+    from torch.distributed import GradBucket  # type: ignore[attr-defined]  # exported, but not in __all__
+
+Named = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A parameter in a bucket, whose gradient PowerSGD sees as a matrix."""
+
+    name: str
+    rows: int
+    columns: int
+    rank: int
+    """Columns of its two factors; 0 where it isn't compressed."""
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+
+class PowerSGDMemory:
+    """Runs torch's hook, and keeps its memory where the arrangement of buckets changes.
+
+    torch remembers by a bucket's index what compression lost and which factors it found. DDP
+    arranges buckets anew after its first backward, so that a resumed run meets other buckets than
+    the interrupted one had; under the names of parameters the memory outlives both.
+
+    Args:
+        state: torch's, before its first use.
+        names: id of each parameter → its name.
+    """
+
+    def __init__(self, state: PowerSGDState, names: Mapping[int, str]) -> None:
+        self.state = state
+        self._names = names
+        self._layouts: dict[int, tuple[_Piece, ...]] = {}
+        self._restored: tuple[Named, Named] = ({}, {})
+        self._before: tuple[Named, Named] | None = None
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Average a bucket's gradients."""
+        state, index = self.state, bucket.index()
+        if state.iter >= state.start_powerSGD_iter:
+            pieces = tuple(map(self._piece, bucket.parameters()))
+            if index == 0:
+                self._before = None
+            if pieces != self._layouts.get(index):
+                # Buckets come in order, so nothing of this backward has been remembered at the first.
+                self._before = self._before or self.remembered()
+                self._lay_out(index, pieces, bucket.buffer(), *self._before)
+            if bucket.is_last():
+                self._before, self._restored = None, ({}, {})
+        return powerSGD_hook(state, bucket)
+
+    def remembered(self) -> tuple[Named, Named]:
+        """Return by name what compression lost here, and the right factors; between two backwards."""
+        errors, factors = dict(self._restored[0]), dict(self._restored[1])
+        for index, pieces in self._layouts.items():
+            lost = self.state.error_dict.get(index)
+            if lost is not None:
+                errors.update(_split(lost, [(piece.name, piece.size) for piece in pieces]))
+            found = self.state.q_memory_dict.get(index)
+            if found is not None:
+                sizes = [(piece.name, piece.columns * piece.rank) for piece in _compressed(pieces)]
+                factors.update(_split(found, sizes))
+        return errors, factors
+
+    def restore(self, errors: Named, factors: Named, counters: Mapping[str, Any]) -> None:
+        """Take up what `remembered` and `counters` returned."""
+        self._restored = (errors, factors)
+        self.state.iter = counters["iter"]
+        kind, keys, *rest = counters["rng"]
+        self.state.rng.set_state((kind, keys, *rest))
+
+    def counters(self) -> dict[str, Any]:
+        """Return what isn't a tensor, the same on all ranks."""
+        return {"iter": self.state.iter, "rng": list(self.state.rng.get_state())}
+
+    def _lay_out(
+        self, index: int, pieces: tuple[_Piece, ...], like: torch.Tensor, errors: Named, factors: Named
+    ) -> None:
+        """Put what is remembered of these parameters where torch looks for it."""
+        state = self.state
+        for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            memory.pop(index, None)
+        if pieces and all(piece.name in errors for piece in pieces):
+            state.error_dict[index] = _joined((errors[piece.name] for piece in pieces), like)
+        compressed = _compressed(pieces)
+        if compressed and all(piece.name in factors for piece in compressed):
+            state.q_memory_dict[index] = _joined((factors[piece.name] for piece in compressed), like)
+            # Left factors are computed from the right ones before they are read.
+            state.p_memory_dict[index] = like.new_empty(sum(piece.rows * piece.rank for piece in compressed))
+        self._layouts[index] = pieces
+
+    def _piece(self, parameter: torch.Tensor) -> _Piece:
+        name = self._names[id(parameter)]
+        rows, columns = parameter.shape[0], parameter.numel() // max(1, parameter.shape[0])
+        rank = min(rows, columns, self.state.matrix_approximation_rank)
+        saves = (rows + columns) * rank * self.state.min_compression_rate < rows * columns
+        return _Piece(name, rows, columns, rank if saves else 0)
+
+
+def _compressed(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Return the compressed ones in the order of torch's memory: those of one shape side by side."""
+    shapes: dict[tuple[int, int], list[_Piece]] = {}
+    for piece in pieces:
+        if piece.rank:
+            shapes.setdefault((piece.rows, piece.columns), []).append(piece)
+    return [piece for same in shapes.values() for piece in same]
+
+
+def _split(memory: torch.Tensor, sizes: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
+    parts = torch.split(memory, [size for _, size in sizes])
+    return {name: part for (name, _), part in zip(sizes, parts)}
+
+
+def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.to(like) for part in parts])
