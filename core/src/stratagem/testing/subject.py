@@ -45,6 +45,9 @@ class StrategySubject:
     the top level of a module."""
     waivers: Mapping[str, str] = field(default_factory=dict)
     """Name of a check → why it is expected to fail."""
+    own_processes: bool = False
+    """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
+    engine that a process can only start once."""
 
     world_size: int = 1
     """Devices of the run; set for each check."""
@@ -101,7 +104,8 @@ class StrategySubject:
         Raises:
             RankError: a rank raised, ended or hung.
         """
-        return shared_workers().run(self.processes(), function, self, *args, timeout_s=timeout_s)
+        own = f"{self.name} on {self.world_size}" if self.own_processes else ""
+        return shared_workers(own).run(self.processes(), function, self, *args, timeout_s=timeout_s)
 
     def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float = 90.0) -> Any:
         """Run `function(subject, *args)` in a fresh process that may launch a run itself.

@@ -192,9 +192,9 @@ def _received(connection: Connection, process: _Process) -> Reply:
     return reply
 
 
-@lru_cache(maxsize=1)
-def shared_workers() -> Workers:
-    """Return the workers that all checks of this process share."""
+@lru_cache(maxsize=None)
+def shared_workers(purpose: str = "") -> Workers:
+    """Return the workers that all checks of this process share, or those for a purpose of their own."""
     workers = Workers()
     atexit.register(workers.close)
     return workers

@@ -1,0 +1,13 @@
+"""What `stratagem conformance` and the tests try. A process has one number of devices for all its life."""
+
+from __future__ import annotations
+
+from stratagem.testing import AcceleratorSubject, StrategySubject
+
+# XLA orders sums in its own way, and computes tanh and exp by its own polynomials.
+_CLOSE = {"32-true": 5e-6, "64-true": 1e-11}
+
+XLA = StrategySubject("xla", accelerator="xla", tolerances=_CLOSE, own_processes=True)
+SINGLE = StrategySubject("single_xla", accelerator="xla", tolerances=_CLOSE, own_processes=True)
+FSDP = StrategySubject("xla_fsdp", accelerator="xla", tolerances=_CLOSE, own_processes=True)
+ACCELERATOR = AcceleratorSubject("xla")

@@ -1,0 +1,169 @@
+"""What the loop calls per step on XLA devices: work is collected, and sent off at the right moments."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem import Prepared, SetupRequest
+from stratagem.batches import map_tensors
+from stratagem_xla.checkpoints import RNG, CpuReader, on_cpu
+from stratagem_xla.loader import Loaded, Padded, takes_mask
+from stratagem_xla.placing import moved
+from stratagem_xla.sharding import Layout
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from stratagem import CheckpointReader
+
+
+class XlaPrepared(Prepared):
+    """A module on an XLA device, or on all of a process.
+
+    Operations are recorded and run when they are marked: after each backward of a micro-batch that isn't
+    the last of its step, after the last optimizer has stepped, after each batch of an evaluation, and
+    at the latest when the next batch is asked for.
+
+    Args:
+        request: as the `setup` hook received it.
+        layout: how batches lie on the devices.
+        module: already placed; `request.module` is moved when None.
+        optimizers: made by `request.make_optimizers()` when None.
+    """
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        layout: Layout,
+        module: nn.Module | None = None,
+        optimizers: Sequence[Optimizer] | None = None,
+    ) -> None:
+        import torch_xla
+
+        self._sync = torch_xla.sync
+        self.layout = layout
+        super().__init__(request, placed(request) if module is None else module, optimizers)
+        self._masked = takes_mask(request.plain)
+        self._padded: deque[Padded] = deque(maxlen=max(request.accumulate, 1))
+        self._pending = False
+        self.mark()
+
+    def mark(self) -> None:
+        """Send off what has been recorded; doesn't wait for it."""
+        self._pending = False
+        self._sync()
+
+    def mark_pending(self) -> None:
+        """Send off what has been recorded since the last mark, if anything."""
+        if self._pending:
+            self.mark()
+
+    # Per step -----------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._pending = True
+        if self._masked:
+            args = self._with_mask(args)
+        return super().forward(*args, **kwargs)
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor)
+        if not sync:
+            self.mark()
+        return output
+
+    def manual_step(self, *args: Any) -> Any:
+        output = super().manual_step(*args)
+        self.mark()
+        return output
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        padded = self._found(args) if self._masked else None
+        output = super().evaluate(*args, **kwargs)
+        self.mark()
+        if padded is not None and padded.samples < padded.size:
+            # On the CPU: there, other shapes cost no compilation.
+            output = map_tensors(lambda tensor: _without_padding(tensor, padded), output)
+        return output
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        self._pending = True
+        self.reduce_gradients(index)
+        applied = super().step(index, closure)
+        self.stepped(index)
+        if index + 1 == len(self.optimizers):
+            self.mark()
+        return applied
+
+    def reduce_gradients(self, index: int) -> None:
+        """Average the gradients of optimizer `index` over processes; nothing within one."""
+
+    def stepped(self, index: int) -> None:
+        """Called after optimizer `index` has stepped, before that is sent off."""
+
+    # Data ---------------------------------------------------------------------------------------
+
+    def dataloader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        pads = self._padded.append if self._masked else None
+        return Loaded(loader, self.device, self.layout, self.mark_pending, pads)
+
+    def _found(self, args: tuple[Any, ...]) -> Padded | None:
+        if len(args) < 2 or args[0] not in self._masked:
+            return None
+        for padded in self._padded:
+            if args[1] is padded.original or _first(padded.original) is args[1]:
+                return padded
+        return None
+
+    def _with_mask(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Give a step that takes it the batch at full size, and the mask of what counts in it."""
+        padded = self._found(args)
+        if padded is None:
+            return args
+        batch = padded.batch if args[1] is padded.original else _first(padded.batch)
+        return (args[0], batch, *args[2:], padded.mask)
+
+    # Checkpoint ---------------------------------------------------------------------------------
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        return on_cpu(super().model_tensors())
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        return on_cpu(super().optimizer_tensors())
+
+    def state(self) -> dict[str, Any]:
+        import torch_xla.core.xla_model as xm
+
+        return {**super().state(), RNG: int(xm.get_rng_state())}
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        import torch_xla
+
+        super().load(CpuReader(reader), state, model_only=model_only)
+        if RNG in state and not model_only:
+            torch_xla.manual_seed(state[RNG])
+        self.mark()
+
+    def release(self) -> None:
+        self._padded.clear()
+        self.mark()
+        super().release()
+
+
+def placed(request: SetupRequest) -> nn.Module:
+    """Convert `request.module` to the run's precision and move it to the device."""
+    return moved(request.precision.convert_module(request.module), request.device)
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) and value else None
+
+
+def _without_padding(tensor: torch.Tensor, padded: Padded) -> torch.Tensor:
+    per_sample = tensor.dim() > 0 and tensor.shape[0] == padded.size
+    return tensor.cpu()[: padded.samples] if per_sample else tensor

@@ -1,0 +1,120 @@
+"""`XLAStrategy`: a replica on each XLA device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stratagem import (
+    Accelerator,
+    Capabilities,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Launcher,
+    LaunchRequest,
+    Precision,
+    Prepared,
+    ReduceRequest,
+    SetupRequest,
+    Strategy,
+    hookimpl,
+)
+from stratagem.defaults import Defaults
+from stratagem_xla import client, library
+from stratagem_xla.prepared import XlaPrepared, placed
+from stratagem_xla.processes import ReplicaPrepared, XlaLauncher, open_collectives
+from stratagem_xla.sharding import Layout
+
+START_METHODS = ("spawn", "fork")
+
+
+class XLAStrategy(Strategy):
+    """Data parallel on XLA devices: by default one process drives them all, and XLA divides the work (SPMD).
+
+    A batch of the loader is that of the whole run: each device gets its part of it. Gradients are those of
+    the whole batch, as on a single device.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters under SPMD.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        debug: let torch_xla analyse why it compiles and waits; it goes to the terminal.
+        sync_module_states: start from the first process's parameters and buffers, where there are several.
+        spmd: False starts a process per device (`torch_xla.launch`), which PJRT's CPU only has for one.
+        start_method: of those processes, "spawn" or "fork".
+
+    Raises:
+        ConfigError: another start method.
+    """
+
+    axis = "data"
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        debug: bool = False,
+        sync_module_states: bool = True,
+        spmd: bool = True,
+        start_method: str = "spawn",
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+        self.parallel_devices = parallel_devices
+        self.debug = debug
+        self.sync_module_states = sync_module_states
+        self.spmd = spmd
+        self.start_method = start_method
+
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """A process per device, or one for all."""
+        if self.spmd:
+            return declared
+        return replace(
+            declared,
+            processes="per-device",
+            start_methods=START_METHODS,
+            features=declared.features - {"several_devices"},
+        )
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
+        if self.debug:
+            os.environ.setdefault("PT_XLA_DEBUG_LEVEL", "2")
+        devices = max(len(request.devices), 1)
+        client.start(library.device_type(), devices, spmd=self.spmd)
+        client.seed()
+        return open_collectives(request)
+
+    @hookimpl
+    def launch(self, request: LaunchRequest) -> Launcher:
+        """Answer with torch_xla's own way to start a process per device, where that is asked for."""
+        if self.spmd or request.plan.world_size == 1:
+            return Defaults().launch(request)
+        return XlaLauncher(request)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module that is called with batches cut over the devices."""
+        layout = Layout(max(len(request.devices), 1), self.axis)
+        if request.collectives.world_size > 1:
+            return ReplicaPrepared(request, layout, self.sync_module_states)
+        return XlaPrepared(request, layout, replicated(request, layout))
+
+
+def replicated(request: SetupRequest, layout: Layout) -> Any:
+    """Move the module to the devices, all of it to each."""
+    module = placed(request)
+    for tensor in (*module.parameters(), *module.buffers()):
+        # Said of none, XLA might keep the result of a step in shards.
+        layout.replicate(tensor.data)
+    return module
