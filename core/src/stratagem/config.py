@@ -37,6 +37,9 @@ class RunConfig:
     """How often a failed group of workers is started again."""
     seed: int | None = None
     run_dir: str | None = None
+    log_level: str | None = None
+    """From which level on records of engines that keep a log reach the terminal: "debug", "info",
+    "warning" or "error"; None leaves that to each engine's strategy."""
     extensions: tuple[Any, ...] = ()
     """Objects with hook implementations, or names of installed extensions."""
     only_plugins: tuple[str, ...] = ()

@@ -100,6 +100,10 @@ class SetupRequest:
     """Samples per micro-batch and rank, where the loader tells."""
     devices: tuple[torch.device, ...] = ()
     """All devices of this process, `device` first; several only for a strategy that has "several_devices"."""
+    run_dir: str | None = None
+    """Where this run's files go, as an engine's log; None where it keeps none."""
+    log_level: str | None = None
+    """From which level on an engine's records reach the terminal, as "info"; None for its default."""
     part: nn.Module | None = None
     """What to call instead of `module` for each part of a micro-batch that the strategy splits; `module` if None."""
     ends: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)

@@ -158,7 +158,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         checkpoint_choice,
         *(choice for _, choice in extensions),
     )
-    return Run(
+    run = Run(
         config=config,
         strategy=strategy.value,
         capabilities=strategy.capabilities,
@@ -173,6 +173,8 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         choices=choices,
         catalogue=catalogue,
     )
+    strategy.value.check_run(run)
+    return run
 
 
 def preload_for(strategy_module: str | None) -> tuple[str, ...]:

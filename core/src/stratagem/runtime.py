@@ -178,6 +178,7 @@ class Runtime(RankView):
             training=bool(optimizers),
             accumulate=accumulate,
             clipping=clipping or Clipping(),
+            run_dir=self.config.run_dir,
         )
         self._prepared.append(prepared)
         wrapped = module if prepared.module is module and prepared.is_direct else PreparedModule(prepared)

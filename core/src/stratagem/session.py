@@ -61,6 +61,7 @@ class Session:
                 collectives=self.collectives,
                 precision=self.precision,
                 devices=self.run.process_devices(),
+                log_level=self.run.config.log_level,
                 **how,
             )
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpointer
     from stratagem.environment.base import Environment
     from stratagem.requests import ReduceRequest, SetupRequest
+    from stratagem.run import Run
 
 
 class Strategy:
@@ -62,6 +63,20 @@ class Strategy:
             declared: by its distribution, or by its class.
         """
         return declared
+
+    def check_run(self, run: Run) -> None:
+        """Refuse what its settings can't do in this run; asked before anything is launched.
+
+        Args:
+            run: assembled: the devices, the accelerator, the precision's name.
+
+        Raises:
+            UsageError: says what to choose instead.
+        """
+
+    def plan_lines(self) -> Sequence[str]:
+        """Return lines for the printed plan, as of settings that come from a file."""
+        return ()
 
     def setup_environment(self) -> None:
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""

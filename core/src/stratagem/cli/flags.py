@@ -45,6 +45,14 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "environment",
         {"metavar": "NAME", "help": "Who made the processes; detected if not given."},
     ),
+    (
+        "--log-level",
+        "log_level",
+        {
+            "type": click.Choice(["debug", "info", "warning", "error"]),
+            "help": "From which level on what an engine says is shown here, too.",
+        },
+    ),
     ("--seed", "seed", {"type": click.IntRange(0), "help": "For every random number generator."}),
     (
         "--plugin",

@@ -87,6 +87,7 @@ class Live:
             accumulate=settings.accumulate_grad_batches,
             clipping=settings.clipping,
             micro_batch_size=batch_size,
+            run_dir=run_dir,
             part=steps,
             ends=ends,
         )

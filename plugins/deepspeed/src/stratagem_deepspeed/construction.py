@@ -1,0 +1,116 @@
+"""Sharing out a module's parameters a layer at a time, so that no rank ever holds the whole module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem import ConfigError
+
+if TYPE_CHECKING:
+    from stratagem import SetupRequest
+    from stratagem_fsdp.deferred import Construction
+
+
+def materialize(request: SetupRequest, construction: Construction | None) -> None:
+    """Give parameters and buffers that are on "meta" the values that were recorded for them.
+
+    Raises:
+        ConfigError: nothing tells the values of one.
+    """
+    made: dict[int, Any] = {}
+    for module in request.module.modules():
+        _fill(request, module, construction, made)
+
+
+def share_out(request: SetupRequest, construction: Construction | None, config: dict[str, Any]) -> None:
+    """Cut every parameter into a piece per rank, beginning with rank 0's values. Collective.
+
+    A layer's values are made, cut and let go before the next one's.
+
+    Args:
+        request: its module is changed in place.
+        construction: what tensors on "meta" were recorded in, if they were.
+        config: the engine's, complete.
+
+    Raises:
+        ConfigError: nothing tells the values of a tensor on "meta".
+    """
+    from deepspeed import zero
+
+    made: dict[int, Any] = {}
+    cut: set[int] = set()
+    for module in request.module.modules():
+        _fill(request, module, construction, made)
+        own = [p for p in module._parameters.values() if p is not None and id(p) not in cut]
+        cut |= {id(parameter) for parameter in own}
+        layer = nn.Module()
+        for index, parameter in enumerate(own):
+            layer.register_parameter(str(index), parameter)
+        if own:
+            # Left alone, it replaces torch.nn.functional.linear for the whole process.
+            zero.Init(module=layer, config_dict_or_path=config, mem_efficient_linear=False)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(request.device)
+
+
+def _fill(
+    request: SetupRequest, module: nn.Module, construction: Construction | None, made: dict[int, Any]
+) -> None:
+    missing = [tensor for _, tensor in _own_tensors(module) if tensor.is_meta and id(tensor) not in made]
+    for tensor in missing:
+        if construction is None or not construction.knows(tensor):
+            raise ConfigError(
+                f"a parameter or buffer of {type(module).__qualname__} is on the meta device and nothing tells its "
+                "values: make layers in configure_model"
+            )
+    if construction is not None:
+        for tensor, real in zip(missing, construction.materialize(missing)):
+            # The meta tensor is kept beside its value: its id is what other names know it by.
+            made[id(tensor)] = (tensor, _alike(real, tensor))
+    for name, tensor in list(_own_tensors(module)):
+        if tensor.is_meta:
+            slots = module._parameters if name in module._parameters else module._buffers
+            slots[name] = made[id(tensor)][1]  # type: ignore[assignment]
+    dtype = request.precision.param_dtype
+    if dtype is not None:
+        for _, tensor in _own_tensors(module):
+            if tensor.is_floating_point() and tensor.dtype != dtype and not hasattr(tensor, "ds_id"):
+                tensor.data = tensor.data.to(dtype)
+
+
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is not None:
+            yield name, tensor
+
+
+def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if isinstance(like, nn.Parameter):
+        return nn.Parameter(real, requires_grad=like.requires_grad)
+    return real
+
+
+class Traces:
+    """What the engine leaves on a module, to be taken off again. Make it before the engine."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._attributes = {id(parameter): set(vars(parameter)) for parameter in root.parameters()}
+        self._modules = {id(module): set(vars(module)) for module in root.modules()}
+
+    def remove(self) -> None:
+        """Make parameters and modules plain again; values stay."""
+        for module in self._root.modules():
+            if type(module._parameters) is not dict:
+                module.__dict__["_parameters"] = dict(module._parameters.items())
+            for key in set(vars(module)) - self._modules.get(id(module), set(vars(module))):
+                if key.startswith(("ds_", "_ds_", "_deepspeed", "_external", "pre_bwd", "post_bwd")):
+                    delattr(module, key)
+        for parameter in self._root.parameters():
+            for key in set(vars(parameter)) - self._attributes.get(id(parameter), set()):
+                delattr(parameter, key)

@@ -1,0 +1,28 @@
+"""What the engine calls: the run's module, under the run's precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from stratagem import SetupRequest
+
+
+class Computed(nn.Module):
+    """Converts inputs and enters autocast inside of the engine, which would leave it around itself."""
+
+    def __init__(self, request: SetupRequest) -> None:
+        super().__init__()
+        self.module = request.module
+        self._precision = request.precision
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._precision.converts_input:
+            args = self._precision.convert_input(args)
+            kwargs = self._precision.convert_input(kwargs)
+        autocast = self._precision.autocast()
+        if autocast is None:
+            return self.module(*args, **kwargs)
+        with autocast:
+            return self.module(*args, **kwargs)

@@ -1,0 +1,63 @@
+"""The optimizer that the engine steps, as it was before the engine put flat pieces into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem import CheckpointError
+from stratagem.optimizer_state import parameter_names
+
+Groups = list[tuple[dict[str, Any], list[str]]]
+"""The optimizer's groups, whose parameters the engine replaces, with the names of those they had."""
+
+
+def client_groups(
+    plain: nn.Module, optimizer: Optimizer | None, stage: int, engine: Any = None
+) -> tuple[Groups, list[list[str]]]:
+    """Note the names of the parameters in each group, and take out of the groups what isn't trained.
+
+    Args:
+        plain: the user's module.
+        optimizer: the user's, before the engine has it; or the engine's own.
+        stage: ZeRO's; at 0, the engine steps the very parameters and groups, which stay as they are.
+        engine: given with the engine's own optimizer, which has one group of all that is trained.
+
+    Returns:
+        All groups with all names, and names per group that the engine is going to have.
+    """
+    if optimizer is None:
+        return [], []
+    if engine is not None:
+        trained = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
+        return [(optimizer.param_groups[0], trained)], [trained]
+    names = parameter_names(plain)
+    groups: Groups = []
+    live: list[list[str]] = []
+    for group in optimizer.param_groups:
+        unknown = [parameter for parameter in group["params"] if id(parameter) not in names]
+        if unknown:
+            raise CheckpointError(
+                f"{len(unknown)} parameters of {type(optimizer).__name__} aren't parameters of the module, so a "
+                "checkpoint has no name for them: make them attributes of the module"
+            )
+        groups.append((group, [names[id(parameter)] for parameter in group["params"]]))
+        trained_here = [parameter for parameter in group["params"] if parameter.requires_grad]
+        if stage:
+            group["params"] = trained_here
+        if trained_here:
+            live.append([names[id(parameter)] for parameter in trained_here])
+    return groups, live
+
+
+def repair_adagrad(engine: Any, stage: int) -> None:
+    """Give the Adagrad that the engine makes for itself the groups that it forgets."""
+    if not stage or not isinstance(engine.optimizer.optimizer, torch.optim.Adagrad):
+        return
+    own, client = engine.optimizer.optimizer, engine.basic_optimizer
+    if own is not client:
+        own.param_groups = client.param_groups
+        client.state = own.state

@@ -1,0 +1,98 @@
+"""Whole parameters, one at a time, from an engine that has them in pieces, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Parameters:
+    """Reads and writes parameters of an engine. Every method is collective.
+
+    Args:
+        stage: ZeRO's.
+        trained: the parameters that the engine's optimizer has.
+        keeps_masters: whether the engine computes in 16 bits, beside parameters in 32.
+    """
+
+    def __init__(self, stage: int, trained: Iterable[nn.Parameter], keeps_masters: bool) -> None:
+        self._stage = stage
+        self._trained = {id(parameter) for parameter in trained}
+        self._keeps_masters = keeps_masters
+
+    def read(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Return the whole parameter: in 32 bits where the engine keeps them."""
+        from deepspeed import zero
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        if id(parameter) in self._trained and (self._stage == 3 or (self._stage and self._keeps_masters)):
+            whole: torch.Tensor = safe_get_full_fp32_param(parameter)
+            return whole if self._keeps_masters else whole.to(parameter.dtype)
+        if self._stage == 3:
+            with zero.GatheredParameters([parameter]):
+                return parameter.detach().clone()
+        return parameter.detach()
+
+    def write(self, parameter: nn.Parameter, whole: torch.Tensor) -> None:
+        """Set a parameter, and what the engine steps instead of it, from the same values on all ranks."""
+        from deepspeed import zero
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
+
+        with torch.no_grad():
+            if self._stage == 3:
+                with zero.GatheredParameters([parameter], modifier_rank=0):
+                    parameter.copy_(whole)
+            else:
+                parameter.copy_(whole)
+            if id(parameter) not in self._trained:
+                return
+            if self._stage == 3:
+                safe_set_local_fp32_param(parameter, piece(parameter, whole))
+            elif self._stage:
+                safe_set_full_fp32_param(parameter, whole.to(parameter.device))
+
+
+def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
+    """This rank's piece of `whole` as stage 3 cuts `parameter`: flat, filled up with zeros."""
+    count = parameter.ds_tensor.numel()
+    flat = whole.detach().reshape(-1)
+    begin = min(count * dist.get_rank(), flat.numel())
+    own = flat[begin : begin + count]
+    return torch.nn.functional.pad(own, (0, count - own.numel()))
+
+
+def shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
+    """Return `whole`, of which each rank keeps some rows, for a checkpoint.
+
+    Args:
+        whole: the same on all ranks; not kept.
+        mesh: all ranks; None for one process, which keeps a copy.
+    """
+    if mesh is None or whole.dim() == 0:
+        return whole.detach().clone()
+    rows = torch.chunk(whole.detach(), mesh.size(), 0)
+    rank = mesh.get_local_rank()
+    own = rows[rank].clone() if rank < len(rows) else whole.new_empty((0, *whole.shape[1:]))
+    stride = torch.empty(whole.shape, device="meta").stride()
+    return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=stride)
+
+
+def named(plain: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
+    """Return what a checkpoint has of a module: parameters, under every name, and buffers."""
+    parameters: dict[str, nn.Parameter] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    state: Mapping[str, Any] = plain.state_dict(keep_vars=True)
+    for name, value in state.items():
+        if isinstance(value, nn.Parameter):
+            parameters[name] = value
+        elif isinstance(value, torch.Tensor):
+            buffers[name] = value
+    return parameters, buffers

@@ -1,0 +1,225 @@
+"""What the loop calls per step under deepspeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
+from stratagem.errors import DataError
+from stratagem_deepspeed import output
+from stratagem_deepspeed.checkpoints import EngineCheckpoint
+from stratagem_deepspeed.construction import Traces, materialize, share_out
+from stratagem_deepspeed.forward import Computed
+from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
+from stratagem_deepspeed.parameters import Parameters
+from stratagem_deepspeed.states import States
+from stratagem_fsdp.whole import send_buffers
+
+if TYPE_CHECKING:
+    from stratagem import CheckpointReader
+    from stratagem_deepspeed.configuration import Configuration
+    from stratagem_fsdp.deferred import Construction
+
+
+class DeepSpeedPrepared(Prepared):
+    """A module in a DeepSpeed engine.
+
+    Args:
+        request: as the `setup` hook received it.
+        library: the imported engine's package.
+        configuration: what is known before the run.
+        construction: what the module's tensors on "meta" were recorded in, if they were.
+
+    Attributes:
+        engine: DeepSpeed's; None where nothing is trained and no parameter is in pieces.
+    """
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        library: Any,
+        configuration: Configuration,
+        construction: Construction | None,
+    ) -> None:
+        self._configuration, self.stage = configuration, configuration.stage
+        self._world_size = request.collectives.world_size
+        config = configuration.for_run(request)
+        self._traces = Traces(request.module)
+        output.silence_deprecations()
+        if self.stage == 3:
+            share_out(request, construction, config)
+        else:
+            materialize(request, construction)
+            if request.precision.param_dtype is not None:
+                request.precision.convert_module(request.module)
+            request.module.to(request.device)
+        self._computed = Computed(request)
+        client = None
+        if request.training and not configuration.makes_optimizer:
+            made = request.make_optimizers()
+            if len(made) != 1:
+                raise CombinationError(
+                    f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
+                    "groups of one, or choose strategy fsdp or ddp"
+                )
+            client = made[0]
+        self.engine: Any = None
+        self._groups, live = client_groups(request.plain, client, self.stage)
+        if request.training or self.stage == 3:
+            self.engine = self._start(library, config, client, request.training)
+            self.engine.set_gradient_accumulation_boundary(True)
+        optimizer = self.engine.basic_optimizer if request.training else None
+        if request.training and client is None:
+            self._groups, live = client_groups(request.plain, optimizer, self.stage, self.engine)
+        if request.training:
+            repair_adagrad(self.engine, self.stage)
+        super().__init__(request, self.engine or self._computed, (optimizer,) if request.training else ())
+        self.is_direct = True
+        self._checkpoint = self._make_checkpoint(request, config, live)
+        self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
+        self._buffers_differ = self._buffers
+        self._waits_for_boundary = False
+
+    def _start(self, library: Any, config: dict[str, Any], client: Any, training: bool) -> Any:
+        with output.kept():
+            if not training:
+                config = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
+            parameters = [p for p in self._computed.parameters() if p.requires_grad] if client is None else None
+            engine, _, _, _ = library.initialize(
+                model=self._computed,
+                optimizer=client,
+                model_parameters=parameters,
+                config=config,
+                dist_init_required=False,
+            )
+            library.checkpointing.configure(None, deepspeed_config=config)
+        return engine
+
+    def _make_checkpoint(
+        self, request: SetupRequest, config: dict[str, Any], live: list[list[str]]
+    ) -> EngineCheckpoint:
+        parameters = dict(request.plain.named_parameters())
+        trained = [parameters[name] for names in live for name in names]
+        halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
+        states = States(self.engine, self.stage, live, parameters) if trained and self.stage else None
+        mesh = None
+        if self._world_size > 1:
+            mesh = init_device_mesh(request.device.type, (self._world_size,))
+        return EngineCheckpoint(self, Parameters(self.stage, trained, halved), states, self._groups, mesh)
+
+    # Per step -------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._make_buffers_equal()
+        result = self.module(*args, **kwargs)
+        self._buffers_differ = self._buffers and self.plain.training
+        return result
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
+        return self._computed(*args, **kwargs)
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        result = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if sync and self._waits_for_boundary and self.engine.is_gradient_accumulation_boundary():
+            raise DataError(
+                "training_step returned None in the last micro-batch of an optimizer step, in whose backward deepspeed "
+                "reduces the gradients of those before: return a loss there, or set accumulate_grad_batches=1"
+            )
+        return result
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        unknown = sorted(set(kwargs) - {"retain_graph"})
+        if unknown:
+            raise ConfigError(
+                f"backward got {unknown[0]}, and deepspeed's takes retain_graph alone: leave it out, or choose "
+                "strategy fsdp or ddp"
+            )
+        self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
+        self._waits_for_boundary = not self.engine.is_gradient_accumulation_boundary()
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        self.engine.set_gradient_accumulation_boundary(False)
+        try:
+            yield
+        finally:
+            self.engine.set_gradient_accumulation_boundary(True)
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        return self._accumulating()
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        """Check that it is what the engine was told: it clips within `step`. Returns None.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        known = self.engine.gradient_clipping()
+        if clipping.max_value is not None or (clipping.max_norm or 0.0) != known:
+            raise ConfigError(
+                f"deepspeed was told to clip at a norm of {known:g} before it started, and clip got {clipping}: pass "
+                "clipping=Clipping(max_norm=...) to setup"
+            )
+        return None
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        if closure is not None:
+            raise CombinationError(
+                "strategy deepspeed steps without evaluating the loss again, and got a closure: choose an optimizer "
+                "that needs none, or strategy ddp"
+            )
+        self.engine.step()
+        return bool(self.engine.was_step_applied())
+
+    def zero_grad(self, index: int) -> None:
+        """Do nothing: the engine drops gradients in `step`."""
+
+    @property
+    def steps_directly(self) -> bool:
+        return False
+
+    # Checkpoint -----------------------------------------------------------------------------------
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        self._make_buffers_equal()
+        return self._checkpoint.model_tensors()
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        return self._checkpoint.optimizer_tensors()
+
+    def state(self) -> dict[str, Any]:
+        return self._checkpoint.state()
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._checkpoint.load(reader, state, model_only=model_only)
+
+    def release(self) -> None:
+        whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
+        if self.stage == 3 and self._world_size == 1:
+            whole = self._checkpoint.whole_parameters()
+        super().release()
+        del self._checkpoint
+        engine, self.engine = self.engine, None
+        self.module = self.plain
+        if engine is not None:
+            engine.destroy()
+            engine.optimizer = engine.basic_optimizer = None
+            engine.__dict__["_modules"].clear()
+        for parameter, value in whole.values():
+            parameter.data = value
+        if self.stage < 3 or whole or self._world_size == 1:
+            self._traces.remove()
+        output.stop()
+
+    def _make_buffers_equal(self) -> None:
+        """Rank 0's buffers on every rank, before anything reads them. Collective."""
+        if self._buffers_differ:
+            self._buffers_differ = False
+            send_buffers(self._computed)

@@ -1,0 +1,99 @@
+"""What the engine can't do, or does wrong without a word: refused before anything is started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from stratagem import ConfigError, PrecisionError
+
+if TYPE_CHECKING:
+    from stratagem_deepspeed.configuration import Configuration
+
+NOT_ON_CPU = ("lamb", "lion", "onebitadam", "onebitlamb", "zerooneadam")
+"""Optimizers of the engine that have no kernel for a CPU."""
+GONE = ("onebitadam", "onebitlamb", "zerooneadam")
+"""Optimizers that DeepSpeed 0.19 doesn't have any more."""
+
+
+def check_values(configuration: Configuration) -> None:
+    """Refuse values that contradict each other, or that this machine can't have.
+
+    Raises:
+        ConfigError: says which, and what to do.
+    """
+    source = configuration.source or "the keywords"
+    stage = configuration.tree["zero_optimization"].get("stage", 0)
+    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+        raise ConfigError(f"{source} has zero_optimization.stage={stage!r}: choose 0, 1, 2 or 3")
+    if configuration.offload_parameters != "none" and stage != 3:
+        raise ConfigError(
+            f"only stage 3 can keep parameters on {configuration.offload_parameters}, and the stage is {stage}: choose "
+            "stage=3, or offload the optimizer alone"
+        )
+    if configuration.offload_optimizer != "none" and stage == 0:
+        raise ConfigError(
+            f"stage 0 can't keep optimizer states on {configuration.offload_optimizer}: choose stage 1, 2 or 3"
+        )
+    if configuration.offload_optimizer == "nvme" and stage != 3:
+        raise ConfigError(
+            f"only stage 3 keeps optimizer states on nvme, and stage {stage} would leave them in CPU memory: choose "
+            "stage=3, or offload_optimizer_device='cpu'"
+        )
+    _check_optimizer(configuration)
+    for section in ("offload_param", "offload_optimizer"):
+        _check_folder(configuration, section)
+
+
+def check_run(configuration: Configuration, precision: str, accelerator: str) -> None:
+    """Refuse a precision or device that this configuration can't do.
+
+    Raises:
+        PrecisionError: the precision.
+        ConfigError: the configuration's optimizer has no kernel for the device.
+    """
+    if precision.startswith("16-") and accelerator == "cpu":
+        raise PrecisionError(
+            f"deepspeed can't compute in float16 on a CPU, and precision={precision!r} asks for it: choose bf16-mixed "
+            "or 32-true"
+        )
+    if precision.startswith("16-") and configuration.stage == 0:
+        raise PrecisionError(
+            f"deepspeed steps wrongly in float16 at stage 0, and precision={precision!r} asks for it: choose stage 1, 2 "
+            "or 3, or bf16-mixed"
+        )
+    name = _optimizer_name(configuration)
+    if accelerator == "cpu" and name.lower() in NOT_ON_CPU:
+        raise ConfigError(
+            f"{configuration.source} has the optimizer {name}, which DeepSpeed has for CUDA devices alone: choose "
+            "AdamW, or run on cuda"
+        )
+
+
+def _check_optimizer(configuration: Configuration) -> None:
+    name = _optimizer_name(configuration)
+    if configuration.makes_optimizer and not name:
+        raise ConfigError(f"{configuration.source} has an optimizer without a type: add one, as AdamW")
+    if name.lower() in GONE:
+        raise ConfigError(
+            f"{configuration.source} has the optimizer {name}, which DeepSpeed 0.19 doesn't have any more: choose "
+            "AdamW, or Lamb on cuda"
+        )
+
+
+def _optimizer_name(configuration: Configuration) -> str:
+    optimizer = configuration.tree.get("optimizer") or {}
+    return str(optimizer.get("type") or "")
+
+
+def _check_folder(configuration: Configuration, section: str) -> None:
+    options = configuration.tree["zero_optimization"].get(section) or {}
+    if options.get("device") != "nvme":
+        return
+    path = options.get("nvme_path")
+    if path is None:
+        raise ConfigError(f"{section} is on nvme without an nvme_path: give a folder on the drive")
+    if not os.path.isdir(path):
+        raise ConfigError(f"nvme_path={os.fspath(path)!r} isn't a folder: give one that exists, on the drive")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"nvme_path={os.fspath(path)!r} can't be written to: give a folder that can")

@@ -1,0 +1,217 @@
+"""`DeepSpeedStrategy`: a module in a DeepSpeed engine, in one process per device."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    ParallelStrategy,
+    Precision,
+    Prepared,
+    ReduceRequest,
+    SetupRequest,
+    deadline,
+    hookimpl,
+)
+from stratagem_deepspeed import keywords, library, output, refusals
+from stratagem_deepspeed.collectives import EngineCollectives
+from stratagem_deepspeed.configuration import Configuration, merge
+from stratagem_deepspeed.sources import given
+from stratagem_fsdp.deferred import Construction
+
+if TYPE_CHECKING:
+    from stratagem.run import Run
+
+START_METHODS = ("forkserver", "popen", "spawn", "fork")
+
+
+class DeepSpeedStrategy(ParallelStrategy):
+    """ZeRO: what a rank needn't have all the time is shared out among ranks, by the DeepSpeed engine.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        zero_optimization: False is stage 0.
+        stage: 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also parameters.
+        remote_device: "cpu" or "nvme": the same as `offload_parameters` with that `offload_params_device`.
+        offload_optimizer: keep optimizer states outside of the device, and step on the CPU.
+        offload_parameters: at stage 3, keep parameters outside of the device between uses.
+        offload_params_device: "cpu" or "nvme".
+        nvme_path: an existing folder that can be written to, for what is on "nvme".
+        params_buffer_count: buffers for parameters from NVMe.
+        params_buffer_size: elements of each.
+        max_in_cpu: elements of parameters that stay in CPU memory though they are on "nvme".
+        offload_optimizer_device: "cpu" or, at stage 3, "nvme".
+        optimizer_buffer_count: buffers for optimizer states from NVMe.
+        block_size: bytes per NVMe request.
+        queue_depth: NVMe requests in flight.
+        single_submit: submit NVMe requests one by one.
+        overlap_events: submit NVMe requests while others complete.
+        thread_count: threads per NVMe request; DeepSpeed calls it aio.intra_op_parallelism now.
+        pin_memory: page-locked memory for what is offloaded.
+        sub_group_size: elements that stage 3 steps at a time.
+        cpu_checkpointing: keep checkpointed activations on the CPU.
+        contiguous_gradients: copy gradients into one buffer as they come.
+        overlap_comm: reduce gradients while backward goes on.
+        allgather_partitions: gather stepped parameters by all_gather rather than by broadcasts.
+        reduce_scatter: average gradients by reduce_scatter rather than by all_reduce.
+        allgather_bucket_size: elements gathered at a time.
+        reduce_bucket_size: elements reduced at a time.
+        zero_allow_untested_optimizer: take optimizers that DeepSpeed's authors haven't tried.
+        logging_batch_size_per_gpu: samples per micro-batch and rank, for the engine's throughput; "auto"
+            takes the loader's.
+        config: the engine's own configuration: a dict, or the path of a JSON file; None reads the file that
+            STRATAGEM_DEEPSPEED_CONFIG names. It wins over keywords, key by key.
+        logging_level: of the engine's logger, whose records go to the run's folder.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+        kwargs: further keys of the sections zero_optimization, fp16 and activation_checkpointing.
+
+    Raises:
+        ConfigError: a keyword or key that doesn't exist, or is spelt otherwise today; a value that can't be;
+            a configuration that can't be read; no engine, or one that is too old.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        zero_optimization: bool = True,
+        stage: int = 2,
+        remote_device: str | None = None,
+        offload_optimizer: bool = False,
+        offload_parameters: bool = False,
+        offload_params_device: str = "cpu",
+        nvme_path: str = "/local_nvme",
+        params_buffer_count: int = 5,
+        params_buffer_size: int = 100_000_000,
+        max_in_cpu: int = 1_000_000_000,
+        offload_optimizer_device: str = "cpu",
+        optimizer_buffer_count: int = 4,
+        block_size: int = 1048576,
+        queue_depth: int = 8,
+        single_submit: bool = False,
+        overlap_events: bool = True,
+        thread_count: int = 1,
+        pin_memory: bool = False,
+        sub_group_size: int = 1_000_000_000_000,
+        cpu_checkpointing: bool = False,
+        contiguous_gradients: bool = True,
+        overlap_comm: bool = True,
+        allgather_partitions: bool = True,
+        reduce_scatter: bool = True,
+        allgather_bucket_size: int = 200_000_000,
+        reduce_bucket_size: int = 200_000_000,
+        zero_allow_untested_optimizer: bool = True,
+        logging_batch_size_per_gpu: int | str = "auto",
+        config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        logging_level: int = logging.WARNING,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: type[Environment] | str | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self.process_group_backend = process_group_backend
+        self.timeout = deadline(timeout, timeout_s)
+        self.start_method = start_method
+        self.logging_level = logging_level
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+        said = keywords.tree(
+            zero_optimization=zero_optimization,
+            stage=stage,
+            remote_device=remote_device,
+            offload_optimizer=offload_optimizer,
+            offload_parameters=offload_parameters,
+            offload_params_device=offload_params_device,
+            nvme_path=nvme_path,
+            params_buffer_count=params_buffer_count,
+            params_buffer_size=params_buffer_size,
+            max_in_cpu=max_in_cpu,
+            offload_optimizer_device=offload_optimizer_device,
+            optimizer_buffer_count=optimizer_buffer_count,
+            block_size=block_size,
+            queue_depth=queue_depth,
+            single_submit=single_submit,
+            overlap_events=overlap_events,
+            thread_count=thread_count,
+            pin_memory=pin_memory,
+            sub_group_size=sub_group_size,
+            cpu_checkpointing=cpu_checkpointing,
+            contiguous_gradients=contiguous_gradients,
+            overlap_comm=overlap_comm,
+            allgather_partitions=allgather_partitions,
+            reduce_scatter=reduce_scatter,
+            allgather_bucket_size=allgather_bucket_size,
+            reduce_bucket_size=reduce_bucket_size,
+            zero_allow_untested_optimizer=zero_allow_untested_optimizer,
+            logging_batch_size_per_gpu=logging_batch_size_per_gpu,
+            further=kwargs,
+        )
+        own, source = given(config)
+        merged, overruled = merge(said, own)
+        self.configuration = Configuration(merged, own, source, tuple(overruled))
+        refusals.check_values(self.configuration)
+        library.require()
+        self._construction: Construction | None = None
+
+    def check_run(self, run: Run) -> None:
+        """Refuse a precision or device that this configuration can't do."""
+        refusals.check_run(self.configuration, run.precision, run.accelerator.name)
+
+    def plan_lines(self) -> Sequence[str]:
+        """The engine, and what of its configuration came from where."""
+        return self.configuration.lines()
+
+    def module_init_context(self) -> AbstractContextManager[Any] | None:
+        """At stage 3, construct on the "meta" device: parameters get their values a layer at a time."""
+        return self._deferred() if self.configuration.stage == 3 else None
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group; see `ProcessGroupCollectives`."""
+        backend = self.process_group_backend or request.accelerator.backend
+        return EngineCollectives(request.environment, request.device, backend, self.timeout)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module in an engine."""
+        from stratagem_deepspeed.prepared import DeepSpeedPrepared
+
+        construction, self._construction = self._construction, None
+        if construction is not None:
+            construction.fill_attributes(request.plain)
+        engine = library.load(request.device.type)
+        rank = request.collectives.rank
+        output.direct(request.run_dir, rank, self.logging_level, request.log_level)
+        return DeepSpeedPrepared(request, engine, self.configuration, construction)
+
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        self._construction = Construction()
+        with self._construction.recorded():
+            yield
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_construction": None}
