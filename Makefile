@@ -4,15 +4,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+XLA := .venv-xla/bin
+XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
+# What of the core's tests says something of another torch; all of them take too long.
+XLA_CORE_TESTS := $(wildcard tests/core/*.py) $(addprefix tests/core/,checkpoint collectives data precision trainer)
+XLA_EDITABLE := $(patsubst %,-e %,core plugins/single plugins/cpu plugins/torch plugins/ddp plugins/xla)
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs hooks conformance bench clean
+.PHONY: help demo test test-xla lint format docs hooks conformance bench clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests"
+	@echo "make test-xla run the core's and stratagem-xla's tests on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
@@ -26,6 +32,9 @@ demo: .venv/.ready-to-run
 
 test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest $(PYTEST)
+
+test-xla: .venv-xla/.ready
+	@$(XLA)/python -m pytest plugins/xla/tests $(XLA_CORE_TESTS) $(PYTEST)
 
 lint: .venv/.ready-to-develop
 	@$(BIN)/ruff check --quiet .
@@ -72,4 +81,20 @@ clean:
 .venv/.ready-to-develop: .venv/.ready-to-run
 	@echo "Installing the tools for development"
 	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[dev]'
+	@touch $@
+
+# torch_xla needs a torch of its own, and so an environment of its own.
+.venv-xla/bin/python:
+	@echo "Making .venv-xla"
+	@$(PYTHON) -m venv .venv-xla
+
+.venv-xla/.engine: .venv-xla/bin/python constraints-xla.txt
+	@echo "Installing torch_xla and its PyTorch, some 4 GB"
+	@$(XLA_PIP) torch torch_xla numpy
+	@touch $@
+
+.venv-xla/.ready: .venv-xla/.engine constraints-xla.txt $(PROJECTS)
+	@echo "Installing Stratagem beside torch_xla"
+	@$(XLA_PIP) hatchling editables
+	@$(XLA_PIP) --no-build-isolation $(XLA_EDITABLE) pytest pytest-timeout transformers
 	@touch $@

@@ -23,6 +23,12 @@ OFFERED: dict[str, dict[str, str]] = {
         "fsdp": "stratagem-fsdp",
         "fsdp_offload": "stratagem-fsdp",
         "fsdp_hybrid": "stratagem-fsdp",
+        "xla": "stratagem-xla",
+        "tpu": "stratagem-xla",
+        "tpu_spawn": "stratagem-xla",
+        "single_xla": "stratagem-xla",
+        "single_tpu": "stratagem-xla",
+        "xla_fsdp": "stratagem-xla",
     },
     "accelerator": {
         "cpu": "stratagem-cpu",
@@ -30,6 +36,8 @@ OFFERED: dict[str, dict[str, str]] = {
         "gpu": "stratagem-cuda",
         "mps": "stratagem-mps",
         "torch": "stratagem-torch",
+        "tpu": "stratagem-xla",
+        "xla": "stratagem-xla",
     },
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""
