@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
 
+PREFIX = "stratagem"
 INTERFACE, ADDRESSES = "eth0", ("10.77.0.1", "10.77.0.2")
 
 
@@ -52,7 +55,8 @@ def why_not() -> str | None:
 @contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
     """Make two nodes that reach each other and nothing else; nothing is left of them afterwards."""
-    nodes = (Node(f"stratagem-a-{os.getpid()}", 0), Node(f"stratagem-b-{os.getpid()}", 1))
+    _remove_forgotten()
+    nodes = (Node(f"{PREFIX}-a-{os.getpid()}", 0), Node(f"{PREFIX}-b-{os.getpid()}", 1))
     with ExitStack() as stack:
         for node in nodes:
             _ip("netns", "add", node.namespace)
@@ -64,6 +68,16 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
             for interface in ("lo", INTERFACE):
                 _ip("-n", node.namespace, "link", "set", interface, "up")
         yield nodes
+
+
+def _remove_forgotten() -> None:
+    """Remove the nodes of tests that were killed before they could."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
+        name = line.split()[0]
+        made = re.fullmatch(rf"{PREFIX}-[ab]-(\d+)", name)
+        if made and not psutil.pid_exists(int(made[1])):
+            _remove(Node(name, 0))
 
 
 def _remove(node: Node) -> None:
