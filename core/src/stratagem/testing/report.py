@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -101,6 +101,10 @@ def subject_of(kind: Kind, name: str, selection: Selection) -> Any:
     if not component.conformance:
         return SUBJECTS[kind](name)
     subject = imported(component.conformance)
+    if isinstance(subject, Mapping):
+        if name in subject:
+            return subject[name]
+        subject = subject[component.name]
     if name in (component.name, *component.aliases):
         return subject
     return replace(subject, **{"strategy" if kind == "strategy" else "part": name})

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stratagem.component import Capabilities
+from stratagem.config import RunConfig
+from stratagem.errors import PrecisionError
 from stratagem.plugins import load_catalogue
 from stratagem.select import choose_strategy
 from stratagem.testing.workers import shared_workers
@@ -38,13 +40,15 @@ class StrategySubject:
     """Keyword values for its constructor, in every check."""
     options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Name of a check → further keyword values there."""
+    options_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """World size → further keyword values there."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
     """Precision → what goes before `TOLERANCES`."""
     data_ranks: Callable[[int], int] | None = None
     """Among how many ranks the data are shared at a world size; all of them by default. A function at
     the top level of a module."""
     waivers: Mapping[str, str] = field(default_factory=dict)
-    """Name of a check → why it is expected to fail."""
+    """Name of a check → why it is expected to fail; "parity-4" means on 4 devices only."""
     own_processes: bool = False
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
@@ -95,6 +99,16 @@ class StrategySubject:
     def at(self, world_size: int) -> StrategySubject:
         """The same strategy on another number of devices."""
         return replace(self, world_size=world_size)
+
+    def refuses_precision(self, name: str) -> bool:
+        """Whether it declares a precision, but not on this accelerator with these options."""
+        from stratagem.run import assemble
+
+        try:
+            assemble(RunConfig(**{**self._selection(None), "precision": name}))
+        except PrecisionError:
+            return True
+        return False
 
     # In the process of the tests ------------------------------------------------------------------
 
@@ -153,7 +167,8 @@ class StrategySubject:
         return made
 
     def _options(self) -> dict[str, Any]:
-        return {**self.options, **self.options_for.get(self.check, {})}
+        at_size = self.options_at.get(self.world_size, {})
+        return {**self.options, **at_size, **self.options_for.get(self.check, {})}
 
 
 SEED = 7

@@ -30,7 +30,7 @@ def stratagem_components() -> Sequence[Component]:
                 "ddp_hierarchical_sgd": {"ddp_comm_hook": "post_local_sgd", "period_group_size": "auto"},
             },
             priority=10,
-            conformance="stratagem_ddp.conformance:SUBJECT",
+            conformance="stratagem_ddp.conformance:SUBJECTS",
             capabilities=Capabilities(
                 processes="per-device",
                 features=frozenset(

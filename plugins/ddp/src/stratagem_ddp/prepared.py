@@ -103,14 +103,16 @@ class DDPPrepared(Prepared):
         hidden = {} if model_only else state.get("ddp", {})
         local = hidden.get("local_sgd", {})
         if self._local is not None:
-            self._local.steps = local.get("steps", self._local.steps)
-            if isinstance(self._hook_state, PostLocalSGDState):
-                self._hook_state.iter = min(self._local.steps, self._hook_state.start_localSGD_iter)
+            self._local.steps = 0  # what is filled below are the parameters, not copies of their averages
         same = reader.world_size == self._collectives.world_size
         if self._local is not None and local.get("drifted") and same:
             super().load(OwnPart(reader, f"{OWN}{self._collectives.rank}/"), state)
         else:
             super().load(reader, state, model_only=model_only)
+        if self._local is not None:
+            self._local.steps = local.get("steps", 0)
+            if isinstance(self._hook_state, PostLocalSGDState):
+                self._hook_state.iter = min(self._local.steps, self._hook_state.start_localSGD_iter)
         if isinstance(self._hook_state, PowerSGDMemory) and "power_sgd" in hidden:
             errors = [self._read(reader, f"{OWN}{rank}/error/") for rank in self._ranks(reader)]
             # What another number of ranks lost is shared out: its mean is what gradients lack.
