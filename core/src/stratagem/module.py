@@ -78,6 +78,16 @@ class Module(nn.Module):
     def configure_model(self) -> None:
         """Create layers in every worker, under the strategy's and the precision's context."""
 
+    def parallelize(self, mesh: Any) -> Any:
+        """Say how to split this module among ranks that share one copy: optional, for strategies that do so.
+
+        Args:
+            mesh: a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions the strategy names.
+
+        Returns:
+            A plan as the strategy takes it, or None where this method has split the module itself.
+        """
+
     def configure_optimizers(self) -> Any:
         """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",

@@ -71,6 +71,8 @@ class Metrics:
         """See `Module.log`."""
         if self.muted:
             return
+        if type(value) is not torch.Tensor and hasattr(value, "full_tensor"):
+            value = value.full_tensor()  # of a DTensor every rank logs the whole
         scope = self._scope
         how = How(
             prog_bar,

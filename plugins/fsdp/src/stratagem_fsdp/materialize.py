@@ -47,7 +47,7 @@ class Materializer:
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
         """Materialize what `unit` owns outside of `inner`, which has been done. Collective."""
-        modules = list(_own_modules(unit, inner))
+        modules = list(own_modules(unit, inner))
         if self._fill is None:
             self._make(modules)
         else:
@@ -137,7 +137,7 @@ def _alike(real: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(real.detach(), requires_grad=tensor.requires_grad)
 
 
-def _own_modules(unit: nn.Module, inner: set[nn.Module]) -> Iterator[nn.Module]:
+def own_modules(unit: nn.Module, inner: set[nn.Module]) -> Iterator[nn.Module]:
     """Yield `unit` and the modules in it, but not those in other units."""
     seen: set[nn.Module] = set()
 

@@ -64,7 +64,7 @@ class FSDPPrepared(Prepared):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         super().backward(loss, **kwargs)
-        self._unreduced = not self._reduces
+        self._unreduced = not self._reduces and bool(self._sharded.roots)
         if self._reduces and self._world_size > 1:
             average_gradients(self._sharded.whole, self.device)
 

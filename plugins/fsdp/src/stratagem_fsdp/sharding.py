@@ -65,7 +65,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
         strategy.sharding_strategy, strategy.device_mesh, request.device, request.collectives
     )
     outermost = (
-        {root} if not by_hand else set(modules) - {inner for unit in modules for inner in _inside(unit)}
+        {root} if not by_hand else set(modules) - {inner for unit in modules for inner in inside(unit)}
     )
     done: set[nn.Module] = set()
     for module in [*modules, root]:
@@ -89,7 +89,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     units = tuple(module for module in (*modules, root) if isinstance(module, FSDPModule))
     if strategy.forward_prefetch and request.device.type != "cpu":
         _prefetch_forward(root)
-    whole = _move_the_rest(request)
+    whole = move_the_rest(request)
     if traces is not None:
         traces.note()
     restore = traces.remove if traces is not None else None
@@ -102,7 +102,7 @@ def _prefetch_forward(root: nn.Module) -> None:
         unit.set_modules_to_forward_prefetch([following])
 
 
-def _move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
+def move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
     """Move what isn't in shards to the device; return the parameters among it."""
     from torch.distributed.tensor import DTensor
 
@@ -116,5 +116,6 @@ def _move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
     return tuple(whole)
 
 
-def _inside(unit: nn.Module) -> list[nn.Module]:
+def inside(unit: nn.Module) -> list[nn.Module]:
+    """Return the modules below `unit`."""
     return list(unit.modules())[1:]
