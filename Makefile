@@ -80,6 +80,7 @@ clean:
 
 .venv/.ready-to-develop: .venv/.ready-to-run
 	@echo "Installing the tools for development"
+	@$(PIP) deepspeed
 	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[dev]'
 	@touch $@
 
