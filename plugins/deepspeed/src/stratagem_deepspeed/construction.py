@@ -12,7 +12,7 @@ from stratagem import ConfigError
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
-    from stratagem_fsdp.deferred import Construction
+    from stratagem_fsdp import Construction
 
 
 def materialize(request: SetupRequest, construction: Construction | None) -> None:
@@ -41,6 +41,9 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
     """
     from deepspeed import zero
 
+    # Ranks number parameters alike, also where one of them has had an engine before.
+    begin = torch.tensor(zero.Init.param_id, device=request.device)
+    zero.Init.param_id = int(request.collectives.all_reduce(begin, "max"))
     made: dict[int, Any] = {}
     cut: set[int] = set()
     for module in request.module.modules():
@@ -56,6 +59,12 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(request.device)
+
+
+def number_modules(root: nn.Module) -> None:
+    """Give modules the numbers that the engine compares between ranks: the same, whatever came before."""
+    for number, module in enumerate(root.modules()):
+        module.ds_id = number  # type: ignore[assignment]
 
 
 def _fill(

@@ -14,7 +14,7 @@ from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRe
 from stratagem.errors import DataError
 from stratagem_deepspeed import output
 from stratagem_deepspeed.checkpoints import EngineCheckpoint
-from stratagem_deepspeed.construction import Traces, materialize, share_out
+from stratagem_deepspeed.construction import Traces, materialize, number_modules, share_out
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
 from stratagem_deepspeed.parameters import Parameters
@@ -24,7 +24,7 @@ from stratagem_fsdp.whole import send_buffers
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem_deepspeed.configuration import Configuration
-    from stratagem_fsdp.deferred import Construction
+    from stratagem_fsdp import Construction
 
 
 class DeepSpeedPrepared(Prepared):
@@ -98,6 +98,8 @@ class DeepSpeedPrepared(Prepared):
                 config=config,
                 dist_init_required=False,
             )
+            if self.stage == 3:
+                number_modules(self._computed)
             library.checkpointing.configure(None, deepspeed_config=config)
         return engine
 

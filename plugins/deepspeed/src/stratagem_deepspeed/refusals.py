@@ -57,11 +57,6 @@ def check_run(configuration: Configuration, precision: str, accelerator: str) ->
             f"deepspeed can't compute in float16 on a CPU, and precision={precision!r} asks for it: choose bf16-mixed "
             "or 32-true"
         )
-    if precision.startswith("16-") and configuration.stage == 0:
-        raise PrecisionError(
-            f"deepspeed steps wrongly in float16 at stage 0, and precision={precision!r} asks for it: choose stage 1, 2 "
-            "or 3, or bf16-mixed"
-        )
     name = _optimizer_name(configuration)
     if accelerator == "cpu" and name.lower() in NOT_ON_CPU:
         raise ConfigError(

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 
 from stratagem import (
     Accelerator,
+    Capabilities,
     Checkpointer,
     Collectives,
     ConfigError,
@@ -25,11 +27,11 @@ from stratagem import (
     deadline,
     hookimpl,
 )
-from stratagem_deepspeed import keywords, library, output, refusals
+from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
 from stratagem_deepspeed.sources import given
-from stratagem_fsdp.deferred import Construction
+from stratagem_fsdp import Construction
 
 if TYPE_CHECKING:
     from stratagem.run import Run
@@ -177,9 +179,17 @@ class DeepSpeedStrategy(ParallelStrategy):
         library.require()
         self._construction: Construction | None = None
 
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Below stage 3, a forward needs no other rank; at stage 0, the engine steps wrongly in float16."""
+        stage = self.configuration.stage
+        features = declared.features - ({"collective_forward"} if stage < 3 else set())
+        precisions = [name for name in declared.precisions if stage or not name.startswith("16-")]
+        return replace(declared, features=frozenset(features), precisions=tuple(precisions))
+
     def check_run(self, run: Run) -> None:
         """Refuse a precision or device that this configuration can't do."""
         refusals.check_run(self.configuration, run.precision, run.accelerator.name)
+        builds.check(self.configuration)
 
     def plan_lines(self) -> Sequence[str]:
         """The engine, and what of its configuration came from where."""
@@ -205,6 +215,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         engine = library.load(request.device.type)
         rank = request.collectives.rank
         output.direct(request.run_dir, rank, self.logging_level, request.log_level)
+        builds.make(self.configuration, request.collectives)
         return DeepSpeedPrepared(request, engine, self.configuration, construction)
 
     @contextmanager

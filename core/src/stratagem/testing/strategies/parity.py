@@ -28,7 +28,9 @@ def _possible(subject: StrategySubject) -> set[str]:
     possible = {
         name
         for name in TOLERANCES.keys() - {"32-true"}
-        if ("*" in declared or name in declared) and accelerator.refuse_precision(name) is None
+        if ("*" in declared or name in declared)
+        and accelerator.refuse_precision(name) is None
+        and not subject.refuses_precision(name)
     }
     if not possible:
         raise NotApplicable("it has no precision but 32-true here")
