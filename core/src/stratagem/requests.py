@@ -108,6 +108,8 @@ class SetupRequest:
     """What to call instead of `module` for each part of a micro-batch that the strategy splits; `module` if None."""
     ends: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     """By the name of a step: what makes the outputs of its parts one, where the user's module says it."""
+    sample: Callable[[], Any] | None = None
+    """Makes a training batch like the first, on the CPU, and moves no loader on; None where that can't be had."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ class Live:
         stage: "fit", "validate", "test" or "predict".
         run_dir: equal on all ranks; None writes nothing.
         loggers: empty on all ranks but 0.
+        batch_size: samples per batch and rank, where the loader tells.
+        sample: makes a training batch to look at, where the loader allows it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Live:
         run_dir: str | None,
         loggers: list[Logger],
         batch_size: int | None,
+        sample: Callable[[], Any] | None = None,
     ) -> None:
         settings = trainer.settings
         self.runtime, self.stage, self.run_dir = runtime, stage, run_dir
@@ -90,6 +93,7 @@ class Live:
             run_dir=run_dir,
             part=steps,
             ends=ends,
+            sample=sample,
         )
         self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
         seed = runtime.config.seed
