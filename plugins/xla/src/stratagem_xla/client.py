@@ -40,8 +40,8 @@ def start(kind: str, devices: int, *, spmd: bool) -> Client:
     if _started:
         if _started[0] != wanted:
             raise DeviceError(
-                f"XLA was started with {_told(_started[0])} in this process, which can't be changed, and this run asks "
-                f"for {_told(wanted)}: start it in another process"
+                f"XLA was started with {_told(_started[0])} in this process, which can't be changed, and this run "
+                f"asks for {_told(wanted)}: start it in another process"
             )
         _set_variables(wanted)
         return wanted
@@ -84,8 +84,8 @@ def _check_devices(wanted: Client) -> None:
     there = xr.global_runtime_device_count()
     if wanted.spmd and there != wanted.devices:
         raise DeviceError(
-            f"PJRT shows this process {there} {wanted.kind} devices, and the run asks for {wanted.devices}: the strategy "
-            "drives all there are, so give devices=-1, or hide some of them (TPU_VISIBLE_CHIPS)"
+            f"PJRT shows this process {there} {wanted.kind} devices, and the run asks for {wanted.devices}: "
+            "the strategy drives all there are, so give devices=-1, or hide some of them (TPU_VISIBLE_CHIPS)"
         )
 
 
@@ -96,8 +96,8 @@ def _check_backward() -> None:
         tried.sum().backward()
     except RuntimeError as error:
         raise DeviceError(
-            "this process ran a backward before XLA was started, and autograd knows no XLA device since then: launch the "
-            "run first, or start it in another process"
+            "this process ran a backward before XLA was started, and autograd knows no XLA device since then: launch "
+            "the run first, or start it in another process"
         ) from error
 
 

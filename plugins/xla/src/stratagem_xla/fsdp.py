@@ -35,7 +35,7 @@ class XLAFSDPStrategy(XLAStrategy):
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.
         checkpoint_io: makes the run's checkpointer from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
-        debug: let torch_xla analyse why it compiles and waits; it goes to the terminal.
+        debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         auto_wrap_policy: which modules XLA finishes by themselves in backward: classes or their names, a policy
             of `torch_xla.distributed.fsdp.wrap`, or None for the elements of every ModuleList.
     """
@@ -57,5 +57,6 @@ class XLAFSDPStrategy(XLAStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
+        self.direct_output(request)
         layout = Layout(max(len(request.devices), 1), self.axis)
         return ShardedPrepared(request, layout, shard(request, layout, self.auto_wrap_policy))

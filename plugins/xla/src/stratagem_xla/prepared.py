@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,11 +95,18 @@ class XlaPrepared(Prepared):
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         self._pending = True
         self.reduce_gradients(index)
-        applied = super().step(index, closure)
+        applied = super().step(index, None if closure is None else partial(self._evaluated, closure))
         self.stepped(index)
         if index + 1 == len(self.optimizers):
             self.mark()
         return applied
+
+    def _evaluated(self, closure: Callable[[], Any]) -> Any:
+        """Evaluate a closure by itself: otherwise each would run all before it anew, since the last mark."""
+        self.mark()
+        loss = closure()
+        self.mark()
+        return loss
 
     def reduce_gradients(self, index: int) -> None:
         """Average the gradients of optimizer `index` over processes; nothing within one."""

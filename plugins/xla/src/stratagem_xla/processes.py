@@ -43,23 +43,17 @@ class XlaLauncher(Launcher):
         request: of the hook `launch`.
 
     Raises:
-        DeviceError: PJRT can't have several processes on this kind of device.
         CombinationError: something else has started processes already, or there are several nodes.
     """
 
     worker_environment = "env"
 
     def __init__(self, request: LaunchRequest) -> None:
-        plan, kind = request.plan, library.device_type()
-        if kind == "CPU" and plan.processes_per_node > 1:
-            raise DeviceError(
-                f"spmd=False starts a process per device, of which PJRT's CPU only has one, and the run asks for "
-                f"{plan.processes_per_node}: leave spmd=True, which drives any number of them from one process"
-            )
+        plan = request.plan
         if request.environment.creates_processes or plan.num_nodes > 1:
             raise CombinationError(
-                f"spmd=False starts the processes of one machine itself, and here {request.environment.name} has started "
-                f"some, or num_nodes={plan.num_nodes}: start it alone, or leave spmd=True"
+                f"spmd=False starts the processes of one machine itself, and here {request.environment.name} has "
+                f"started some, or num_nodes={plan.num_nodes}: start it alone, or leave spmd=True"
             )
         self.start_method = plan.start_method
 

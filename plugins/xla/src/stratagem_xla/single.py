@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -16,15 +15,14 @@ from stratagem import (
     Prepared,
     ReduceRequest,
     SetupRequest,
-    Strategy,
     hookimpl,
 )
-from stratagem_xla import client, library
+from stratagem_xla.base import XlaStrategy
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout
 
 
-class SingleDeviceXLAStrategy(Strategy):
+class SingleDeviceXLAStrategy(XlaStrategy):
     """Trains in this process on one XLA device.
 
     Args:
@@ -32,7 +30,7 @@ class SingleDeviceXLAStrategy(Strategy):
         accelerator: an accelerator object or name that wins over the run's choice.
         checkpoint_io: makes the run's checkpointer from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
-        debug: let torch_xla analyse why it compiles and waits; it goes to the terminal.
+        debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
     """
 
     def __init__(
@@ -43,20 +41,17 @@ class SingleDeviceXLAStrategy(Strategy):
         precision_plugin: Precision | str | None = None,
         debug: bool = False,
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
         self.parallel_devices = [torch.device(device)] if device is not None else None
-        self.debug = debug
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client."""
-        if self.debug:
-            os.environ.setdefault("PT_XLA_DEBUG_LEVEL", "2")
-        # A process sees all devices; the one with the highest index needs all before it.
-        client.start(library.device_type(), (request.device.index or 0) + 1, spmd=False)
-        client.seed()
+        # A process sees all devices; one with a high index needs those before it.
+        self.start((request.device.index or 0) + 1, spmd=False)
         return LocalCollectives(request.device)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module on the device."""
+        self.direct_output(request)
         return XlaPrepared(request, Layout(1, "data"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +13,7 @@ from stratagem import (
     Capabilities,
     Checkpointer,
     Collectives,
+    CombinationError,
     ConfigError,
     Launcher,
     LaunchRequest,
@@ -21,19 +21,22 @@ from stratagem import (
     Prepared,
     ReduceRequest,
     SetupRequest,
-    Strategy,
     hookimpl,
 )
 from stratagem.defaults import Defaults
-from stratagem_xla import client, library
+from stratagem_xla import library
+from stratagem_xla.base import XlaStrategy
 from stratagem_xla.prepared import XlaPrepared, placed
 from stratagem_xla.processes import ReplicaPrepared, XlaLauncher, open_collectives
 from stratagem_xla.sharding import Layout
 
+if TYPE_CHECKING:
+    from stratagem.run import Run
+
 START_METHODS = ("spawn", "fork")
 
 
-class XLAStrategy(Strategy):
+class XLAStrategy(XlaStrategy):
     """Data parallel on XLA devices: by default one process drives them all, and XLA divides the work (SPMD).
 
     A batch of the loader is that of the whole run: each device gets its part of it. Gradients are those of
@@ -44,7 +47,7 @@ class XLAStrategy(Strategy):
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters under SPMD.
         checkpoint_io: makes the run's checkpointer from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
-        debug: let torch_xla analyse why it compiles and waits; it goes to the terminal.
+        debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         sync_module_states: start from the first process's parameters and buffers, where there are several.
         spmd: False starts a process per device (`torch_xla.launch`), which PJRT's CPU only has for one.
         start_method: of those processes, "spawn" or "fork".
@@ -66,11 +69,10 @@ class XLAStrategy(Strategy):
         spmd: bool = True,
         start_method: str = "spawn",
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
         if start_method not in START_METHODS:
             raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
         self.parallel_devices = parallel_devices
-        self.debug = debug
         self.sync_module_states = sync_module_states
         self.spmd = spmd
         self.start_method = start_method
@@ -86,13 +88,18 @@ class XLAStrategy(Strategy):
             features=declared.features - {"several_devices"},
         )
 
+    def check_run(self, run: Run) -> None:
+        """Refuse several processes where PJRT can't have them."""
+        super().check_run(run)
+        if not self.spmd and len(run.devices) > 1 and library.device_type() == "CPU":
+            raise CombinationError(
+                f"spmd=False starts a process per device, of which PJRT's CPU only has one, and the run asks for "
+                f"{len(run.devices)}: leave spmd=True, which drives any number of them from one process"
+            )
+
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        if self.debug:
-            os.environ.setdefault("PT_XLA_DEBUG_LEVEL", "2")
-        devices = max(len(request.devices), 1)
-        client.start(library.device_type(), devices, spmd=self.spmd)
-        client.seed()
+        self.start(max(len(request.devices), 1), spmd=self.spmd)
         return open_collectives(request)
 
     @hookimpl
@@ -105,6 +112,7 @@ class XLAStrategy(Strategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is called with batches cut over the devices."""
+        self.direct_output(request)
         layout = Layout(max(len(request.devices), 1), self.axis)
         if request.collectives.world_size > 1:
             return ReplicaPrepared(request, layout, self.sync_module_states)

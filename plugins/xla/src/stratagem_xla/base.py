@@ -1,0 +1,70 @@
+"""`XlaStrategy`: what all strategies on XLA devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    Precision,
+    ReduceRequest,
+    SetupRequest,
+    Strategy,
+)
+from stratagem_xla import client, library, output
+from stratagem_xla.processes import open_collectives
+
+if TYPE_CHECKING:
+    from stratagem.run import Run
+
+
+class XlaStrategy(Strategy):
+    """Base of the strategies here: starts PJRT's client, and leads torch_xla's output where it belongs.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        debug: let torch_xla analyse why it compiles and waits.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None,
+        precision_plugin: Precision | str | None,
+        debug: bool,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self.debug = debug
+        self._log_level: str | None = None
+        self._run_dir: str | None = None
+
+    def check_run(self, run: Run) -> None:
+        """Keep what has to be known before torch_xla is imported."""
+        self._log_level = run.config.log_level
+
+    def start(self, devices: int, *, spmd: bool) -> None:
+        """Start PJRT's client in this process for a run with so many devices."""
+        output.before_import(self._log_level, self.debug)
+        client.start(library.device_type(), devices, spmd=spmd)
+        client.seed()
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
+        self.start(max(len(request.devices), 1), spmd=True)
+        return open_collectives(request)
+
+    def direct_output(self, request: SetupRequest) -> None:
+        """Lead what torch_xla says to the run's folder."""
+        self._run_dir = request.run_dir
+        output.direct(request.run_dir, request.log_level, self.debug)
+
+    def teardown(self) -> None:
+        """Say what was compiled, under `debug`, and close the run's file."""
+        if self.debug:
+            output.report(self._run_dir)
+        output.stop()
