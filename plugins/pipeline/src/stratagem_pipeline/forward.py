@@ -1,0 +1,95 @@
+"""Evaluation: the pipelined module's forward through all stages, with its output on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem.errors import DataError
+from stratagem_pipeline.route import Route
+from stratagem_pipeline.values import Form, padded, real_rows, rows_of, taken_apart
+
+if TYPE_CHECKING:
+    from stratagem_pipeline.building import Pipeline
+
+KEPT = 4
+"""Routes for the shapes that came last; each has memory for what it receives."""
+
+
+class PipelinedForward:
+    """Answers calls of the pipelined module without backward.
+
+    Args:
+        pipeline: on whose ranks every call is collective.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._routes: dict[Any, Route] = {}
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While active, a call of the pipelined module runs the pipeline, and returns its output everywhere."""
+        with torch.no_grad(), self._pipeline.stand_in.acting(self._forward):
+            yield
+
+    def release(self) -> None:
+        """Let go of everything that was made for a shape."""
+        self._routes.clear()
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        pipeline = self._pipeline
+        line, name = pipeline.line, pipeline.stand_in.name
+        form, tensors = taken_apart(pipeline.entry(args, kwargs))
+        rows = rows_of(tensors, name)
+        count = min(pipeline.micro_batches, rows)
+        each = -(-rows // count)
+        sizes = [min(each, rows - start) for start in range(0, rows, each)]
+        parts = [part for part in zip(*(tensor.split(each) for tensor in tensors))]
+        filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
+        entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
+        key = (form.shapes, repr(form.spec))
+        route = self._routes.get(key)
+        if route is None:
+            route = Route(line, entry, sizes)
+            remember(self._routes, key, route)
+        outputs = route.forward(filled)
+        return self._shared(route, outputs)
+
+    def _shared(self, route: Route, outputs: list[tuple[torch.Tensor, ...]]) -> Any:
+        """Put the outputs of all micro-batches together, and send them to every rank."""
+        line, name = self._pipeline.line, self._pipeline.stand_in.name
+        form, last = route.forms[-1], line.stage_ranks[-1]
+        merged = []
+        for index, (shape, dtype) in enumerate(form.shapes):
+            parts = (
+                [
+                    real_rows(results[index], rows, route.padded_rows, name)
+                    for results, rows in zip(outputs, route.rows)
+                ]
+                if line.has_last
+                else [
+                    real_rows(torch.empty(shape, dtype=dtype, device="meta"), rows, route.padded_rows, name)
+                    for rows in route.rows
+                ]
+            )
+            if len(parts) > 1 and (not shape or shape[0] % route.padded_rows):
+                raise DataError(
+                    f"{name} makes an output of shape {shape} of {route.padded_rows} rows, and those of several "
+                    "micro-batches can't be put together: give it an output with a row per sample"
+                )
+            whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+            if not line.has_last:
+                whole = torch.empty(whole.shape, dtype=dtype, device=line.device)
+            merged.append(line.pipe.broadcast(whole, last) if line.pipe.world_size > 1 else whole)
+        return form.value(merged)
+
+
+def remember(routes: dict[Any, Any], key: Any, route: Any) -> None:
+    """Keep a route, and forget the oldest where there are too many; alike on all ranks of a copy."""
+    while len(routes) >= KEPT:
+        del routes[next(iter(routes))]
+    routes[key] = route

@@ -1,0 +1,115 @@
+"""What each layer costs, on a part of a batch: for an automatic balance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from stratagem_pipeline.values import taken_apart
+
+if TYPE_CHECKING:
+    from stratagem import Precision
+
+REPEATS = 3
+"""The fastest of these counts, after one to warm up."""
+
+
+def parameter_bytes(layers: Sequence[nn.Module]) -> list[float]:
+    """Return the bytes of the parameters and buffers of each layer, without looking at values."""
+    return [
+        float(sum(tensor.numel() * tensor.element_size() for tensor in (*layer.parameters(), *layer.buffers())))
+        for layer in layers
+    ]
+
+
+def measured(
+    what: str,
+    layers: Sequence[nn.Module],
+    entry: Any,
+    lent: Callable[[nn.Module], AbstractContextManager[None]],
+    precision: Precision,
+) -> list[float]:
+    """Run layer after layer, and return what each costs.
+
+    Args:
+        what: "activations", the bytes that it keeps for backward, or "time", the seconds of its forward
+            and backward.
+        layers: one after the other; buffers are left as they are.
+        entry: what the first is called with.
+        lent: a context in which a layer has its parameters.
+        precision: under whose autocast they run.
+    """
+    costs, value = [], entry
+    with torch.random.fork_rng(devices=[]):
+        for layer in layers:
+            with lent(layer), _Kept(layer), precision.autocast() or nullcontext(), torch.enable_grad():
+                cost, value = (_saved if what == "activations" else _timed)(layer, value)
+            costs.append(cost)
+    return costs
+
+
+def _saved(layer: nn.Module, value: Any) -> tuple[float, Any]:
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
+    sizes: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        output = layer(_leaves(value))
+        # Held until here, so that no memory is counted under two addresses or one address twice.
+        return float(sum(sizes.values())), output
+
+
+def _timed(layer: nn.Module, value: Any) -> tuple[float, Any]:
+    best = float("inf")
+    for _ in range(1 + REPEATS):
+        given = _leaves(value)
+        _, inputs = taken_apart(given)
+        _wait(inputs)
+        began = time.perf_counter()
+        output = layer(given)
+        _, results = taken_apart(output)
+        wanted = [p for p in (*inputs, *layer.parameters()) if p.requires_grad]
+        outputs = [result for result in results if result.requires_grad]
+        if wanted and outputs:
+            ones = [torch.ones_like(result) for result in outputs]
+            torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+        _wait(results)
+        best = min(best, time.perf_counter() - began)
+    return best, output
+
+
+def _leaves(value: Any) -> Any:
+    """The value in copies that have gradients where they can, and that a layer may change in place."""
+    form, tensors = taken_apart(value)
+    return form.value([t.detach().requires_grad_(t.is_floating_point()).clone() for t in tensors])
+
+
+def _wait(tensors: Sequence[torch.Tensor]) -> None:
+    for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
+        torch.get_device_module(device).synchronize(device)
+
+
+class _Kept:
+    """Buffers of a layer are afterwards as they were."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in layer.buffers()]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                buffer.copy_(value)

@@ -1,0 +1,101 @@
+"""Telling every stage what the last one computed, in one small message per batch."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+
+SIZE = 64
+"""Numbers in the message that is always sent: a flag, and what fits."""
+_EXACT = 2**53
+"""Up to here a float64 tells integers apart."""
+
+
+class Outcome:
+    """Shares values made of numbers, tensors and anything else among the ranks of a copy.
+
+    Numbers go in one message of fixed size. Names, structure and whatever isn't a number are sent only
+    where they aren't those of the batch before; tensors that aren't scalars follow one by one.
+
+    Args:
+        pipe: the ranks.
+        source: which of them has the value.
+    """
+
+    def __init__(self, pipe: Collectives, source: int, device: torch.device) -> None:
+        self._pipe, self._source, self._device = pipe, source, device
+        self._layout: tuple[Any, tuple[Any, ...]] = (None, ())
+        self._told: bytes | None = None
+
+    def share(self, value: Any = None) -> Any:
+        """Return the source's value, detached, on every rank. Collective in the copy.
+
+        Args:
+            value: only the source's matters; nested as in pytrees.
+        """
+        if self._pipe.world_size == 1:
+            return value
+        is_source = self._pipe.rank == self._source
+        numbers: list[float] = []
+        tensors: list[torch.Tensor] = []
+        changed = False
+        if is_source:
+            leaves, spec = tree_flatten(value)
+            kinds = tuple(_kind(leaf, numbers, tensors) for leaf in leaves)
+            told = pickle.dumps((spec, kinds))
+            changed, self._told = told != self._told, told
+            self._layout = (spec, kinds)
+        message = torch.zeros(SIZE, dtype=torch.float64)
+        message[0] = float(changed)
+        head = numbers[: SIZE - 1]
+        message[1 : 1 + len(head)] = torch.tensor(head, dtype=torch.float64)
+        received = self._pipe.broadcast(message, self._source).tolist()
+        if received[0]:
+            self._layout = self._pipe.broadcast(self._layout, self._source)
+        spec, kinds = self._layout
+        count = sum(kind[0] in _NUMBERS for kind in kinds)
+        if count > SIZE - 1:
+            rest = torch.zeros(count - SIZE + 1, dtype=torch.float64)
+            if is_source:
+                rest[:] = torch.tensor(numbers[SIZE - 1 :], dtype=torch.float64)
+            received += self._pipe.broadcast(rest, self._source).tolist()
+        told_numbers, told_tensors = iter(received[1:]), iter(tensors)
+        leaves = [self._leaf(kind, told_numbers, told_tensors, is_source) for kind in kinds]
+        # What was computed here keeps its precision and its types.
+        return value if is_source else tree_unflatten(leaves, spec)
+
+    def _leaf(self, kind: tuple[Any, ...], numbers: Any, tensors: Any, is_source: bool) -> Any:
+        if kind[0] == "scalar":
+            return torch.tensor(next(numbers), dtype=torch.float64, device=self._device).to(kind[1])
+        if kind[0] in _NUMBERS:
+            return _NUMBERS[kind[0]](next(numbers))
+        if kind[0] == "tensor":
+            mine = next(tensors) if is_source else torch.empty(kind[2], dtype=kind[1], device=self._device)
+            return self._pipe.broadcast(mine, self._source)
+        return kind[1]
+
+
+_NUMBERS: dict[str, Any] = {"float": float, "int": int, "bool": bool, "scalar": None}
+
+
+def _kind(leaf: Any, numbers: list[float], tensors: list[torch.Tensor]) -> tuple[Any, ...]:
+    """Describe a leaf, and put what is sent of it into one of the lists."""
+    if isinstance(leaf, torch.Tensor):
+        if leaf.dim() == 0 and not leaf.is_complex():
+            number = leaf.item()
+            if isinstance(number, float) or abs(number) < _EXACT:
+                numbers.append(float(number))
+                return ("scalar", leaf.dtype)
+        tensors.append(leaf.detach().contiguous())
+        return ("tensor", leaf.dtype, tuple(leaf.shape))
+    name = type(leaf).__name__
+    if type(leaf) in (float, bool) or (type(leaf) is int and abs(leaf) < _EXACT):
+        numbers.append(float(leaf))
+        return (name,)
+    return ("other", leaf)

@@ -1,0 +1,40 @@
+"""What stratagem-pipeline offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategy `pipeline`."""
+    return [
+        Component(
+            "strategy",
+            "pipeline",
+            "stratagem_pipeline.strategy:PipelineStrategy",
+            "layers in stages on several devices, through which batches flow in parts",
+            conformance="stratagem_pipeline.conformance:SUBJECT",
+            capabilities=Capabilities(
+                processes="per-device",
+                # Stages would have to agree on each overflow of scaled gradients.
+                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true"),
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "norm_clipping",
+                        "value_clipping",
+                        "sharded_checkpoint",
+                        "resharding",
+                        "notebook",
+                        "fork",
+                        "collective_forward",
+                        "several_nodes",
+                    }
+                ),
+            ),
+        )
+    ]

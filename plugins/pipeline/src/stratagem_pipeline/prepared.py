@@ -1,0 +1,159 @@
+"""What the loop calls per step under pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem import Clipping, ConfigError, Prepared, SetupRequest
+from stratagem.optimizer_state import describe_optimizer, load_optimizer
+from stratagem_pipeline.forward import PipelinedForward
+from stratagem_pipeline.gradients import Gradients
+from stratagem_pipeline.training import Training
+
+if TYPE_CHECKING:
+    from stratagem import CheckpointReader
+    from stratagem_pipeline.building import Pipeline
+
+
+class PipelinePrepared(Prepared):
+    """A module of which each rank has some layers. Training steps and evaluations are collective in a copy.
+
+    Args:
+        request: as the `setup` hook received it; its tensors have been placed.
+        pipeline: what of it is where.
+    """
+
+    def __init__(self, request: SetupRequest, pipeline: Pipeline) -> None:
+        if request.training and request.part is None:
+            raise ConfigError(
+                "a pipeline runs forward and backward of a training step at once, and a loop of one's own calls them "
+                "apart: train with stratagem.Trainer, or choose another strategy for this loop"
+            )
+        if request.training and "training_step" in request.ends:
+            raise ConfigError(
+                "the module defines training_step_end, which makes one loss of those of a batch's parts, and a pipeline "
+                "needs the loss of each part by itself: compute it in training_step"
+            )
+        named = [(name, p) for name, p in request.plain.named_parameters() if not p.is_meta]
+        self._held = {id(parameter) for _, parameter in named}
+        optimizers = request.make_optimizers() if request.training else ()
+        self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
+        super().__init__(request, request.module, optimizers)
+        for optimizer in self.optimizers:
+            self._drop_foreign(optimizer)
+        self._parameters = tuple(
+            [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
+        )
+        self._collectives = request.collectives
+        self._pipeline = pipeline
+        self._forward = PipelinedForward(pipeline)
+        self._training: Training | None = None
+        if request.training:
+            self._gradients = Gradients(
+                [parameter for _, parameter in named],
+                pipeline.holders,
+                sorted({ranks for ranks in pipeline.holders.values() if len(ranks) > 1}),
+                pipeline.line.pipe,
+                request.collectives.data,
+            )
+            assert request.part is not None
+            self._training = Training(pipeline, request.part, self._call, request)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise ConfigError(
+            "a pipeline runs forward and backward of a training step at once: call the module for evaluation alone"
+        )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._forward.answering():
+            return super().forward(*args, **kwargs)
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        assert self._training is not None
+        output = self._training.run(args, divisor)
+        if sync:
+            self._gradients.reduce()
+        return output
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        if clipping.max_value is not None:
+            nn.utils.clip_grad_value_(self._parameters[index], clipping.max_value)
+        if clipping.max_norm is None:
+            return None
+        return self._gradients.clip_norm(
+            self._parameters[index], clipping.max_norm, clipping.norm_type, self.device
+        )
+
+    # Checkpoint ---------------------------------------------------------------------------------
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        return {key: tensor for key, tensor in super().model_tensors().items() if not tensor.is_meta}
+
+    def model_names(self, tensors: Mapping[str, torch.Tensor]) -> Collection[str]:
+        return super().model_tensors().keys()
+
+    def state(self) -> dict[str, Any]:
+        with self._whole_groups():
+            state = super().state()
+        described = state["optimizers"]
+        # Only rank 0's is written: what isn't a tensor has to come there.
+        everyone = self._collectives.gather_objects(
+            ([each["values"] for each in described], self._own_extra(state["extra"]))
+        )
+        for index in range(len(described)):
+            described[index]["values"] = {k: v for values, _ in everyone for k, v in values[index].items()}
+        state["extra"] = {name: value for _, extra in reversed(everyone) for name, value in extra.items()}
+        if self._training is not None:
+            state["pipeline"] = self._training.seeds.state()
+        return state
+
+    def _own_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Of modules that run on this rank: those of others know nothing new."""
+        line = self._pipeline.line
+        of_stage = [{id(m) for layer in layers for m in layer.modules()} for layers in line.layers]
+        own = set().union(*(of_stage[stage] for stage in line.own))
+        foreign = set().union(*of_stage) - own
+        modules = dict(self.plain.named_modules())
+        return {
+            key: value for key, value in extra.items() if id(modules[key.rpartition(".")[0]]) not in foreign
+        }
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        if self._training is not None and not model_only:
+            self._training.seeds.load_state(state.get("pipeline", {}))
+
+    def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
+        optimizer = self.optimizers[index]
+        with self._whole_groups():
+            load_optimizer(
+                self.plain, optimizer, index, reader, saved, owned=set(self._parameters[index])
+            )
+
+    def release(self) -> None:
+        super().release()
+        self._training = None
+        self._forward.release()
+        self._gradients = None  # type: ignore[assignment]
+
+    def _drop_foreign(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if id(p) in self._held or not p.is_meta]
+
+    @contextmanager
+    def _whole_groups(self) -> Iterator[None]:
+        """While active, optimizers have the parameters of all ranks, as the user gave them."""
+        for optimizer, groups in zip(self.optimizers, self._whole):
+            for group, parameters in zip(optimizer.param_groups, groups):
+                group["params"] = list(parameters)
+        try:
+            yield
+        finally:
+            for optimizer in self.optimizers:
+                self._drop_foreign(optimizer)

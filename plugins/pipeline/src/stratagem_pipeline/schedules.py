@@ -1,0 +1,112 @@
+"""Schedules by name: which class of torch runs it, and which rank has which stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stratagem import ConfigError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A way to order the forwards and backwards of micro-batches."""
+
+    name: str
+    torch_name: str
+    """As `torch.distributed.pipelining.schedules.get_schedule_class` takes it."""
+    several: bool = False
+    """A rank has several stages."""
+    is_v: bool = False
+    """The first and the last stage are on the first rank: stages go down the ranks and up again."""
+    splits_backward: bool = False
+    """Gradients of inputs and of weights are computed apart."""
+
+    def ranks(self, size: int, per_rank: int) -> list[int]:
+        """Return for each stage which of `size` ranks has it."""
+        if self.is_v:
+            return [*range(size), *reversed(range(size))]
+        return [stage % size for stage in range(size * per_rank)]
+
+    def torch_class(self) -> Any:
+        """Torch's class."""
+        from torch.distributed.pipelining.schedules import get_schedule_class
+
+        return get_schedule_class(self.torch_name)
+
+    def check_micro_batches(self, count: int, size: int, stages: int) -> None:
+        """Refuse a number of micro-batches that this schedule can't run.
+
+        Raises:
+            ConfigError: says which it can.
+        """
+        if count < 1:
+            raise ConfigError(f"micro_batches={count} must be at least 1")
+        if self.name in ("1f1b", "dualpipev") and count < stages:
+            raise ConfigError(
+                f"schedule={self.name!r} needs at least as many micro-batches as stages, and micro_batches={count} "
+                f"for {stages} stages: set micro_batches={stages} or more, or schedule='gpipe'"
+            )
+        rounds = max(1, count // size)
+        if self.name in ("interleaved_1f1b", "interleaved_zero_bubble") and count % rounds:
+            raise ConfigError(
+                f"schedule={self.name!r} on {size} ranks runs micro-batches in {rounds} equal rounds, and "
+                f"micro_batches={count} can't be divided so: set a multiple of {size}"
+            )
+
+
+SCHEDULES = {
+    schedule.name: schedule
+    for schedule in (
+        Schedule("gpipe", "GPipe"),
+        Schedule("1f1b", "1F1B"),
+        Schedule("looped_bfs", "LoopedBFS", several=True),
+        Schedule("interleaved_1f1b", "Interleaved1F1B", several=True),
+        Schedule("interleaved_zero_bubble", "InterleavedZeroBubble", several=True, splits_backward=True),
+        Schedule("zbv", "ZBVZeroBubble", several=True, is_v=True, splits_backward=True),
+        Schedule("dualpipev", "DualPipeV", several=True, is_v=True, splits_backward=True),
+    )
+}
+
+
+def schedule_named(name: str) -> Schedule:
+    """Find a schedule by its name, or by that of torch's class.
+
+    Raises:
+        ConfigError: there is no such schedule.
+    """
+    wanted = _spelt(name)
+    for schedule in SCHEDULES.values():
+        if wanted in (_spelt(schedule.name), _spelt(schedule.torch_name)):
+            return schedule
+    raise ConfigError(f"schedule={name!r} is none of {', '.join(SCHEDULES)}")
+
+
+def stages_per_rank(schedule: Schedule, wanted: int | None) -> int:
+    """Return how many stages each rank has.
+
+    Args:
+        schedule: which decides what is possible.
+        wanted: by the user; None for 2 where a rank has several, else 1.
+
+    Raises:
+        ConfigError: the schedule can't have so many.
+    """
+    if wanted is None:
+        return 2 if schedule.several else 1
+    if schedule.is_v and wanted != 2:
+        raise ConfigError(
+            f"schedule={schedule.name!r} has exactly 2 stages per rank, and stages_per_rank={wanted}"
+        )
+    if not schedule.several and wanted != 1:
+        several = ", ".join(name for name, each in SCHEDULES.items() if each.several)
+        raise ConfigError(
+            f"schedule={schedule.name!r} has 1 stage per rank, and stages_per_rank={wanted}: choose one of {several}"
+        )
+    if wanted < 1:
+        raise ConfigError(f"stages_per_rank={wanted} must be at least 1")
+    return wanted
+
+
+def _spelt(name: str) -> str:
+    return str(name).lower().replace("_", "").replace("-", "").removeprefix("schedule")

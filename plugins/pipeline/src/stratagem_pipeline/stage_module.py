@@ -1,0 +1,103 @@
+"""`StageModule`: some layers as torch's pipeline stages call them, on a flat list of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from stratagem_pipeline.values import Form, taken_apart
+
+if TYPE_CHECKING:
+    from stratagem import Precision
+
+
+class StageModule(nn.Module):
+    """The layers of one stage.
+
+    Args:
+        layers: called one after the other; they stay what they are in the user's module.
+        entry: the form of what the first is called with.
+        is_last: whether what the last returns is the pipelined module's output.
+        precision: whose autocast they run under.
+        recompute: keep a layer's input alone, and compute the layer again in backward.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        entry: Form,
+        *,
+        is_last: bool,
+        precision: Precision,
+        recompute: bool,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.entry, self.is_last = entry, is_last
+        self.exit: Form | None = None
+        """The form of what the last layer returned."""
+        self.leaves: list[tuple[torch.Tensor, ...]] = []
+        """What entered, as leaves that gather gradients, where `gathers` says so."""
+        self.gathers: tuple[bool, ...] = ()
+        """Of each tensor that enters, whether its gradient is wanted."""
+        self._precision, self._recompute = precision, recompute
+        # A layer may change its input in place, but not what another rank sent and backward needs.
+        self._copies = getattr(next(iter(layers), None), "inplace", False)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Compute the stage; tensors in the order of the form."""
+        if any(self.gathers) and torch.is_grad_enabled():
+            tensors = tuple(t.detach().requires_grad_(wanted) for t, wanted in zip(tensors, self.gathers))
+            self.leaves.append(tensors)
+        if self._copies:
+            tensors = tuple(tensor.clone() for tensor in tensors)
+        value = self.entry.value([_Handover.apply(each) if each.requires_grad else each for each in tensors])
+        with self._precision.autocast() or nullcontext():
+            for layer in self.layers:
+                value = self._layer(layer, value)
+        self.exit, results = taken_apart(value)
+        return results if self.is_last else tuple(_sendable(result) for result in results)
+
+    def _layer(self, layer: nn.Module, value: Any) -> Any:
+        if self._recompute and torch.is_grad_enabled():
+            return checkpoint(layer, value, use_reentrant=False)
+        return layer(value)
+
+    @contextmanager
+    def without_trace(self) -> Iterator[None]:
+        """Around a forward that is only to tell shapes: buffers are afterwards as they were."""
+        kept = [(buffer, buffer.detach().clone()) for buffer in self.buffers()]
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+
+
+class _Handover(torch.autograd.Function):
+    """Hands on a tensor as it is, and its gradient in one piece, as sending it to another rank requires."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0].contiguous()
+
+
+def _sendable(tensor: torch.Tensor) -> torch.Tensor:
+    """In one piece, in memory of its own, and part of a graph where that can be."""
+    if tensor._is_view() or not tensor.is_contiguous():  # torch detaches what it has sent, which views refuse
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    if tensor.is_floating_point() and torch.is_grad_enabled() and not tensor.requires_grad:
+        # What the next stage sends back has to find a place: frozen layers don't make one.
+        tensor = tensor.detach().requires_grad_()
+    return tensor

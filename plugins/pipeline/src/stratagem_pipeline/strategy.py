@@ -1,0 +1,184 @@
+"""`PipelineStrategy`: layers in stages on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    ParallelStrategy,
+    Precision,
+    Prepared,
+    ProcessGroupCollectives,
+    ReduceRequest,
+    SetupRequest,
+    deadline,
+    hookimpl,
+)
+from stratagem.collectives.group import GroupCollectives
+from stratagem_fsdp.deferred import Construction
+from stratagem_pipeline.balance import read_balance
+from stratagem_pipeline.building import build
+from stratagem_pipeline.prepared import PipelinePrepared
+from stratagem_pipeline.schedules import schedule_named, stages_per_rank
+
+if TYPE_CHECKING:
+    from stratagem.run import Run
+
+START_METHODS = ("forkserver", "popen", "spawn", "fork")
+
+
+class PipelineStrategy(ParallelStrategy):
+    """Pipeline parallelism on torch.distributed.pipelining, in one process per device.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        schedule: "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv" or
+            "dualpipev", or the name of torch's class; "1f1b" when None.
+        micro_batches: into how many parts each batch is cut; as many as there are stages when None.
+        pipeline_module: name of the `nn.Sequential` in the user's module that is the pipeline; its only
+            one when None.
+        split_points: names of submodules of the pipelined module at which stages begin, to have it
+            traced; it needn't be a Sequential then.
+        balance: layers of each stage, as [2, 3], or what to share out evenly: "parameters", "activations"
+            or "time", the last two measured on a part of a batch.
+        stages_per_rank: for schedules with several; 2 when None.
+        activation_checkpointing: keep each layer's input alone, and compute the layer again in backward.
+        pipeline_parallel_size: ranks that share a copy of the model; "auto" is all that
+            `data_parallel_size` leaves.
+        data_parallel_size: copies of the model, each with a part of every batch.
+        timeout_s: `timeout` in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: type[Environment] | str | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        schedule: str | None = None,
+        micro_batches: int | None = None,
+        pipeline_module: str | None = None,
+        split_points: Sequence[str] | None = None,
+        balance: Sequence[int] | str = "parameters",
+        stages_per_rank: int | None = None,
+        activation_checkpointing: bool = False,
+        pipeline_parallel_size: int | str = "auto",
+        data_parallel_size: int = 1,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self.process_group_backend = process_group_backend
+        self.timeout = deadline(timeout, timeout_s)
+        self.schedule = schedule_named("1f1b" if schedule is None else schedule)
+        self.micro_batches = micro_batches
+        self.pipeline_module = pipeline_module
+        self.split_points = None if split_points is None else list(split_points)
+        self.balance = read_balance(balance)
+        self.stages_per_rank = _stages(self.schedule, stages_per_rank)
+        self.activation_checkpointing = activation_checkpointing
+        self.pipeline_parallel_size = pipeline_parallel_size
+        self.data_parallel_size = data_parallel_size
+        self.start_method = start_method
+        self._construction: Construction | None = None
+        self._pipe: Collectives | None = None
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+        if activation_checkpointing and self.schedule.splits_backward:
+            raise ConfigError(
+                f"activation_checkpointing goes with schedules that run a backward in one piece, and "
+                f"schedule={self.schedule.name!r} computes gradients of inputs and of weights apart: choose "
+                "'interleaved_1f1b' or '1f1b'"
+            )
+
+    def check_run(self, run: Run) -> None:
+        """Refuse sizes, schedules and balances that don't go with the number of processes."""
+        size = self.sizes(run.plan.world_size)[1]
+        stages = size * self.stages_per_rank
+        if self.micro_batches is not None:
+            self.schedule.check_micro_batches(self.micro_batches, size, stages)
+        if not isinstance(self.balance, str) and len(self.balance) != stages:
+            raise ConfigError(
+                f"balance={self.balance} has {len(self.balance)} entries, and this pipeline {stages} stages: give the "
+                "number of layers of each stage"
+            )
+
+    def sizes(self, world_size: int) -> tuple[int, int]:
+        """Return how many copies there are, and how many ranks share one.
+
+        Raises:
+            ConfigError: they don't multiply to the world size.
+        """
+        copies, size = self.data_parallel_size, self.pipeline_parallel_size
+        if size == "auto":
+            size = max(1, world_size // max(1, copies))
+        if not isinstance(size, int) or size < 1 or copies < 1 or copies * size != world_size:
+            raise ConfigError(
+                f"data_parallel_size={copies} × pipeline_parallel_size={self.pipeline_parallel_size} doesn't make the "
+                f"{world_size} processes of this run: choose sizes whose product is {world_size}"
+            )
+        return copies, size
+
+    def module_init_context(self) -> AbstractContextManager[Any]:
+        """Construct on the "meta" device: layers get their values on the ranks that have them."""
+        return self._deferred()
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group, and in it the ranks of each copy and those that read different batches."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        backend = self.process_group_backend or request.accelerator.backend
+        collectives = ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+        copies, size = self.sizes(collectives.world_size)
+        mesh = init_device_mesh(request.device.type, (copies, size), mesh_dim_names=("data", "pipe"))
+        collectives.share_data_among(mesh.get_group("data"))
+        self._pipe = GroupCollectives(mesh.get_group("pipe"), request.device)
+        return collectives
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module of which this rank has its stages."""
+        construction, self._construction = self._construction, None
+        if construction is not None:
+            construction.fill_attributes(request.plain)
+        assert self._pipe is not None
+        return PipelinePrepared(request, build(request, self, self._pipe, construction))
+
+    def teardown(self) -> None:
+        """Let go of the ranks of this copy."""
+        self._pipe = None
+
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        self._construction = Construction()
+        with self._construction.recorded():
+            yield
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_construction": None, "_pipe": None}
+
+
+_stages = stages_per_rank

@@ -1,0 +1,224 @@
+"""Training steps: a batch in micro-batches through a schedule of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem import Module, SetupRequest
+from stratagem.batches import map_tensors
+from stratagem.errors import DataError
+from stratagem.parts import PartLogs, merge, split
+from stratagem.prepared import loss_of
+from stratagem_pipeline.building import refuse_small_batch
+from stratagem_pipeline.forward import remember
+from stratagem_pipeline.outcome import Outcome
+from stratagem_pipeline.route import Route, keeps_no_outputs
+from stratagem_pipeline.seeds import Seeds
+from stratagem_pipeline.values import Form, padded, real_rows, rows_of, taken_apart
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stratagem_pipeline.building import Pipeline
+
+IN_STEP, IN_STAGES = 0, 1
+"""What random numbers are for."""
+
+_Entry = tuple[Form, tuple[torch.Tensor, ...]]
+"""What the step calls the pipelined module with, taken apart."""
+
+
+class Training:
+    """Runs forward and backward of batches. Collective among the ranks of a copy.
+
+    The user's step runs once per micro-batch on the rank with the first stage, up to its call of the
+    pipelined module, and once on the rank with the last, where that call returns the pipeline's output.
+
+    Args:
+        pipeline: what is where.
+        steps: calls a step of the user's module by name.
+        call: calls `steps` under the run's precision.
+        request: as the `setup` hook received it.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, steps: nn.Module, call: Callable[..., Any], request: SetupRequest
+    ) -> None:
+        self._pipeline, self._steps, self._call = pipeline, steps, call
+        self._plain, self._precision = request.plain, request.precision
+        line = pipeline.line
+        self.seeds = Seeds(request.collectives, line.device)
+        self._outcome = Outcome(line.pipe, line.stage_ranks[-1], line.device)
+        self._routes: dict[Any, tuple[Route, Any]] = {}
+        # Of the batch that runs:
+        self._parts: list[tuple[Any, int]] = []
+        self._route: Route | None = None
+        self._outputs: dict[int, Any] = {}
+        self._logs = PartLogs()
+        self._divisor = 1
+
+    def run(self, args: tuple[Any, ...], divisor: int) -> Any:
+        """Run a batch; return what one step on the whole batch would return, on every rank.
+
+        Args:
+            args: name of the step, batch, index.
+            divisor: of the loss.
+
+        Raises:
+            DataError: the batch or what the step does with it doesn't fit a pipeline.
+        """
+        pipeline, count = self._pipeline, self._pipeline.micro_batches
+        self._parts, self._divisor = split(args, count), divisor
+        total = sum(size for _, size in self._parts)
+        if len(self._parts) < count:
+            refuse_small_batch(total, count)
+        self._outputs, self._logs = {}, PartLogs()
+        with self.seeds.batch():
+            entries = self._entries() if pipeline.line.has_first else []
+            _backward_before(entries, self._run_schedule(_shapes(args), entries))
+        told = self._told() if pipeline.line.has_last else None
+        self._parts = []
+        output, logged = self._outcome.share(told)
+        if isinstance(self._plain, Module):
+            for name, value, how in logged:
+                self._plain.log(name, value, **how)
+        return output
+
+    # The user's step --------------------------------------------------------------------------------
+
+    def _entries(self) -> list[_Entry]:
+        """What the step calls the pipelined module with, for each micro-batch."""
+        entries = []
+        for index, (args, size) in enumerate(self._parts):
+            with self._muted(size), self._drawing(index):
+                called = self._pipeline.stand_in.called_with(partial(self._call, self._steps, *args))
+            entries.append(taken_apart(self._pipeline.entry(*called)))
+        return entries
+
+    def _loss(self, outputs: tuple[torch.Tensor, ...], number: torch.Tensor) -> torch.Tensor:
+        """The loss of a micro-batch, of which all together are the batch's mean."""
+        index, route = int(number), self._route
+        assert route is not None
+        args, size = self._parts[index]
+        name = self._pipeline.stand_in.name
+        real = [real_rows(each, route.rows[index], route.padded_rows, name) for each in outputs]
+        value = route.forms[-1].value(real)
+        of_part = self._logs.of_part(self._plain, size) if isinstance(self._plain, Module) else nullcontext()
+        with of_part, self._drawing(index):
+            output = self._pipeline.stand_in.answered(partial(self._call, self._steps, *args), value)
+        loss = loss_of(output)
+        self._refuse(loss)
+        assert loss is not None
+        self._outputs[index] = map_tensors(torch.Tensor.detach, output)
+        total = sum(each for _, each in self._parts)
+        return self._precision.scale(loss * (size / (total * self._divisor)))
+
+    def _refuse(self, loss: torch.Tensor | None) -> None:
+        if loss is None:
+            raise DataError(
+                "training_step returned None for a part of a batch, and a pipeline runs backward of every part: return a "
+                "loss, as one multiplied by 0, to skip it"
+            )
+        if loss.is_meta:
+            raise DataError(
+                f"training_step computes its loss from layers of {self._pipeline.stand_in.name} that are on another "
+                "rank: use the output of the pipelined module alone"
+            )
+
+    def _told(self) -> tuple[Any, list[Any]]:
+        sizes = [size for _, size in self._parts]
+        outputs = [self._outputs[index] for index in range(len(sizes))]
+        logged = [
+            (entry.name, entry.value.detach() if isinstance(entry.value, torch.Tensor) else entry.value, entry.how)
+            for entry in self._logs.of_batch()
+        ]
+        return merge(outputs, sizes), logged
+
+    @contextmanager
+    def _muted(self, size: int) -> Iterator[None]:
+        """The last stage logs; on the first one a step runs for its beginning alone."""
+        if not isinstance(self._plain, Module):
+            yield
+            return
+        with PartLogs().of_part(self._plain, size):
+            yield
+
+    @contextmanager
+    def _drawing(self, index: int) -> Iterator[None]:
+        """The step draws the same numbers wherever it runs for a micro-batch."""
+        device = self._pipeline.line.device
+        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            self.seeds.plant(IN_STEP, index)
+            yield
+
+    # The schedule -----------------------------------------------------------------------------------
+
+    def _run_schedule(self, key: Any, entries: list[_Entry]) -> list[tuple[torch.Tensor, ...]]:
+        """Run all micro-batches; return leaves with the gradients of what entered, where these are wanted."""
+        line = self._pipeline.line
+        filled: list[list[torch.Tensor]] = []
+        entry: Form | None = None
+        rows: list[int] = []
+        if line.has_first:
+            entry, rows, filled = self._filled(entries)
+        if key not in self._routes:
+            route = Route(line, entry, rows)
+            remember(self._routes, key, (route, route.schedule(self._loss)))
+        self._route, schedule = self._routes[key]
+        route = self._route
+        if line.has_first and (entry, tuple(rows)) != (route.forms[0], route.rows):
+            raise DataError(
+                f"training_step calls {self._pipeline.stand_in.name} with {entry and entry.shapes} where it called it "
+                f"with {route.forms[0].shapes} for a batch of the same shape: let shapes follow from the batch's"
+            )
+        if line.has_first:
+            route.modules[0].gathers = tuple(tensor.requires_grad for tensor in entries[0][1])
+        self.seeds.plant(IN_STAGES, line.pipe.rank)
+        given = [torch.cat([tensor.detach() for tensor in same]) for same in zip(*filled)]
+        target = torch.arange(len(route.rows)) if line.has_last else None
+        schedule.step(*given, target=target, **keeps_no_outputs(schedule))
+        self._route = None
+        if not line.has_first:
+            return []
+        leaves, route.modules[0].leaves = route.modules[0].leaves, []
+        return leaves
+
+    def _filled(self, entries: list[_Entry]) -> tuple[Form, list[int], list[list[torch.Tensor]]]:
+        """Return the form of all micro-batches, their numbers of rows, and their tensors with equal ones."""
+        name = self._pipeline.stand_in.name
+        rows = [rows_of(tensors, name) for _, tensors in entries]
+        most = max(rows)
+        filled = [[padded(tensor, most) for tensor in tensors] for _, tensors in entries]
+        forms = []
+        for (form, _), tensors in zip(entries, filled):
+            forms.append(Form(form.spec, form.others, form.is_tensor, taken_apart(tuple(tensors))[0].shapes))
+        for form in forms:
+            if form != forms[0]:
+                raise DataError(
+                    f"training_step calls {name} with {form.shapes} for one part of a batch and with {forms[0].shapes} "
+                    "for another: give all samples of a batch one shape"
+                )
+        return forms[0], rows, filled
+
+
+def _backward_before(entries: list[_Entry], leaves: list[tuple[torch.Tensor, ...]]) -> None:
+    """Run backward of what the step computed before the pipelined module."""
+    outputs, grads = [], []
+    for (_, tensors), given in zip(entries, leaves):
+        for tensor, leaf in zip(tensors, given):
+            if leaf.grad is not None:
+                outputs.append(tensor)
+                grads.append(leaf.grad[: tensor.shape[0]])
+    if outputs:
+        torch.autograd.backward(outputs, grads)
+
+
+def _shapes(args: tuple[Any, ...]) -> Any:
+    """What tells batches of different shapes apart, on every rank alike."""
+    form, _ = taken_apart(args[1:2])
+    return form.shapes
