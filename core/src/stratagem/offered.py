@@ -30,6 +30,7 @@ OFFERED: dict[str, dict[str, str]] = {
         "fsdp": "stratagem-fsdp",
         "fsdp_offload": "stratagem-fsdp",
         "fsdp_hybrid": "stratagem-fsdp",
+        "model_parallel": "stratagem-model-parallel",
         "xla": "stratagem-xla",
         "tpu": "stratagem-xla",
         "tpu_spawn": "stratagem-xla",

@@ -1,0 +1,130 @@
+"""Blocks that are known by their class or by their structure, and how each is split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from stratagem import ConfigError
+from stratagem_model_parallel.mesh import TENSOR
+from stratagem_model_parallel.plan import apply
+from stratagem_model_parallel.styles import Style, style_for
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How to split each block of a kind. Names are relative to the block; "" is the block itself."""
+
+    matches: Union[str, Callable[[nn.Module], bool]]
+    """Name of the block's class, or what recognises one."""
+    styles: Union[Mapping[str, Style], Callable[[Any], Mapping[str, Style]]]
+    """Names of modules → styles, or what returns them for a block."""
+    sequence_styles: Mapping[str, Style] | None = None
+    """What goes before and beside `styles` under sequence_parallel; None where the block can't do that."""
+    divided: Sequence[str] = ()
+    """Attributes, as "attn.num_heads", that become as many as one rank has."""
+    divisible: Sequence[str] = ()
+    """Attributes that must be a multiple of the tensor size, as numbers of heads."""
+    sequence_dim: Callable[[Any], int] = field(default=lambda block: 1)
+    """Which dimension of the block's activations is the sequence."""
+
+    def fits(self, module: nn.Module) -> bool:
+        """Whether `module` is such a block."""
+        if isinstance(self.matches, str):
+            return type(module).__name__ == self.matches
+        return self.matches(module)
+
+    def split(self, block: nn.Module, name: str, mesh: DeviceMesh, sequence: bool) -> None:
+        """Split a block.
+
+        Args:
+            block: one that fits.
+            name: of the block, for errors.
+            mesh: ("data", "tensor").
+            sequence: with sequence parallelism.
+
+        Raises:
+            ConfigError: it can't be cut in so many parts.
+        """
+        size = mesh[TENSOR].size()
+        for attribute in dict.fromkeys((*self.divided, *self.divisible)):
+            _refuse_uneven(name, attribute, _get(block, attribute), size)
+        styles = dict(self.styles(block) if callable(self.styles) else self.styles)
+        if sequence:
+            styles.update(self.sequence_styles or {})
+        for below, style in styles.items():
+            module = block.get_submodule(below)
+            apply(style_for(style, f"{name}.{below}", module, self.sequence_dim(block)), module, mesh)
+        for attribute in self.divided:
+            _set(block, attribute, _get(block, attribute) // size)
+
+
+def split_blocks(
+    root: nn.Module, plans: Sequence[BlockPlan], mesh: DeviceMesh, sequence: bool
+) -> list[nn.Module]:
+    """Split every block in `root` that one of `plans` fits, the first that does; return the blocks.
+
+    Under sequence parallelism the blocks of a ModuleList pass on shards of the sequence: the first cuts it, and
+    the last puts it together.
+    """
+    found: dict[nn.Module, tuple[str, BlockPlan]] = {}
+    inside: set[nn.Module] = set()
+    for name, module in root.named_modules():
+        if module in inside:
+            continue
+        fitting = next((plan for plan in plans if plan.fits(module)), None)
+        if fitting is not None:
+            found[module] = name, fitting
+            inside.update(module.modules())
+    for block, (name, plan) in found.items():
+        plan.split(block, name, mesh, sequence)
+    if sequence:
+        cut = [block for block, (_, plan) in found.items() if plan.sequence_styles is not None]
+        if not cut:
+            raise ConfigError(
+                f"sequence_parallel=True, and the built-in plans know no block of {type(root).__name__} in which they "
+                "could cut sequences: leave it out, or give a plan with the styles for it"
+            )
+        for first, last in _runs(root, cut):
+            _, plan = found[first]
+            dim = plan.sequence_dim(first)
+            apply(style_for("enter_sequence", "", first, dim), first, mesh)
+            apply(style_for("leave_sequence", "", last, dim), last, mesh)
+    return list(found)
+
+
+def _runs(root: nn.Module, blocks: list[nn.Module]) -> list[tuple[nn.Module, nn.Module]]:
+    """Return first and last of the blocks that follow one another."""
+    left = dict.fromkeys(blocks)
+    runs = []
+    for module in root.modules():
+        items = list(module) if isinstance(module, nn.ModuleList) else []
+        if items and all(item in left for item in items):
+            runs.append((items[0], items[-1]))
+            for item in items:
+                left.pop(item, None)
+    return [*runs, *((block, block) for block in left)]
+
+
+def _refuse_uneven(name: str, attribute: str, value: Any, size: int) -> None:
+    if not isinstance(value, int) or value % size:
+        raise ConfigError(
+            f"{name!r} has {attribute}={value}, which can't be shared out equally among {size} ranks: choose a "
+            f"tensor_parallel_size that divides {value}"
+        )
+
+
+def _get(block: nn.Module, attribute: str) -> Any:
+    value: Any = block
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _set(block: nn.Module, attribute: str, value: int) -> None:
+    path, _, last = attribute.rpartition(".")
+    setattr(_get(block, path) if path else block, last, value)

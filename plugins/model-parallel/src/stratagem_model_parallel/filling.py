@@ -1,0 +1,124 @@
+"""Giving split parameters their values: rank 0's, a unit at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from stratagem import ConfigError
+from stratagem_fsdp import Materializer, own_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratagem import Collectives, Precision
+    from stratagem_fsdp import Construction
+
+
+class Place(NamedTuple):
+    """Where a tensor is used."""
+
+    module: nn.Module
+    name: str
+
+
+class Filler:
+    """Remembers whole tensors before a plan splits them, and puts their values into the parts.
+
+    Make it before the plan is carried out. On "meta", a plan makes parts without values; elsewhere it makes
+    parts of whatever this rank has. Either way `fill` starts from rank 0's whole values.
+
+    Args:
+        root: the whole module.
+        construction: what tensors on "meta" were recorded in.
+        broadcast: send rank 0's values; without, ranks that differ are refused.
+        collectives: the ranks.
+        precision: converts what was filled.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        construction: Construction | None,
+        broadcast: bool,
+        collectives: Collectives,
+        precision: Precision,
+    ) -> None:
+        self._materializer = Materializer(root, construction, None, broadcast, collectives)
+        self._precision = precision
+        self._whole = {place: tensor for place, tensor in _tensors(root.modules())}
+        self._names = {
+            Place(module, name): f"{prefix}.{name}" if prefix else name
+            for prefix, module in root.named_modules()
+            for name in (*module._parameters, *module._buffers)
+        }
+
+    def tie_again(self) -> None:
+        """Make one parameter of what was one before the plan gave each use a part of its own.
+
+        Raises:
+            ConfigError: uses of one parameter were split in different ways.
+        """
+        by_id: dict[int, list[Place]] = {}
+        for place, tensor in self._whole.items():
+            by_id.setdefault(id(tensor), []).append(place)
+        for places in by_id.values():
+            now = [_own(place.module, place.name)[place.name] for place in places]
+            if len(places) < 2 or all(each is now[0] for each in now):
+                continue
+            layouts = [_layout(each) for each in now]
+            for place, layout in zip(places, layouts):
+                if layout != layouts[0]:
+                    raise ConfigError(
+                        f"{self._name(places[0])!r} and {self._name(place)!r} are one parameter, and the plan splits "
+                        f"it as {layouts[0]} in one place and as {layout} in the other: give both layers styles that "
+                        'split it alike, as "rowwise" for an embedding and "colwise_gathered" or "logits" for the '
+                        "layer that shares its weight"
+                    )
+            for place in places:
+                _own(place.module, place.name)[place.name] = now[0]
+
+    def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
+        """Fill what `unit` owns outside of `inner`, which has been done, and convert it. Collective."""
+        modules = list(own_modules(unit, inner))
+        layouts = {place: tensor for place, tensor in _tensors(modules) if isinstance(tensor, DTensor)}
+        for place in layouts:
+            _own(*place)[place.name] = self._whole[place]
+        self._materializer.fill(unit, inner)
+        self._precision.convert_module(unit)
+        made: dict[int, Any] = {}
+        for place, parts in layouts.items():
+            whole: Any = _own(*place)[place.name]
+            if id(parts) not in made:
+                made[id(parts)] = _alike(parts, whole, self._whole[place].requires_grad)
+            _own(*place)[place.name] = made[id(parts)]
+        for place in [place for place, _ in _tensors(modules)]:
+            self._whole.pop(place, None)
+
+    def _name(self, place: Place) -> str:
+        return self._names[place].removeprefix("module.")
+
+
+def _alike(parts: Any, whole: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    made = distribute_tensor(whole.detach(), parts.device_mesh, parts.placements, src_data_rank=None)
+    return nn.Parameter(made, requires_grad=requires_grad) if isinstance(whole, nn.Parameter) else made
+
+
+def _layout(tensor: Any) -> str:
+    return str(tuple(tensor.placements)) if isinstance(tensor, DTensor) else "whole"
+
+
+def _own(module: nn.Module, name: str) -> dict[str, Any]:
+    own: Any = module._parameters if name in module._parameters else module._buffers
+    return own  # type: ignore[no-any-return]
+
+
+def _tensors(modules: Any) -> Iterator[tuple[Place, torch.Tensor]]:
+    for module in modules:
+        for own in (module._parameters, module._buffers):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    yield Place(module, name), tensor

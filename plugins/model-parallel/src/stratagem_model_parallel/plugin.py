@@ -1,0 +1,41 @@
+"""What stratagem-model-parallel offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem.component import Capabilities, Component
+from stratagem.hookspecs import hookimpl
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """The strategy `model_parallel`."""
+    return [
+        Component(
+            "strategy",
+            "model_parallel",
+            "stratagem_model_parallel.strategy:ModelParallelStrategy",
+            "layers split among ranks (tensor and sequence parallel), also with shards over a second dimension",
+            conformance="stratagem_model_parallel.conformance:SUBJECT",
+            capabilities=Capabilities(
+                processes="per-device",
+                # Torch's loss scaler takes gradients of one kind only.
+                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true"),
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "manual_backward",
+                        "norm_clipping",
+                        "value_clipping",
+                        "sharded_checkpoint",
+                        "resharding",
+                        "notebook",
+                        "fork",
+                        "collective_forward",
+                        "several_nodes",
+                    }
+                ),
+            ),
+        )
+    ]

@@ -1,0 +1,92 @@
+"""What the loop calls per step under model_parallel."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from stratagem import Clipping, SetupRequest
+from stratagem.batches import map_tensors
+from stratagem_fsdp import FSDPPrepared, Sharded
+from stratagem_model_parallel.kinds import SplitGroups, by_kind
+from stratagem_model_parallel.replicas import Replicas
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class ModelParallelPrepared(FSDPPrepared):
+    """A module whose layers are split. Every forward is collective, that of an evaluation too.
+
+    Args:
+        request: as the `setup` hook received it; its module has been split.
+        sharded: what of it is sharded over the mesh's data dimension.
+        mesh: ("data", "tensor").
+        loss_parallel: cross entropies are computed from shards of the vocabulary.
+    """
+
+    def __init__(
+        self, request: SetupRequest, sharded: Sharded, mesh: DeviceMesh, loss_parallel: bool
+    ) -> None:
+        super().__init__(request, sharded)
+        self._loss_parallel = loss_parallel
+        self._buffers = [buffer for buffer in self._buffers if not isinstance(buffer, DTensor)]
+        self._replicas = Replicas(self.plain, mesh)
+        self._index = {id(optimizer): index for index, optimizer in enumerate(self.optimizers)}
+        self._settled: set[int] = set()
+        for optimizer in self.optimizers:
+            if any(len(by_kind(group["params"])) > 1 for group in optimizer.param_groups):
+                SplitGroups(optimizer)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._from_shards():
+            return map_tensors(_whole, super().forward(*args, **kwargs))
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self._settled.clear()
+        with self._from_shards():
+            super().backward(loss, **kwargs)
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        self.precision.unscale(self.optimizers[index])
+        self._settle(index)
+        kinds = by_kind(self._parameters[index])
+        if clipping.max_value is not None:
+            for parameters in kinds:
+                nn.utils.clip_grad_value_(parameters, clipping.max_value)
+        if clipping.max_norm is None:
+            return None
+        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
+        grads = [[p.grad for p in parameters if p.grad is not None] for parameters in kinds]
+        norms = [_whole(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads if each]
+        if not norms:
+            return torch.zeros((), device=self.device)
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
+        for parameters in kinds:
+            nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
+        return total
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        super()._before_step()
+        self._settle(self._index[id(optimizer)])
+
+    def _settle(self, index: int) -> None:
+        """Bring gradients into the layout of their parameters, once after each backward. Collective."""
+        if index not in self._settled:
+            self._settled.add(index)
+            self._replicas.settle(self._parameters[index])
+
+    def _from_shards(self) -> AbstractContextManager[Any]:
+        return loss_parallel() if self._loss_parallel else nullcontext()
+
+    def _refuse_scaling(self) -> None:
+        """Loss scaling isn't among the precisions declared."""
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,89 @@
+"""Parameters that every rank of a copy has whole: their gradients are the same everywhere, and stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from stratagem import ConfigError
+from stratagem_model_parallel.kinds import is_split, local
+from stratagem_model_parallel.mesh import TENSOR
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+FAR = 0.02
+"""Gradients that differ by more than this part of their norm aren't the same but for rounding."""
+
+
+class Replicas:
+    """Settles gradients before they are clipped or used.
+
+    Args:
+        plain: the user's module.
+        mesh: ("data", "tensor").
+    """
+
+    def __init__(self, plain: nn.Module, mesh: DeviceMesh) -> None:
+        self._group = mesh[TENSOR].get_group()
+        self._size = mesh[TENSOR].size()
+        self._names = {id(parameter): name for name, parameter in plain.named_parameters()}
+        self._looked: set[int] = set()
+
+    def settle(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Add up what is left to be added up, and average what is the same. Collective.
+
+        Ranks of a copy compute the gradients of what they all have whole from the same activations. Averaging
+        takes away the rounding by which a device may do so differently each time; otherwise the ranks' parameters
+        would drift apart.
+
+        Raises:
+            ConfigError: they differ by more than rounding: such a parameter acts on a part of the activations.
+        """
+        if self._size == 1:
+            return
+        for parameter in parameters:
+            grad = parameter.grad
+            if isinstance(parameter, DTensor) and isinstance(grad, DTensor):
+                if grad.placements != parameter.placements:
+                    parameter.grad = grad.redistribute(placements=parameter.placements)
+        same = [p for p in parameters if p.grad is not None and not is_split(p)]
+        for dtype in dict.fromkeys(p.dtype for p in same):
+            self._average([p for p in same if p.dtype is dtype])
+
+    def _average(self, parameters: list[nn.Parameter]) -> None:
+        grads = [local(p.grad).detach() for p in parameters if p.grad is not None]
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        if not flat.numel():
+            return
+        dist.all_reduce(flat, group=self._group)
+        flat /= self._size
+        averages = flat.split([grad.numel() for grad in grads])
+        self._compare(parameters, grads, averages)
+        for grad, average in zip(grads, averages):
+            grad.copy_(average.view_as(grad))
+
+    def _compare(
+        self, parameters: list[nn.Parameter], grads: list[torch.Tensor], averages: Sequence[torch.Tensor]
+    ) -> None:
+        """Look at each parameter once: how it is used doesn't change."""
+        new = [at for at, parameter in enumerate(parameters) if id(parameter) not in self._looked]
+        if not new:
+            return
+        apart = torch.stack([(grads[at].reshape(-1) - averages[at]).float().norm() for at in new])
+        size = torch.stack([averages[at].float().norm() for at in new])
+        both = torch.stack([apart, size])
+        dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
+        for at, far, norm in zip(new, *both.tolist()):
+            self._looked.add(id(parameters[at]))
+            if far > FAR * norm + 1e-6:
+                raise ConfigError(
+                    f"ranks that share a copy of the model have different gradients of {self._names[id(parameters[at])]!r}, "
+                    "which each of them has whole, so that it acts on a part of the activations: name its module in "
+                    'the plan, as "sequence" for a norm on shards of the sequence'
+                )

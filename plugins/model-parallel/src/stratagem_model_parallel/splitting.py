@@ -1,0 +1,119 @@
+"""From a user's module to one that is split over the mesh."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from stratagem import ConfigError, Module
+from stratagem_fsdp import (
+    Construction,
+    Sharded,
+    called_parts,
+    inside,
+    mixed_precision,
+    modules_named,
+    move_the_rest,
+    recompute_activations,
+    units_among,
+)
+from stratagem_model_parallel import heads, plan
+from stratagem_model_parallel.blocks import split_blocks
+from stratagem_model_parallel.built_in import BUILT_IN
+from stratagem_model_parallel.filling import Filler
+from stratagem_model_parallel.mesh import DATA, TENSOR
+
+if TYPE_CHECKING:
+    from stratagem import SetupRequest
+    from stratagem_model_parallel.strategy import ModelParallelStrategy
+
+
+def split(
+    request: SetupRequest,
+    strategy: ModelParallelStrategy,
+    mesh: DeviceMesh,
+    construction: Construction | None,
+) -> Sharded:
+    """Split `request.module` in place: layers over the tensor dimension, what is left over the data dimension.
+
+    Collective. A rank holds one unit whole at a time, beside its parts, unless the module came whole.
+    """
+    root, plain = request.module, request.plain
+    filler = Filler(root, construction, strategy.sync_module_states, request.collectives, request.precision)
+    if mesh[TENSOR].size() > 1:
+        refuse_compiled(plain)
+        _carry_out(strategy, plain, mesh)
+        if any(isinstance(module, FSDPModule) for module in root.modules()):
+            raise ConfigError(
+                "the plan called fully_shard: leave that out, the strategy shards over the mesh's data dimension itself"
+            )
+        filler.tie_again()
+    by_hand = request.manual and request.training
+    candidates = modules_named(plain, strategy.auto_wrap_policy)
+    if by_hand:
+        candidates += called_parts(plain)
+    units = units_among(plain, candidates)
+    if strategy.activation_checkpointing_policy is not None:
+        what = "activation_checkpointing_policy"
+        recompute_activations(modules_named(plain, strategy.activation_checkpointing_policy, what))
+    shards = mesh[DATA].size() > 1
+    outermost = set(units) - {each for unit in units for each in inside(unit)} if by_hand else {root}
+    if shards and root is not plain:
+        # Nobody computes with what the outermost module returns, so that it may be a view.
+        warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
+    done: set[nn.Module] = set()
+    for module in [*units, root]:
+        filler.fill(module, done)
+        if shards and (module is not root or not by_hand):
+            fully_shard(
+                module,
+                mesh=mesh[DATA],
+                reshard_after_forward=by_hand or module not in outermost,
+                mp_policy=mixed_precision(None, request.precision),
+                ignored_params={parameter for parameter in module.parameters() if parameter.dim() == 0},
+            )
+        done.add(module)
+    made = tuple(module for module in (*units, root) if isinstance(module, FSDPModule))
+    whole = move_the_rest(request)
+    return Sharded(made, tuple(unit for unit in made if unit in outermost), whole if shards else (), None)
+
+
+def refuse_compiled(plain: nn.Module) -> None:
+    """Refuse modules that `torch.compile` has been applied to.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for name, module in plain.named_modules():
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        ):
+            raise ConfigError(
+                f"{name or type(plain).__name__!r} is compiled, and torch trains compiled blocks wrongly, without a "
+                "word, once their layers are split and sharded: take torch.compile away, or choose the strategy fsdp "
+                "or ddp"
+            )
+
+
+def _carry_out(strategy: ModelParallelStrategy, plain: nn.Module, mesh: DeviceMesh) -> None:
+    """Split layers by the plan that there is: the strategy's, the module's own, or the built-in ones."""
+    if strategy.parallelize is not None:
+        plan.carry_out(strategy.parallelize, plain, mesh)
+        return
+    if isinstance(plain, Module) and type(plain).parallelize is not Module.parallelize:
+        own = plan.returned(plain.parallelize(mesh), plain, f"{type(plain).__name__}.parallelize")
+        plan.carry_out(own, plain, mesh)
+        return
+    found = split_blocks(plain, (*strategy.plans, *BUILT_IN), mesh, strategy.sequence_parallel)
+    if strategy.loss_parallel:
+        heads.split_heads(plain, mesh)
+    elif not found:
+        raise ConfigError(
+            f"the built-in plans know no block of {type(plain).__name__}, so that nothing would be split: give "
+            "parallelize={name: style, ...}, or a method parallelize(self, mesh) that returns such a dict"
+        )

@@ -1,0 +1,175 @@
+"""`ModelParallelStrategy`: what a user configures, and the hooks that answer with live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    ParallelStrategy,
+    Precision,
+    Prepared,
+    ProcessGroupCollectives,
+    ReduceRequest,
+    SetupRequest,
+    StratagemError,
+    deadline,
+    hookimpl,
+)
+from stratagem_fsdp import Construction
+from stratagem_model_parallel.blocks import BlockPlan
+from stratagem_model_parallel.mesh import DATA, Size, check_size, make_mesh, mesh_shape
+from stratagem_model_parallel.plan import Plan
+from stratagem_model_parallel.prepared import ModelParallelPrepared
+from stratagem_model_parallel.splitting import split
+
+if TYPE_CHECKING:
+    from stratagem.run import Run
+
+START_METHODS = ("forkserver", "popen", "spawn", "fork")
+
+
+class ModelParallelStrategy(ParallelStrategy):
+    """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment's class or name that wins over detection.
+        checkpoint_io: makes the run's checkpointer from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        tensor_parallel_size: ranks among which one copy of each layer is split; "auto" is a node's devices, or
+            what `data_parallel_size` leaves.
+        data_parallel_size: copies of the model, over which its parameters are sharded; "auto" is what is left.
+        parallelize: what to split and how: a dict of module names ("*" stands for any name between two dots) and
+            styles, those of `torch.distributed.tensor.parallel` or names such as "colwise" and "rowwise"; or a
+            function of (module, mesh) that returns such a dict, or splits the module itself. When None, the
+            module's own method `parallelize(mesh)` decides, and without one the built-in plans do.
+        plans: `BlockPlan`s that go before the built-in ones.
+        sequence_parallel: built-in plans let ranks compute shards of the sequence between attention and
+            feed-forward.
+        loss_parallel: compute cross entropies from shards of the vocabulary, as the last layer gives them.
+        auto_wrap_policy: which modules are gathered by themselves where copies are sharded; as for fsdp.
+        activation_checkpointing_policy: modules whose activations are computed again in backward: classes, their
+            names, or a policy of `torch.distributed.fsdp.wrap`.
+        sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
+        timeout_s: `timeout` in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: type[Environment] | str | None = None,
+        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        tensor_parallel_size: Size = "auto",
+        data_parallel_size: Size = "auto",
+        parallelize: Plan = None,
+        plans: Sequence[BlockPlan] = (),
+        sequence_parallel: bool = False,
+        loss_parallel: bool = False,
+        auto_wrap_policy: Any = None,
+        activation_checkpointing_policy: Any = None,
+        sync_module_states: bool = True,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self.process_group_backend = process_group_backend
+        self.timeout = deadline(timeout, timeout_s)
+        self.tensor_parallel_size = tensor_parallel_size
+        self.data_parallel_size = data_parallel_size
+        self.parallelize = parallelize
+        self.plans = tuple(plans)
+        self.sequence_parallel = sequence_parallel
+        self.loss_parallel = loss_parallel
+        self.auto_wrap_policy = auto_wrap_policy
+        self.activation_checkpointing_policy = activation_checkpointing_policy
+        self.sync_module_states = sync_module_states
+        self.start_method = start_method
+        self._construction: Construction | None = None
+        self._mesh: DeviceMesh | None = None
+        check_size("tensor_parallel_size", tensor_parallel_size)
+        check_size("data_parallel_size", data_parallel_size)
+        if sequence_parallel and parallelize is not None:
+            raise ConfigError(
+                "sequence_parallel belongs to the built-in plans, and parallelize was given: say it in the plan, with "
+                'the styles "sequence", "whole_input_sequence" and "rowwise_sequence", or torch\'s'
+            )
+        if start_method not in START_METHODS:
+            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh ("data", "tensor") of the live run.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        if self._mesh is None:
+            raise StratagemError(f"{type(self).__name__} has a mesh only during a run")
+        return self._mesh
+
+    def check_run(self, run: Run) -> None:
+        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        environment, plan = run.environment, run.plan
+        processes = environment.world_size if environment.creates_processes else plan.world_size
+        mesh_shape(self.data_parallel_size, self.tensor_parallel_size, processes, plan.processes_per_node)
+
+    def module_init_context(self) -> AbstractContextManager[Any]:
+        """Construct on the "meta" device: parameters get their values a unit at a time, once split."""
+        return self._deferred()
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group and the mesh; ranks with the same part of the model share the data."""
+        backend = self.process_group_backend or request.accelerator.backend
+        collectives = ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+        per_node = request.environment.local_world_size
+        world_size = collectives.world_size
+        shape = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, world_size, per_node)
+        self._mesh = make_mesh(shape, request.device.type, self.timeout)
+        collectives.share_data_among(self._mesh[DATA].get_group())
+        return collectives
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module that is split."""
+        construction, self._construction = self._construction, None
+        if construction is not None:
+            construction.fill_attributes(request.plain)
+        mesh = self.device_mesh
+        return ModelParallelPrepared(
+            request, split(request, self, mesh, construction), mesh, self.loss_parallel
+        )
+
+    def teardown(self) -> None:
+        """Forget the mesh, whose process groups are gone."""
+        self._mesh = None
+
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        self._construction = Construction()
+        with self._construction.recorded():
+            yield
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_construction": None, "_mesh": None}

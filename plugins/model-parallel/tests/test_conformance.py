@@ -1,0 +1,16 @@
+"""model_parallel does what every strategy does; at sizes 1 and 4 by `stratagem conformance model_parallel`."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_model_parallel.conformance import SUBJECT
+
+
+class TestModelParallel(StrategyContract):
+    world_sizes = (2,)
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return SUBJECT
