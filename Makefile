@@ -8,7 +8,6 @@ XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
 XLA_CORE_TESTS := $(wildcard tests/core/*.py) $(addprefix tests/core/,checkpoint collectives data precision trainer)
-XLA_EDITABLE := $(patsubst %,-e %,core plugins/single plugins/cpu plugins/torch plugins/ddp plugins/xla)
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
@@ -97,5 +96,5 @@ clean:
 .venv-xla/.ready: .venv-xla/.engine constraints-xla.txt $(PROJECTS)
 	@echo "Installing Stratagem beside torch_xla"
 	@$(XLA_PIP) hatchling editables
-	@$(XLA_PIP) --no-build-isolation $(XLA_EDITABLE) pytest pytest-timeout transformers
+	@$(XLA_PIP) --no-build-isolation $(EDITABLE) pytest pytest-timeout transformers
 	@touch $@

@@ -1,0 +1,52 @@
+"""Loops of one's own, several processes, and what is refused by PJRT's client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stratagem_xla.conformance import SINGLE, XLA
+from xla_tasks import (
+    launch_processes,
+    loop_of_ones_own,
+    refusal,
+    starts_after_a_backward,
+    starts_with_another_number,
+)
+
+from stratagem.testing import StrategySubject
+from stratagem.testing.recipe import Recipe
+from stratagem.testing.trained import expect_same, plainly
+
+REPLICAS = StrategySubject("xla", accelerator="xla", options={"spmd": False}, tolerances=XLA.tolerances)
+
+
+@pytest.mark.parametrize("subject", [SINGLE.at(1), XLA.at(2)], ids=["single_xla", "xla"])
+def test_a_loop_of_ones_own_goes_on_from_its_checkpoint(subject: StrategySubject, tmp_path: Path) -> None:
+    first, second = subject.run(loop_of_ones_own, str(tmp_path / "checkpoint"))[0]
+    assert first == second
+    assert len(set(first)) == 3
+
+
+def test_torch_xla_launches_processes(tmp_path: Path) -> None:
+    subject = replace(REPLICAS, folder=str(tmp_path)).at(1)
+    trained, world_size = subject.alone(launch_processes, timeout_s=240)
+    assert world_size == "1"
+    expect_same([trained], plainly(Recipe(), 1), subject.tolerance())
+
+
+def test_several_processes_are_refused_on_a_cpu() -> None:
+    told = REPLICAS.at(2).alone(refusal)
+    assert told.startswith("CombinationError: ")
+    assert "PJRT's CPU only has one" in told
+
+
+def test_a_backward_before_is_told() -> None:
+    assert "ran a backward before XLA was started" in SINGLE.at(1).alone(starts_after_a_backward)
+
+
+def test_another_number_of_devices_needs_another_process() -> None:
+    told = XLA.at(2).alone(starts_with_another_number)
+    assert told.startswith("DeviceError: XLA was started with 2 CPU devices in this process")
+    assert "asks for 3 CPU devices" in told
