@@ -51,7 +51,7 @@ class PipelinedForward:
         parts = [part for part in zip(*(tensor.split(each) for tensor in tensors))]
         filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
         entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
-        key = (form.shapes, repr(form.spec))
+        key = (form.shapes, form.spec)
         route = self._routes.get(key)
         if route is None:
             route = Route(line, entry, sizes)

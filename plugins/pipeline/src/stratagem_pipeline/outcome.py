@@ -6,7 +6,8 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from stratagem_pipeline.nests import flattened, rebuilt
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -37,7 +38,7 @@ class Outcome:
         """Return the source's value, detached, on every rank. Collective in the copy.
 
         Args:
-            value: only the source's matters; nested as in pytrees.
+            value: only the source's matters; nested as it likes.
         """
         if self._pipe.world_size == 1:
             return value
@@ -46,7 +47,7 @@ class Outcome:
         tensors: list[torch.Tensor] = []
         changed = False
         if is_source:
-            leaves, spec = tree_flatten(value)
+            spec, leaves = flattened(value)
             kinds = tuple(_kind(leaf, numbers, tensors) for leaf in leaves)
             told = pickle.dumps((spec, kinds))
             changed, self._told = told != self._told, told
@@ -68,7 +69,7 @@ class Outcome:
         told_numbers, told_tensors = iter(received[1:]), iter(tensors)
         leaves = [self._leaf(kind, told_numbers, told_tensors, is_source) for kind in kinds]
         # What was computed here keeps its precision and its types.
-        return value if is_source else tree_unflatten(leaves, spec)
+        return value if is_source else rebuilt(spec, leaves)
 
     def _leaf(self, kind: tuple[Any, ...], numbers: Any, tensors: Any, is_source: bool) -> Any:
         if kind[0] == "scalar":

@@ -54,9 +54,10 @@ class StageModule(nn.Module):
         if any(self.gathers) and torch.is_grad_enabled():
             tensors = tuple(t.detach().requires_grad_(wanted) for t, wanted in zip(tensors, self.gathers))
             self.leaves.append(tensors)
+        tensors = tuple(_Handover.apply(each) if each.requires_grad else each for each in tensors)
         if self._copies:
             tensors = tuple(tensor.clone() for tensor in tensors)
-        value = self.entry.value([_Handover.apply(each) if each.requires_grad else each for each in tensors])
+        value = self.entry.value(tensors)
         with self._precision.autocast() or nullcontext():
             for layer in self.layers:
                 value = self._layer(layer, value)
@@ -64,7 +65,8 @@ class StageModule(nn.Module):
         return results if self.is_last else tuple(_sendable(result) for result in results)
 
     def _layer(self, layer: nn.Module, value: Any) -> Any:
-        if self._recompute and torch.is_grad_enabled():
+        # A layer that works in place keeps nothing of its input, which it couldn't be computed from again.
+        if self._recompute and torch.is_grad_enabled() and not getattr(layer, "inplace", False):
             return checkpoint(layer, value, use_reentrant=False)
         return layer(value)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from stratagem.errors import DataError
+from stratagem_pipeline.nests import Structure, flattened, rebuilt
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 
@@ -18,7 +18,7 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 class Form:
     """The structure of a value, and of each tensor in it; picklable."""
 
-    spec: TreeSpec
+    spec: Structure
     others: tuple[Any, ...]
     """Leaves that aren't tensors; None where there is a tensor."""
     is_tensor: tuple[bool, ...]
@@ -30,7 +30,7 @@ class Form:
         leaves = [
             next(remaining) if here else other for here, other in zip(self.is_tensor, self.others)
         ]
-        return tree_unflatten(leaves, self.spec)
+        return rebuilt(self.spec, leaves)
 
     def empty(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Tensors of these shapes with whatever is in memory."""
@@ -43,7 +43,7 @@ class Form:
 
 def taken_apart(value: Any) -> tuple[Form, tuple[torch.Tensor, ...]]:
     """Return the form of a value, and its tensors."""
-    leaves, spec = tree_flatten(value)
+    spec, leaves = flattened(value)
     here = tuple(isinstance(leaf, torch.Tensor) for leaf in leaves)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     others = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
