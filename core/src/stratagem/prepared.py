@@ -8,7 +8,7 @@ nothing else, and never asks which class it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -151,6 +151,13 @@ class Prepared:
         state = self.plain.state_dict()
         return {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
+    def model_names(self, tensors: Mapping[str, torch.Tensor]) -> Collection[str]:
+        """Keys of the whole module, of which this rank's `tensors` are those that `model_tensors` returned.
+
+        A strategy under which a rank has some of a module's tensors alone answers with those of all ranks.
+        """
+        return tensors.keys()
+
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """This rank's part of the optimizers' states, by "optimizer/<index>/<name>/<state>"."""
         return optimizer_tensors(self.plain, self.optimizers)
@@ -174,7 +181,8 @@ class Prepared:
         Raises:
             CheckpointError: names or shapes differ from this module's.
         """
-        load_model(self.plain, self.model_tensors(), reader, state.get("extra", {}))
+        targets = self.model_tensors()
+        load_model(self.plain, targets, reader, state.get("extra", {}), self.model_names(targets))
         if model_only:
             return
         saved = state.get("optimizers", [])
@@ -231,12 +239,24 @@ def load_model(
     targets: dict[str, torch.Tensor],
     reader: CheckpointReader,
     extra: dict[str, Any],
+    names: Collection[str],
 ) -> None:
-    """Fill `targets` ("model/<name>" → tensor) from `reader`, and give modules their extra state."""
+    """Fill `targets` ("model/<name>" → tensor) from `reader`, and give modules their extra state.
+
+    Args:
+        plain: the module.
+        targets: what this rank has of it.
+        reader: the opened checkpoint.
+        extra: name → extra state.
+        names: keys of the whole module, which the checkpoint must have, and no others.
+
+    Raises:
+        CheckpointError: it hasn't.
+    """
     from stratagem.errors import CheckpointError
 
     saved = {key for key in reader.tensors if key.startswith("model/")}
-    missing, unexpected = sorted(targets.keys() - saved), sorted(saved - targets.keys())
+    missing, unexpected = sorted(set(names) - saved), sorted(saved - set(names))
     if missing or unexpected:
         raise CheckpointError(
             "the checkpoint was made by another module: "
