@@ -22,8 +22,20 @@ if TYPE_CHECKING:
 FORGOTTEN_S = 1800.0
 """Where nobody can tell who holds a lock file, one of this age is taken for left behind."""
 
-_FUSED = {"adam": "FusedAdam", "adamw": "FusedAdam", "muon": "FusedAdam", "lamb": "FusedLamb", "lion": "FusedLion"}
-_ON_CPU = {"adam": "CPUAdam", "adamw": "CPUAdam", "muon": "CPUAdam", "adagrad": "CPUAdagrad", "lion": "CPULion"}
+_FUSED = {
+    "adam": "FusedAdam",
+    "adamw": "FusedAdam",
+    "muon": "FusedAdam",
+    "lamb": "FusedLamb",
+    "lion": "FusedLion",
+}
+_ON_CPU = {
+    "adam": "CPUAdam",
+    "adamw": "CPUAdam",
+    "muon": "CPUAdam",
+    "adagrad": "CPUAdagrad",
+    "lion": "CPULion",
+}
 _AIO = "#include <libaio.h>\nint main() { return io_destroy(0); }\n"
 
 
@@ -101,8 +113,8 @@ def _load(names: list[str], announce: bool) -> str:
         except Exception as error:
             said = str(error).strip().splitlines()
             return (
-                f"deepspeed's extension {name} can't be compiled: {said[0] if said else type(error).__name__}; the whole "
-                f"output is in the run's folder, and {_root()} has what was made so far"
+                f"deepspeed's extension {name} can't be compiled: {said[0] if said else type(error).__name__}; the "
+                f"whole output is in the run's folder, and {_root()} has what was made so far"
             )
     return ""
 

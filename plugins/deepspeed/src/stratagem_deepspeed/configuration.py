@@ -76,9 +76,9 @@ class Configuration:
     def half(self, precision: str) -> str | None:
         """The section "bf16" or "fp16" that the run's precision enables; None for full precision.
 
-        The engine's own 16 bits at stage 0 step Adam one step off, so that autocast is used there.
+        The engine's own 16 bits at stage 0 step Adam one step off: there, the run's precision does it all.
         """
-        return HALVES.get(precision) if self.stage > 0 or precision.endswith("true") else None
+        return HALVES.get(precision) if self.stage > 0 else None
 
     def for_run(self, request: SetupRequest) -> dict[str, Any]:
         """Return what the engine is given: all keys decided.
@@ -101,15 +101,17 @@ class Configuration:
         micro = self._agree(
             tree, "train_micro_batch_size_per_gpu", request.micro_batch_size, "the loader's batches have"
         )
-        steps = self._agree(tree, "gradient_accumulation_steps", request.accumulate, "accumulate_grad_batches is")
+        steps = self._agree(
+            tree, "gradient_accumulation_steps", request.accumulate, "accumulate_grad_batches is"
+        )
         total = tree.pop("train_batch_size", None)
         steps = steps or 1
         if micro is None:
             micro = total // (steps * world_size) if total else 1
         if total is not None and total != micro * steps * world_size:
             raise ConfigError(
-                f"{self.source} has train_batch_size={total}, and this run's is {micro * steps * world_size}: {micro} "
-                f"samples, {steps} micro-batches, {world_size} ranks: leave it out, or change one of these"
+                f"{self.source} has train_batch_size={total}, and this run's is {micro * steps * world_size}: "
+                f"{micro} samples, {steps} micro-batches, {world_size} ranks: leave it out, or change one of these"
             )
         tree["train_micro_batch_size_per_gpu"] = micro
         tree["gradient_accumulation_steps"] = steps
@@ -120,8 +122,8 @@ class Configuration:
             return runs
         if runs is not None and said != runs:
             raise ConfigError(
-                f"{self.source or 'logging_batch_size_per_gpu'} says {key}={said}, and {clause} {runs}: leave it out, "
-                "or make them equal"
+                f"{self.source or 'logging_batch_size_per_gpu'} says {key}={said}, and {clause} {runs}: leave it "
+                "out, or make them equal"
             )
         return int(said)
 
@@ -135,8 +137,8 @@ class Configuration:
         said = tree.get("gradient_clipping")
         if said is not None and clipping.max_norm is not None and said != clipping.max_norm:
             raise ConfigError(
-                f"{self.source} has gradient_clipping={said}, and the run's gradient_clip_val is {clipping.max_norm}: "
-                "give one of the two"
+                f"{self.source} has gradient_clipping={said}, and the run's gradient_clip_val is {clipping.max_norm}"
+                ": give one of the two"
             )
         # Left out, the engine would clip at 1.0 without a word.
         tree["gradient_clipping"] = float(said if said is not None else clipping.max_norm or 0.0)

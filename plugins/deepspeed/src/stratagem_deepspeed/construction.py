@@ -11,8 +11,9 @@ from torch import nn
 from stratagem import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem import SetupRequest
     from stratagem_fsdp import Construction
+
+    from stratagem import SetupRequest
 
 
 def materialize(request: SetupRequest, construction: Construction | None) -> None:
@@ -64,7 +65,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
 def number_modules(root: nn.Module) -> None:
     """Give modules the numbers that the engine compares between ranks: the same, whatever came before."""
     for number, module in enumerate(root.modules()):
-        module.ds_id = number  # type: ignore[assignment]
+        vars(module)["ds_id"] = number
 
 
 def _fill(
@@ -84,7 +85,7 @@ def _fill(
     for name, tensor in list(_own_tensors(module)):
         if tensor.is_meta:
             slots = module._parameters if name in module._parameters else module._buffers
-            slots[name] = made[id(tensor)][1]  # type: ignore[assignment]
+            slots[name] = made[id(tensor)][1]
     dtype = request.precision.param_dtype
     if dtype is not None:
         for _, tensor in _own_tensors(module):

@@ -79,18 +79,55 @@ ELSEWHERE = {
 """Top-level keys that mean something, or did, with what to do instead."""
 
 ZERO = frozenset(
-    "allgather_bucket_size allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients "
-    "elastic_checkpoint enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters "
-    "leaf_module load_from_fp32_weights log_trace_cache_warnings max_live_parameters max_reuse_distance "
-    "memory_efficient_linear model_persistence_threshold module_granularity_threshold offload_optimizer "
-    "offload_param overlap_comm override_module_apply param_persistence_threshold parameter_alignment "
-    "pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size reduce_scatter round_robin_gradients "
-    "save_muon_momentum_buffer_in_memory stage stage3_allgather_sequential "
-    "stage3_gather_16bit_weights_on_model_save stage3_max_live_parameters stage3_max_reuse_distance "
-    "stage3_model_persistence_threshold stage3_module_granularity_threshold stage3_param_persistence_threshold "
-    "stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params sub_group_size "
-    "use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce zenflow zero_hpz_partition_size "
-    "zero_quantized_gradients zero_quantized_nontrainable_weights zero_quantized_weights".split()
+    {
+        "allgather_bucket_size",
+        "allgather_partitions",
+        "allgather_sequential",
+        "compute_grad_norm",
+        "contiguous_gradients",
+        "elastic_checkpoint",
+        "enable_sanity_checks",
+        "gather_16bit_weights_on_model_save",
+        "ignore_unused_parameters",
+        "leaf_module",
+        "load_from_fp32_weights",
+        "log_trace_cache_warnings",
+        "max_live_parameters",
+        "max_reuse_distance",
+        "memory_efficient_linear",
+        "model_persistence_threshold",
+        "module_granularity_threshold",
+        "offload_optimizer",
+        "offload_param",
+        "overlap_comm",
+        "override_module_apply",
+        "param_persistence_threshold",
+        "parameter_alignment",
+        "pipeline_loading_checkpoint",
+        "prefetch_bucket_size",
+        "reduce_bucket_size",
+        "reduce_scatter",
+        "round_robin_gradients",
+        "save_muon_momentum_buffer_in_memory",
+        "stage",
+        "stage3_allgather_sequential",
+        "stage3_gather_16bit_weights_on_model_save",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_model_persistence_threshold",
+        "stage3_module_granularity_threshold",
+        "stage3_param_persistence_threshold",
+        "stage3_prefetch_bucket_size",
+        "stage3_use_all_reduce_for_fetch_params",
+        "sub_group_size",
+        "use_all_reduce_for_fetch_params",
+        "use_multi_rank_bucket_allreduce",
+        "zenflow",
+        "zero_hpz_partition_size",
+        "zero_quantized_gradients",
+        "zero_quantized_nontrainable_weights",
+        "zero_quantized_weights",
+    }
 )
 
 SECTIONS: Mapping[tuple[str, ...], frozenset[str]] = {
@@ -99,23 +136,53 @@ SECTIONS: Mapping[tuple[str, ...], frozenset[str]] = {
         {"buffer_count", "buffer_size", "device", "max_in_cpu", "nvme_path", "pin_memory"}
     ),
     ("zero_optimization", "offload_optimizer"): frozenset(
-        "buffer_count cpuadam_cores_perc device fast_init nvme_path pin_memory pipeline_read pipeline_write ratio "
-        "super_offload".split()
+        {
+            "buffer_count",
+            "cpuadam_cores_perc",
+            "device",
+            "fast_init",
+            "nvme_path",
+            "pin_memory",
+            "pipeline_read",
+            "pipeline_write",
+            "ratio",
+            "super_offload",
+        }
     ),
     ("fp16",): frozenset(
-        "auto_cast consecutive_hysteresis enabled fp16_master_weights_and_grads hysteresis initial_scale_power "
-        "loss_scale loss_scale_window min_loss_scale".split()
+        {
+            "auto_cast",
+            "consecutive_hysteresis",
+            "enabled",
+            "fp16_master_weights_and_grads",
+            "hysteresis",
+            "initial_scale_power",
+            "loss_scale",
+            "loss_scale_window",
+            "min_loss_scale",
+        }
     ),
     ("bf16",): frozenset(
-        "bf16_master_weights_and_grads bf16_optimizer_states check_grad_overflow enabled "
-        "immediate_grad_update".split()
+        {
+            "bf16_master_weights_and_grads",
+            "bf16_optimizer_states",
+            "check_grad_overflow",
+            "enabled",
+            "immediate_grad_update",
+        }
     ),
     ("activation_checkpointing",): frozenset(
-        "contiguous_memory_optimization cpu_checkpointing number_checkpoints partition_activations profile "
-        "synchronize_checkpoint_boundary".split()
+        {
+            "contiguous_memory_optimization",
+            "cpu_checkpointing",
+            "number_checkpoints",
+            "partition_activations",
+            "profile",
+            "synchronize_checkpoint_boundary",
+        }
     ),
     ("aio",): frozenset(
-        "block_size intra_op_parallelism overlap_events queue_depth single_submit use_gds".split()
+        ["block_size", "intra_op_parallelism", "overlap_events", "queue_depth", "single_submit", "use_gds"]
     ),
     ("optimizer",): frozenset({"type", "params", "legacy_fusion"}),
     ("scheduler",): frozenset({"type", "params"}),
@@ -163,7 +230,9 @@ def check(config: Mapping[str, Any], source: str) -> None:
                 raise ConfigError(f"{source} has {'.'.join((*path, key))}, which is spelt {today} now")
             if key not in SECTIONS[path]:
                 near = _near(key, SECTIONS[path])
-                raise ConfigError(f"{source} has {'.'.join((*path, key))}, which DeepSpeed doesn't have{near}")
+                raise ConfigError(
+                    f"{source} has {'.'.join((*path, key))}, which DeepSpeed doesn't have{near}"
+                )
 
 
 def _sections(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:

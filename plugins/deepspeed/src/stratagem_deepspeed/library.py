@@ -32,12 +32,14 @@ def require() -> None:
     except (ImportError, ValueError):
         there, version = False, ""
     if not there:
-        raise ConfigError(f"strategy 'deepspeed' needs the package deepspeed, which isn't installed: {INSTALL}")
+        raise ConfigError(
+            f"strategy 'deepspeed' needs the package deepspeed, which isn't installed: {INSTALL}"
+        )
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
     if numbers < OLDEST:
         raise ConfigError(
-            f"strategy 'deepspeed' needs deepspeed {'.'.join(map(str, OLDEST))} or newer, and {version} is installed: "
-            f"{INSTALL} --upgrade"
+            f"strategy 'deepspeed' needs deepspeed {'.'.join(map(str, OLDEST))} or newer, and {version} is "
+            f"installed: {INSTALL} --upgrade"
         )
     if numbers >= NEWEST:
         warnings.warn(
@@ -63,8 +65,8 @@ def load(device_type: str) -> ModuleType:
         _without_shared_memory(device_type)
     if name != device_type:
         raise DeviceError(
-            f"deepspeed works on {name} in this process, and the run is on {device_type}: choose that accelerator, or "
-            "unset DS_ACCELERATOR"
+            f"deepspeed works on {name} in this process, and the run is on {device_type}: choose that accelerator, "
+            "or unset DS_ACCELERATOR"
         )
     engine: ModuleType = deepspeed
     return engine

@@ -85,6 +85,12 @@ def shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
     return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=stride)
 
 
+def send_buffers(module: nn.Module) -> None:
+    """Give every rank the buffers of rank 0. Collective."""
+    for buffer in module.buffers():
+        dist.broadcast(buffer.detach(), 0)
+
+
 def named(plain: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
     """Return what a checkpoint has of a module: parameters, under every name, and buffers."""
     parameters: dict[str, nn.Parameter] = {}

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
 from stratagem.errors import DataError
-from stratagem_deepspeed import output
+from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import EngineCheckpoint
 from stratagem_deepspeed.construction import Traces, materialize, number_modules, share_out
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
-from stratagem_deepspeed.parameters import Parameters
+from stratagem_deepspeed.parameters import Parameters, send_buffers
 from stratagem_deepspeed.states import States
-from stratagem_fsdp.whole import send_buffers
 
 if TYPE_CHECKING:
+    from stratagem_fsdp import Construction
+
     from stratagem import CheckpointReader
     from stratagem_deepspeed.configuration import Configuration
-    from stratagem_fsdp import Construction
 
 
 class DeepSpeedPrepared(Prepared):
@@ -74,12 +75,13 @@ class DeepSpeedPrepared(Prepared):
         if request.training or self.stage == 3:
             self.engine = self._start(library, config, client, request.training)
             self.engine.set_gradient_accumulation_boundary(True)
-        optimizer = self.engine.basic_optimizer if request.training else None
-        if request.training and client is None:
-            self._groups, live = client_groups(request.plain, optimizer, self.stage, self.engine)
+        optimizers: list[Optimizer] = []
         if request.training:
+            optimizers = [self.engine.basic_optimizer]
             repair_adagrad(self.engine, self.stage)
-        super().__init__(request, self.engine or self._computed, (optimizer,) if request.training else ())
+            if client is None:
+                self._groups, live = client_groups(request.plain, optimizers[0], self.stage, self.engine)
+        super().__init__(request, self.engine or self._computed, optimizers)
         self.is_direct = True
         self._checkpoint = self._make_checkpoint(request, config, live)
         self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
@@ -89,8 +91,12 @@ class DeepSpeedPrepared(Prepared):
     def _start(self, library: Any, config: dict[str, Any], client: Any, training: bool) -> Any:
         with output.kept():
             if not training:
-                config = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
-            parameters = [p for p in self._computed.parameters() if p.requires_grad] if client is None else None
+                config = {
+                    key: value for key, value in config.items() if key not in ("optimizer", "scheduler")
+                }
+            parameters = (
+                [p for p in self._computed.parameters() if p.requires_grad] if client is None else None
+            )
             engine, _, _, _ = library.initialize(
                 model=self._computed,
                 optimizer=client,
@@ -131,8 +137,9 @@ class DeepSpeedPrepared(Prepared):
         result = super().forward_backward(*args, divisor=divisor, sync=sync)
         if sync and self._waits_for_boundary and self.engine.is_gradient_accumulation_boundary():
             raise DataError(
-                "training_step returned None in the last micro-batch of an optimizer step, in whose backward deepspeed "
-                "reduces the gradients of those before: return a loss there, or set accumulate_grad_batches=1"
+                "training_step returned None in the last micro-batch of an optimizer step, in whose backward "
+                "deepspeed reduces the gradients of those before: return a loss there, or set "
+                "accumulate_grad_batches=1"
             )
         return result
 
@@ -201,6 +208,18 @@ class DeepSpeedPrepared(Prepared):
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._checkpoint.load(reader, state, model_only=model_only)
+
+    def save_engine(self, folder: str, tag: str | None = None) -> None:
+        """Write a checkpoint in DeepSpeed's own format, which is made of pickles. Collective."""
+        native.save(self.engine, folder, tag)
+
+    def load_engine(self, folder: str, tag: str | None = None, *, model_only: bool = False) -> None:
+        """Read a checkpoint in DeepSpeed's own format, and run the code in its pickles. Collective.
+
+        Raises:
+            CheckpointError: there is none, or it is of another number of processes.
+        """
+        native.load(self.engine, self._configuration, folder, tag, model_only)
 
     def release(self) -> None:
         whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}

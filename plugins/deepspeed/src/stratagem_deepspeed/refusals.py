@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from stratagem import ConfigError, PrecisionError
+from stratagem import CheckpointError, ConfigError, PrecisionError
 
 if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
@@ -28,8 +28,8 @@ def check_values(configuration: Configuration) -> None:
         raise ConfigError(f"{source} has zero_optimization.stage={stage!r}: choose 0, 1, 2 or 3")
     if configuration.offload_parameters != "none" and stage != 3:
         raise ConfigError(
-            f"only stage 3 can keep parameters on {configuration.offload_parameters}, and the stage is {stage}: choose "
-            "stage=3, or offload the optimizer alone"
+            f"only stage 3 can keep parameters on {configuration.offload_parameters}, and the stage is {stage}: "
+            "choose stage=3, or offload the optimizer alone"
         )
     if configuration.offload_optimizer != "none" and stage == 0:
         raise ConfigError(
@@ -54,8 +54,8 @@ def check_run(configuration: Configuration, precision: str, accelerator: str) ->
     """
     if precision.startswith("16-") and accelerator == "cpu":
         raise PrecisionError(
-            f"deepspeed can't compute in float16 on a CPU, and precision={precision!r} asks for it: choose bf16-mixed "
-            "or 32-true"
+            f"deepspeed can't compute in float16 on a CPU, and precision={precision!r} asks for it: choose "
+            "bf16-mixed or 32-true"
         )
     name = _optimizer_name(configuration)
     if accelerator == "cpu" and name.lower() in NOT_ON_CPU:
@@ -92,3 +92,15 @@ def _check_folder(configuration: Configuration, section: str) -> None:
         raise ConfigError(f"nvme_path={os.fspath(path)!r} isn't a folder: give one that exists, on the drive")
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"nvme_path={os.fspath(path)!r} can't be written to: give a folder that can")
+
+
+def check_engine_checkpoint(folder: str | None) -> None:
+    """Refuse a folder in which there can't be a checkpoint of the engine's.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    if folder is not None and not os.path.isdir(folder):
+        raise CheckpointError(
+            f"engine_checkpoint={folder!r} isn't a folder: give the one that DeepSpeed's save_checkpoint was given"
+        )

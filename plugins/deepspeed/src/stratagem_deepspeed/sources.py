@@ -56,14 +56,16 @@ def _read(path: str, shown: str) -> dict[str, Any]:
         raise ConfigError(
             f"{shown} isn't JSON: {error.msg} in line {error.lineno}, column {error.colno}: mend it there"
         ) from error
-    except _Duplicate as error:
+    except _DuplicateError as error:
         raise ConfigError(f"{shown} has the key {error} twice in one mapping: leave one out") from None
     if not isinstance(read, dict):
-        raise ConfigError(f"{shown} holds a {type(read).__name__}: a configuration is a mapping of keys to values")
+        raise ConfigError(
+            f"{shown} holds a {type(read).__name__}: a configuration is a mapping of keys to values"
+        )
     return read
 
 
-class _Duplicate(Exception):
+class _DuplicateError(Exception):
     pass
 
 
@@ -71,5 +73,5 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen = dict(pairs)
     if len(seen) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Duplicate(repr(next(name for name in names if names.count(name) > 1)))
+        raise _DuplicateError(repr(next(name for name in names if names.count(name) > 1)))
     return seen

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_fsdp import Construction, modules_named, recompute_activations
 
 from stratagem import (
     Accelerator,
@@ -31,9 +32,10 @@ from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
 from stratagem_deepspeed.sources import given
-from stratagem_fsdp import Construction
 
 if TYPE_CHECKING:
+    from stratagem_fsdp.units import Policy
+
     from stratagem.run import Run
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
@@ -82,6 +84,10 @@ class DeepSpeedStrategy(ParallelStrategy):
         precision_plugin: a precision object or name that wins over the run's choice.
         process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        activation_checkpointing_policy: modules whose activations are computed again in backward: classes or
+            their names, or a policy of `torch.distributed.fsdp.wrap`; None is none.
+        engine_checkpoint: a folder that DeepSpeed's own `save_checkpoint` wrote, to begin training from; its
+            pickles can run any code.
         timeout_s: the same in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
         kwargs: further keys of the sections zero_optimization, fp16 and activation_checkpointing.
@@ -130,6 +136,8 @@ class DeepSpeedStrategy(ParallelStrategy):
         precision_plugin: Precision | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
+        activation_checkpointing_policy: Policy = None,
+        engine_checkpoint: str | os.PathLike[str] | None = None,
         timeout_s: float | None = None,
         start_method: str = "forkserver",
         **kwargs: Any,
@@ -139,6 +147,8 @@ class DeepSpeedStrategy(ParallelStrategy):
         self.timeout = deadline(timeout, timeout_s)
         self.start_method = start_method
         self.logging_level = logging_level
+        self.engine_checkpoint = None if engine_checkpoint is None else os.fspath(engine_checkpoint)
+        self.activation_checkpointing_policy = activation_checkpointing_policy
         if start_method not in START_METHODS:
             raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
         said = keywords.tree(
@@ -176,6 +186,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         merged, overruled = merge(said, own)
         self.configuration = Configuration(merged, own, source, tuple(overruled))
         refusals.check_values(self.configuration)
+        refusals.check_engine_checkpoint(self.engine_checkpoint)
         library.require()
         self._construction: Construction | None = None
 
@@ -212,11 +223,20 @@ class DeepSpeedStrategy(ParallelStrategy):
         construction, self._construction = self._construction, None
         if construction is not None:
             construction.fill_attributes(request.plain)
+        if self.activation_checkpointing_policy is not None:
+            recompute_activations(
+                modules_named(
+                    request.plain, self.activation_checkpointing_policy, "activation_checkpointing_policy"
+                )
+            )
         engine = library.load(request.device.type)
         rank = request.collectives.rank
         output.direct(request.run_dir, rank, self.logging_level, request.log_level)
         builds.make(self.configuration, request.collectives)
-        return DeepSpeedPrepared(request, engine, self.configuration, construction)
+        prepared = DeepSpeedPrepared(request, engine, self.configuration, construction)
+        if self.engine_checkpoint is not None and request.training:
+            prepared.load_engine(self.engine_checkpoint)
+        return prepared
 
     @contextmanager
     def _deferred(self) -> Iterator[None]:
