@@ -23,7 +23,7 @@ help:
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
 	@echo "make conformance try every strategy (minutes), and write docs/conformance.md anew"
-	@echo "make bench   measure the overhead per step and the time to start"
+	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make clean   remove .venv and all that was built"
 
 demo: .venv/.ready-to-run
@@ -57,7 +57,7 @@ conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports overhead startup throughput strategy_memory; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 clean:
 	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,5 +1,6 @@
-"""Bytes of parameters, gradients and optimizer states on each rank, by strategy and number of processes.
+"""Bytes of parameters, gradients and optimizer states on each rank, beside what theory says.
 
+python tests/benchmarks/strategy_memory.py
 python tests/benchmarks/strategy_memory.py ddp ddp_sharded ddp_fully_sharded --processes 1 2 4
 
 Counts the storages that are alive between backward and step (gradients) and after the step, and what the
@@ -12,6 +13,8 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +24,78 @@ from torch import nn
 import stratagem
 
 WIDTH, LAYERS, BATCH = 1024, 8, 4
+MODEL_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
+SPAWNED = {"start_method": "popen"}
+
+Theory = Callable[[int], "tuple[float, float, float]"]
+"""Number of devices → which part of the model's bytes parameters, gradients and Adam's states take on each."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A strategy, and what its ranks should keep between two steps."""
+
+    strategy: str
+    theory: Theory
+    options: Mapping[str, Any] = field(default_factory=lambda: SPAWNED)
+    devices: tuple[int, ...] = (1, 2, 4)
+
+
+ROWS: dict[str, Row] = {
+    "single": Row("single", lambda n: (1, 1, 2), {}, (1,)),
+    "dp": Row("dp", lambda n: (1, 1, 2), {}),
+    "ddp2": Row("ddp2", lambda n: (1, 1, 2)),
+    "ddp": Row("ddp", lambda n: (1, 1, 2)),
+    "ddp_sharded": Row("ddp_sharded", lambda n: (1, 1, 2 / n)),
+    "ddp_fully_sharded": Row("ddp_fully_sharded", lambda n: (1 / n, 1 / n, 2 / n)),
+    "fsdp": Row("fsdp", lambda n: (1 / n, 1 / n, 2 / n), {**SPAWNED, "auto_wrap_policy": ["Linear"]}),
+    "fsdp, 2 replicas": Row(
+        "fsdp_hybrid",
+        lambda n: (2 / n, 2 / n, 4 / n),
+        {**SPAWNED, "auto_wrap_policy": ["Linear"], "device_mesh": (2, 2)},
+        (4,),
+    ),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("strategies", nargs="+")
+    parser.add_argument("rows", nargs="*", metavar="strategy", default=[], help=f"of {', '.join(ROWS)}")
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if unknown := set(asked.rows) - set(ROWS):
+        parser.error(f"no row {unknown.pop()!r}: choose of {', '.join(ROWS)}")
     if asked.row:
-        print_row(asked.strategies[0], asked.processes[0])
+        print_row(asked.rows[0], asked.processes[0])
         return
-    print(f"Adam over {LAYERS} Linear({WIDTH}, {WIDTH}); MB on the fullest rank")
+    print(f"Adam over {LAYERS} Linear({WIDTH}, {WIDTH}); MB on the fullest rank: measured, and by theory\n")
     print(
-        "| strategy | processes | parameters at rest | gradients | optimizer states | peak growth of the process |"
+        "| strategy | devices | parameters | gradients | optimizer states | peak growth of the process |\n"
+        "| --- | --- | --- | --- | --- | --- |",
+        flush=True,
     )
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    for strategy in asked.strategies:
-        for processes in asked.processes:
+    for name in asked.rows or ROWS:
+        for devices in asked.processes:
+            if devices not in ROWS[name].devices:
+                continue
             # A process of its own: what an earlier run has left behind would count as there already.
-            command = [sys.executable, __file__, strategy, "--row", "--processes", str(processes)]
+            command = [sys.executable, __file__, name, "--row", "--processes", str(devices)]
             # glibc would keep what is freed.
             environ = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
             subprocess.run(command, check=True, env=environ)
 
 
-def print_row(strategy: str, processes: int) -> None:
+def print_row(name: str, devices: int) -> None:
+    row = ROWS[name]
     runtime = stratagem.Runtime(
-        strategy=strategy, strategy_options={"start_method": "popen"}, accelerator="cpu", devices=processes
+        strategy=row.strategy, strategy_options=row.options, accelerator="cpu", devices=devices
     )
-    ranks = runtime.launch(measure, quiet=True)
-    cells = [f"{max(column) / 1e6:.1f}" for column in zip(*ranks)]
-    print(f"| {strategy} | {processes} | {' | '.join(cells)} |", flush=True)
+    *sizes, peak = (max(column) for column in zip(*runtime.launch(measure, quiet=True)))
+    cells = [
+        f"{size / 1e6:.1f}, {part * MODEL_BYTES / 1e6:.1f}" for size, part in zip(sizes, row.theory(devices))
+    ]
+    print(f"| {name} | {devices} | {' | '.join(cells)} | {peak / 1e6:.1f} |", flush=True)
 
 
 def measure(runtime: stratagem.Runtime) -> Any:
