@@ -35,6 +35,7 @@ FEATURES: Mapping[str, str] = {
     "uneven_inputs": "ranks with different numbers of training batches",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",
     "several_nodes": "more than one node",
+    "elastic": "a number of nodes that changes while it runs",
     "several_devices": "several devices in one process",
 }
 """The vocabulary of `Capabilities.features`; anything else is refused when it is declared."""
@@ -90,8 +91,8 @@ class Component:
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
     conformance: str = ""
-    """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT"; where there is
-    none, the kit makes one from the component's name."""
+    """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
+    subjects for its own name and some presets; where there is none, the kit makes one from the name."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -15,9 +15,12 @@ def plan_lines(run: Run) -> list[str]:
     how = "in this process" if world_size == 1 else f"start_method {run.plan.start_method}"
     if run.environment.creates_processes:
         how = f"made by {run.environment.name}"
-    lines = [
-        f"{'processes':<12}{world_size} on {run.plan.num_nodes} node{'s' * (run.plan.num_nodes != 1)}, {how}"
-    ]
+    nodes = f"{run.plan.num_nodes} node{'s' * (run.plan.num_nodes != 1)}"
+    if run.plan.is_elastic and not run.environment.creates_processes:
+        least = (run.plan.min_nodes or 1) * run.plan.processes_per_node
+        lines = [f"{'processes':<12}{least} to {world_size} on {run.plan.min_nodes} to {nodes}, {how}"]
+    else:
+        lines = [f"{'processes':<12}{world_size} on {nodes}, {how}"]
     for choice in run.choices:
         why = f" · {choice.why}" if choice.why else ""
         lines.append(f"{choice.kind:<12}{choice.name:<14}{choice.origin}{why}")

@@ -17,6 +17,7 @@ from stratagem.devices import devices_of
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
+from stratagem.launch.nodes import meeting_settings, nodes_of
 from stratagem.pairing import refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, Selection, load_catalogue
 from stratagem.requests import LaunchRequest
@@ -116,12 +117,15 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         known.component.capabilities if known else None,
     )
     devices = _devices(config, accelerator.value, environment, given)
-    processes = environment.world_size if environment.creates_processes else len(devices) * config.num_nodes
+    nodes = nodes_of(config.num_nodes)
+    processes = environment.world_size if environment.creates_processes else len(devices) * nodes.most
     strategy = select.choose_strategy(
         catalogue, config.strategy, config.strategy_options, processes, accelerator
     )
     refuse_accelerator(catalogue, strategy, accelerator)
     _refuse_process_count(catalogue, strategy, environment, devices, config)
+    if nodes.vary and not environment.creates_processes:
+        refuse_missing_features(catalogue, strategy.choice.name, strategy.capabilities, ["elastic"])
     precision_name, create_precision, precision_choice = select.choose_precision(
         catalogue,
         getattr(strategy.value, "precision_plugin", None) or config.precision,
@@ -142,10 +146,12 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         )
     plan = LaunchPlan(
         processes_per_node=_processes_per_node(strategy.capabilities, devices),
-        num_nodes=config.num_nodes,
+        num_nodes=nodes.most,
+        min_nodes=nodes.least,
         node_rank=config.node_rank,
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,
+        rdzv_conf=meeting_settings(config.rdzv_conf),
         start_method=start_method,
         max_restarts=config.max_restarts,
         preload=preload_for(type(strategy.value).__module__ if isinstance(config.strategy, str) else None),
@@ -221,7 +227,7 @@ def _refuse_process_count(
 ) -> None:
     name, capabilities = strategy.choice.name, strategy.capabilities
     several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
-    made = environment.world_size if environment.creates_processes else config.num_nodes
+    made = environment.world_size if environment.creates_processes else nodes_of(config.num_nodes).most
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(
             f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"

@@ -54,7 +54,7 @@ class Runtime(RankView):
         strategy: a name as "ddp", or a strategy object.
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part.
+        num_nodes: machines taking part, or the least and the most as "1:4".
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
         seed: for every generator on every rank; None seeds nothing.
@@ -69,7 +69,7 @@ class Runtime(RankView):
         strategy: Any = "auto",
         accelerator: str = "auto",
         devices: Devices = "auto",
-        num_nodes: int = 1,
+        num_nodes: int | str = 1,
         precision: Any = "32-true",
         plugins: Sequence[Any] = (),
         seed: int | None = None,

@@ -11,6 +11,7 @@ import click
 
 from stratagem.cli.reporting import report
 from stratagem.errors import UsageError, WorkerError
+from stratagem.launch.nodes import nodes_of
 from stratagem.renamed import RENAMED, renamed_selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +24,15 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "devices",
         {"metavar": "N|I,J", "help": "How many (2), all (-1), which (0,2), or auto."},
     ),
-    ("--num-nodes", "num_nodes", {"type": click.IntRange(1), "help": "Machines taking part."}),
+    (
+        "--num-nodes",
+        "num_nodes",
+        {
+            "metavar": "N|MIN:MAX",
+            "callback": lambda ctx, param, value: _checked_nodes(value),
+            "help": "Machines taking part; between MIN and MAX they may come and go.",
+        },
+    ),
     (
         "--node-rank",
         "node_rank",
@@ -34,6 +43,11 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("--rdzv-endpoint", "rdzv_endpoint", {"metavar": "HOST:PORT", "help": "Where several nodes meet."}),
     ("--rdzv-backend", "rdzv_backend", {"metavar": "NAME", "help": "How they meet: c10d or etcd-v2."}),
+    (
+        "--rdzv-conf",
+        "rdzv_conf",
+        {"metavar": "KEY=VALUE,…", "help": "Settings of the meeting place: docs/guides/nodes.md."},
+    ),
     (
         "--max-restarts",
         "max_restarts",
@@ -93,6 +107,14 @@ def selection_flags(command: F) -> F:
     for flag, name, how in reversed(_FLAGS):
         command = click.option(flag, name, **how)(command)
     return command
+
+
+def _checked_nodes(value: str | None) -> int | str | None:
+    """Refuse a number of machines that can't be; a plain number becomes one."""
+    if value is None:
+        return None
+    nodes_of(value)
+    return int(value) if value.isdecimal() else value
 
 
 def _old_flag(name: str) -> Callable[[F], F]:

@@ -9,6 +9,7 @@ from typing import Any
 from stratagem.cli.typed import Text, plain, refuse_unknown, typed
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
+from stratagem.launch.nodes import nodes_of
 from stratagem.renamed import RENAMED, renamed_selection
 
 SECTIONS = ("model", "strategy", "trainer")
@@ -21,8 +22,13 @@ TOP_LEVEL = ("target", *SELECTION, "ckpt_path")
 
 CONFIG = "the configuration"
 
-_AS_IS: Mapping[str, Callable[[Any], Any]] = {"precision": str, "devices": lambda value: value}
-"""Top-level keys that types can't check: 16 is a precision's short name, and devices have a grammar."""
+_AS_IS: Mapping[str, Callable[[Any], Any]] = {
+    "precision": lambda value: str(plain(value)),
+    "devices": plain,
+    "num_nodes": lambda value: _nodes(value),
+}
+"""Top-level keys that types can't check: 16 is a precision's short name, devices have a grammar, and
+YAML takes 1:4 for minutes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,7 @@ def merged(
         whole = _over(whole, layer)
     strategy = dict(whole.pop("strategy", {}))
     name = plain(strategy.pop("name", None))
-    as_is: dict[str, Any] = {
-        key: convert(plain(whole.pop(key))) for key, convert in _AS_IS.items() if key in whole
-    }
+    as_is: dict[str, Any] = {key: convert(whole.pop(key)) for key, convert in _AS_IS.items() if key in whole}
     selection = {key: whole[key] for key in SELECTION if key in whole}
     settings = Settings(
         target=_text(whole, "target"),
@@ -178,6 +182,12 @@ def _layer(content: Mapping[Any, Any], source: str) -> dict[str, Any]:
         elif key in SECTIONS:
             layer[key] = {str(name): setting for name, setting in value.items()}
     return layer
+
+
+def _nodes(value: Any) -> int | str:
+    text = str(value)
+    nodes_of(text)
+    return int(text) if text.isdecimal() else text
 
 
 def _text(whole: Mapping[str, Any], key: str) -> str | None:

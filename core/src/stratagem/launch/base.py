@@ -24,9 +24,14 @@ class LaunchPlan:
 
     processes_per_node: int
     num_nodes: int = 1
+    """The most, where nodes may come and go."""
+    min_nodes: int | None = None
+    """The least that the run goes on with; `num_nodes` when None."""
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
     rdzv_backend: str = "c10d"
+    rdzv_conf: dict[str, str] = field(default_factory=dict)
+    """Settings of the meeting place, in torch's words."""
     run_id: str | None = None
     """Name of the run, the same on all its nodes; needed where a meeting place serves several runs."""
     start_method: str = "forkserver"
@@ -41,7 +46,13 @@ class LaunchPlan:
     """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether nodes may come and go."""
+        return self.min_nodes is not None and self.min_nodes < self.num_nodes
+
+    @property
     def world_size(self) -> int:
+        """Number of processes; the most, where nodes may come and go."""
         return self.processes_per_node * self.num_nodes
 
 

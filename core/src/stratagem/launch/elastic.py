@@ -127,7 +127,9 @@ class ElasticLauncher(Launcher):
             with _quiet(), _variable_kept("TORCHELASTIC_SIGNALS_TO_HANDLE"), warnings.catch_warnings():
                 # Python 3.12 warns of forking with threads; `require_forkable` has tried it.
                 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-                started: dict[int, Any] = elastic_launch(launch_config(plan, run_id), entrypoint)(*arguments)
+                started: dict[int, Any] = elastic_launch(
+                    launch_config(plan, run_id, exchange.path), entrypoint
+                )(*arguments)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             failure = supervision.first_failure(codes)

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _MONITOR_S = 0.05
+LAST_CALL_S = 10
+"""How long the least number of nodes waits for more before it begins."""
 
 
-def launch_config(plan: LaunchPlan, run_id: str) -> LaunchConfig:
+def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
     """Say in the elastic agent's terms what the plan asks for.
 
     Args:
         plan: with an endpoint, if it has several nodes.
         run_id: the same on all nodes of the run.
+        exchange: path of the launch's exchange.
     """
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -36,8 +39,11 @@ def launch_config(plan: LaunchPlan, run_id: str) -> LaunchConfig:
     elif plan.node_rank is not None:
         configs["is_host"] = plan.node_rank == 0
         configs["rank"] = plan.node_rank  # read by the backend `static` alone
+    if plan.is_elastic:
+        configs["last_call_timeout"] = LAST_CALL_S
+    configs.update(plan.rdzv_conf)
     settings: dict[str, Any] = {
-        "min_nodes": plan.num_nodes,
+        "min_nodes": plan.min_nodes or plan.num_nodes,
         "max_nodes": plan.num_nodes,
         "nproc_per_node": plan.processes_per_node,
         "logs_specs": KeptOutput(plan.log_dir) if plan.log_dir else InheritedOutput(),
@@ -55,5 +61,9 @@ def launch_config(plan: LaunchPlan, run_id: str) -> LaunchConfig:
         "signals_to_handle": "SIGTERM",
         "shutdown_timeout": int(GRACE_S),
     }
+    if not alone and plan.rdzv_backend != "static":
+        from stratagem.launch.rounds import within_rounds
+
+        settings = within_rounds(settings, exchange)
     known = {entry.name for entry in dataclasses.fields(LaunchConfig)}  # the last two came after torch 2.8
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})

@@ -25,6 +25,7 @@ from stratagem.launch.base import Task
 from stratagem.launch.exchange import Exchange, Failure, Job, log_file
 from stratagem.launch.fork_server import own_fork_servers
 from stratagem.launch.guard import die_with, die_with_parent, share_fate_with_children
+from stratagem.launch.words import LAUNCH_VARIABLE
 
 LINGER_S = 0.25
 """How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
@@ -60,8 +61,9 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         directory: path of the launch's `Exchange`.
         task: what to run, where it was passed by fork; None reads it from the exchange.
     """
-    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     exchange = Exchange(directory)
+    attempt = _attempt(exchange, restarts)
     if task is not None:
         # A fork inherits the launching process's garbage. A process group in it, as one that an error's
         # traceback kept, would wait for threads that aren't here when this process collects it.
@@ -79,8 +81,9 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         os._exit(1)
     try:
         if job.log_dir is not None:
-            _redirect_output(job.log_dir, attempt, rank)
+            _redirect_output(job.log_dir, restarts, rank)
         _take_environment(job)
+        os.environ[LAUNCH_VARIABLE] = directory
         # multiprocessing would hand on forkserver or spawn: data loaders shall start as anywhere else.
         multiprocessing.set_start_method(job.default_start_method, force=True)
         own_fork_servers()
@@ -100,6 +103,19 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             exchange.put_failure(_failure(error, rank, attempt))
             _leave()
     exchange.mark("done", attempt, rank)
+
+
+def _attempt(exchange: Exchange, restarts: int) -> int:
+    """Return the number of the round, on which nodes agree, or else of this node's restarts.
+
+    Whoever reads the environment is to find what all ranks agree on, too.
+    """
+    try:
+        attempt = int(exchange.get("round"))
+    except FileNotFoundError:
+        return restarts
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+    return attempt
 
 
 def _reset_signals() -> None:

@@ -14,6 +14,7 @@ from stratagem.data.train import TrainData
 from stratagem.errors import ConfigError, DataError
 from stratagem.plan import announce_data
 from stratagem.trainer import evaluation, resume
+from stratagem.trainer.attempts import Attempts
 from stratagem.trainer.fit_loop import FitLoop
 from stratagem.trainer.live import Live, Progress, build_module, first_given, overrides
 
@@ -52,14 +53,15 @@ class StageResult:
 def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
     """Run a stage in this rank. Collective."""
     module = build_module(runtime, request.module)
-    run_dir = _agreed_run_dir(runtime, trainer, module, request.stage)
+    attempts = Attempts(runtime) if request.stage == "fit" else None
+    run_dir = _agreed_run_dir(runtime, module, attempts)
     loggers = trainer.make_loggers() if runtime.is_main and request.stage == "fit" else []
     module._trainer = trainer
-    trainer.enter(runtime, run_dir)
+    trainer.enter(runtime, run_dir, attempts)
     live: Live | None = None
     try:
-        if request.stage == "fit":
-            return _fit(runtime, trainer, module, request, run_dir, loggers)
+        if attempts is not None:
+            return _fit(runtime, trainer, module, request, attempts, loggers)
         return _evaluate(runtime, trainer, module, request)
     except BaseException as error:
         live = trainer.live_or_none
@@ -77,10 +79,10 @@ def _fit(
     trainer: Trainer,
     module: Any,
     request: StageRequest,
-    run_dir: str | None,
+    attempts: Attempts,
     loggers: list[Logger],
 ) -> StageResult:
-    settings = trainer.settings
+    settings, run_dir = trainer.settings, attempts.run_dir
     loader = first_given(request.loader, module.train_dataloader())
     if loader is None:
         raise DataError("fit needs training batches: pass train_dataloaders, or define train_dataloader")
@@ -95,8 +97,10 @@ def _fit(
         announce_data(data.description, val_data.description if val_data is not None else "none")
     live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size)
     data_state, restore_generators = None, None
-    if request.ckpt_path is not None:
+    reader = attempts.newest()
+    if reader is None and request.ckpt_path is not None:
         reader = runtime.session.checkpointer.open(request.ckpt_path)
+    if reader is not None:
         data_state, restore_generators = resume.restore(trainer, live, reader, data)
     if runtime.is_main and run_dir is not None:
         os.makedirs(run_dir, exist_ok=True)
@@ -171,12 +175,13 @@ def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> Eva
     )
 
 
-def _agreed_run_dir(runtime: Runtime, trainer: Trainer, module: Any, stage: str) -> str | None:
-    if stage != "fit":
+def _agreed_run_dir(runtime: Runtime, module: Any, attempts: Attempts | None) -> str | None:
+    if attempts is None:
         return runtime.config.run_dir
     name = time.strftime("%Y%m%d-%H%M%S")
     default = os.path.join("runs", f"{name}-{type(module).__qualname__}")
-    return str(runtime.broadcast(os.path.abspath(runtime.config.run_dir or default)))
+    chosen = attempts.run_dir or os.path.abspath(runtime.config.run_dir or default)
+    return attempts.begin(str(runtime.broadcast(chosen)))
 
 
 def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None = None) -> StageResult:

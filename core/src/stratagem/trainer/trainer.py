@@ -14,6 +14,7 @@ from stratagem.callbacks.base import Callback
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError
 from stratagem.launch.base import Task
+from stratagem.launch.nodes import nodes_of
 from stratagem.loggers.base import Logger
 from stratagem.module import Module
 from stratagem.plan import announce
@@ -32,7 +33,7 @@ class Trainer(TrainerView):
     Args:
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part.
+        num_nodes: machines taking part, or the least and the most as "1:4".
         strategy: a name as "ddp", or a strategy object.
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
@@ -66,7 +67,7 @@ class Trainer(TrainerView):
         self,
         accelerator: str = "auto",
         devices: Devices = "auto",
-        num_nodes: int = 1,
+        num_nodes: int | str = 1,
         strategy: Any = "auto",
         precision: Any = "32-true",
         plugins: Sequence[Any] = (),
@@ -132,7 +133,7 @@ class Trainer(TrainerView):
         """
         self.should_stop = False
         with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder:
-            brings_back = isinstance(module, Module) and self._runtime.config.num_nodes == 1
+            brings_back = isinstance(module, Module) and nodes_of(self._runtime.config.num_nodes).most == 1
             weights = os.path.join(folder, "weights") if brings_back else None
             request = StageRequest(
                 "fit", module, train_dataloaders, val_dataloaders, _path(ckpt_path), weights

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stratagem.loggers.base import Logger
     from stratagem.prepared import Prepared
     from stratagem.runtime import Runtime
+    from stratagem.trainer.attempts import Attempts
     from stratagem.trainer.fit_loop import FitLoop
     from stratagem.trainer.manual import ManualOptimizer
     from stratagem.trainer.metrics import Metrics
@@ -57,6 +58,7 @@ class TrainerView:
         self._latest: dict[str, float] = {}
         self._live: Parts | None = None
         self._worker: Runtime | None = None
+        self._attempts: Attempts | None = None
 
     # Where the run is -------------------------------------------------------------------------------
 
@@ -193,6 +195,8 @@ class TrainerView:
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective."""
         parts = self._parts
+        if self._attempts is not None:
+            self._attempts.saving(os.fspath(path), self.progress.step)
         resume.save(cast("Trainer", self), parts.live, parts.train_data, os.fspath(path))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -201,9 +205,10 @@ class TrainerView:
 
     # For the stage ------------------------------------------------------------------------------------
 
-    def enter(self, runtime: Runtime, run_dir: str | None) -> None:
+    def enter(self, runtime: Runtime, run_dir: str | None, attempts: Attempts | None = None) -> None:
         """Begin a stage in this process."""
         self._worker, self.run_dir, self.should_stop = runtime, run_dir, False
+        self._attempts = attempts
 
     def go_live(
         self, live: Live, loop: FitLoop | None, train_data: TrainData | None, eval_data: EvalData | None
@@ -213,7 +218,7 @@ class TrainerView:
 
     def leave(self) -> None:
         """End the stage in this process."""
-        self._live = self._worker = None
+        self._live = self._worker = self._attempts = None
 
     @property
     def live_or_none(self) -> Live | None:
@@ -227,4 +232,4 @@ class TrainerView:
         return self._live
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None, "_worker": None}
+        return {**self.__dict__, "_live": None, "_worker": None, "_attempts": None}

@@ -45,6 +45,7 @@ def stratagem_components() -> Sequence[Component]:
                         "notebook",
                         "fork",
                         "several_nodes",
+                        "elastic",
                     }
                 ),
             ),

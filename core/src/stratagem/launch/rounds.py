@@ -1,0 +1,150 @@
+"""`Rounds`: a meeting place at which the nodes of each round also agree on its number and its store.
+
+The agent counts the restarts of its own node. A node that joins later has counted none, and a change
+of members counts nowhere; but the ranks of a round must look for each other under one name, and on a
+store that serves no round before it. So each round gets a number that no round before it had on any
+of its nodes, and a fresh store on its first node, wherever that was in the round before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+from stratagem.launch.exchange import Exchange
+
+BACKEND = "stratagem"
+"""Its name among torch's meeting places."""
+ROUND = "round"
+"""File in the exchange with the number of the round that this node's workers are started for."""
+_INNER, _EXCHANGE = "stratagem_backend", "stratagem_exchange"
+
+
+def within_rounds(settings: dict[str, Any], exchange: str) -> dict[str, Any]:
+    """Return fields of `LaunchConfig` whose meeting place is wrapped in `Rounds`.
+
+    Args:
+        settings: such fields.
+        exchange: path of the launch's exchange.
+    """
+    _register()
+    configs = {**settings["rdzv_configs"], _INNER: settings["rdzv_backend"], _EXCHANGE: exchange}
+    return {**settings, "rdzv_backend": BACKEND, "rdzv_configs": configs}
+
+
+class Rounds(RendezvousHandler):
+    """Wraps another meeting place.
+
+    Args:
+        inner: where the nodes meet.
+        exchange: of this node's launch.
+        address: under which the other nodes reach this one.
+    """
+
+    def __init__(self, inner: RendezvousHandler, exchange: Exchange, address: str) -> None:
+        self._inner, self._exchange, self._address = inner, exchange, address
+        self._next_round = 0
+        self._served: TCPStore | None = None
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the nodes of the next round."""
+        with _no_store_of_its_own():
+            info = self._inner.next_rendezvous()
+        info.store.set(f"stratagem/next/{info.rank}", str(self._next_round))
+        if info.rank == 0:
+            wanted = [int(info.store.get(f"stratagem/next/{rank}")) for rank in range(info.world_size)]
+            self._served = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+            agreed: dict[str, Any] = {
+                "round": max(wanted),
+                "address": self._address,
+                "port": self._served.port,
+            }
+            info.store.set("stratagem/round", json.dumps(agreed))
+        else:
+            agreed = json.loads(info.store.get("stratagem/round"))
+            self._served = None
+        self._next_round = agreed["round"] + 1
+        self._exchange.put(ROUND, str(agreed["round"]).encode())
+        place = RendezvousStoreInfo(agreed["address"], agreed["port"])
+        return RendezvousInfo(info.store, info.rank, info.world_size, place)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def is_closed(self) -> bool:
+        return bool(self._inner.is_closed())
+
+    def set_closed(self) -> None:
+        self._inner.set_closed()  # type: ignore[no-untyped-call]
+
+    def num_nodes_waiting(self) -> int:
+        return int(self._inner.num_nodes_waiting())
+
+    def get_run_id(self) -> str:
+        return str(self._inner.get_run_id())
+
+    def shutdown(self) -> bool:
+        return bool(self._inner.shutdown())
+
+
+@contextlib.contextmanager
+def _no_store_of_its_own() -> Iterator[None]:
+    """Keep torch from serving one store for all rounds.
+
+    Its first node tells the address in its own first round only, so that a node which joins in a later
+    round waits for it in vain (seen in torch 2.13).
+    """
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _create(parameters: RendezvousParameters) -> RendezvousHandler:
+    settings = dict(parameters.config)
+    backend, exchange = settings.pop(_INNER), settings.pop(_EXCHANGE)
+    own = {"min_nodes": parameters.min_nodes, "max_nodes": parameters.max_nodes}
+    inner = rendezvous_handler_registry.create_handler(
+        RendezvousParameters(
+            backend,
+            parameters.endpoint,
+            parameters.run_id,
+            **own,
+            local_addr=parameters.local_addr,
+            **settings,
+        )
+    )
+    return Rounds(inner, Exchange(exchange), parameters.local_addr or socket.getfqdn())
+
+
+_registered = False
+
+
+def _register() -> None:
+    global _registered
+    if not _registered:
+        rendezvous_handler_registry.register(BACKEND, _create)
+        _registered = True

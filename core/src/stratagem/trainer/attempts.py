@@ -1,0 +1,83 @@
+"""`Attempts`: lets a fit whose workers were started anew go on where the last ones left off."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import CheckpointError
+from stratagem.launch.words import can_leave_words, leave_word, word_left
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem.runtime import Runtime
+
+_KEPT = 2
+"""The checkpoint that is being written, and the one before, which may not have been replaced yet."""
+
+_fits = 0
+
+
+class Attempts:
+    """What earlier attempts at this fit left on the nodes. Collective to construct.
+
+    Each rank leaves word of a checkpoint before it is written. A save is collective, so that whatever
+    has been completed is known on every node that took part in it.
+
+    Args:
+        runtime: live.
+
+    Attributes:
+        run_dir: of the attempt before; None in the first one.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        global _fits
+        # A script that fits twice begins anew with its first fit, which then is over at once.
+        self._name = f"fit{_fits}"
+        _fits += 1
+        self._runtime = runtime
+        words = runtime.collectives.gather_objects(word_left(self._name)) if can_leave_words() else []
+        left = [word for word in words if word is not None]
+        latest = max(left, key=lambda word: word["attempt"], default=None)
+        self.run_dir: str | None = latest["run_dir"] if latest else None
+        found = {path: step for word in left for path, step in word["checkpoints"]}
+        self._checkpoints: list[tuple[str, int]] = sorted(
+            found.items(), key=lambda item: item[1], reverse=True
+        )
+
+    def begin(self, run_dir: str) -> str:
+        """Leave word of the run's folder, and return it."""
+        self.run_dir = run_dir
+        self._leave()
+        return run_dir
+
+    def saving(self, path: str, step: int) -> None:
+        """Leave word of a checkpoint that is about to be written, with this many optimizer steps."""
+        self._checkpoints = [(path, step), *(entry for entry in self._checkpoints if entry[0] != path)][
+            :_KEPT
+        ]
+        self._leave()
+
+    def newest(self) -> CheckpointReader | None:
+        """Open the newest checkpoint of earlier attempts that is whole; None where there is none. Collective."""
+        for path, step in self._checkpoints:
+            try:
+                reader = self._runtime.session.checkpointer.open(path)
+            except CheckpointError:
+                continue
+            if self._runtime.is_main:
+                line = f"going on from {path}, step {step}, on {self._runtime.world_size} ranks"
+                print(f"  {'restarted':<12}{line}", file=sys.stderr, flush=True)
+            return reader
+        return None
+
+    def _leave(self) -> None:
+        if self._runtime.local_rank == 0:
+            attempt = self._runtime.session.run.environment.attempt
+            word: dict[str, Any] = {
+                "attempt": attempt,
+                "run_dir": self.run_dir,
+                "checkpoints": self._checkpoints,
+            }
+            leave_word(self._name, word)
