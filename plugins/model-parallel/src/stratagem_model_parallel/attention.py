@@ -42,7 +42,8 @@ class Attention(ParallelStyle):
         split(module, "in_proj_bias", device_mesh, 0)
         after = Replicate() if self.sequence_dim is None else Shard(self.sequence_dim)
         Rowwise(output_layouts=after)._apply(module.out_proj, device_mesh)
-        module.forward = partial(_attend, module, device_mesh, self.sequence_dim)
+        attention: Any = module
+        attention.forward = partial(_attend, module, device_mesh, self.sequence_dim)
         return module
 
 
@@ -50,7 +51,7 @@ def _attend(
     module: Any,
     mesh: DeviceMesh,
     sequence_dim: int | None,
-    query: torch.Tensor,
+    query: Any,
     key: torch.Tensor,
     value: torch.Tensor,
     key_padding_mask: torch.Tensor | None = None,
@@ -62,8 +63,8 @@ def _attend(
     """As `MultiheadAttention.forward`, for batches, without attention weights."""
     if need_weights or query.dim() != 3:
         raise ConfigError(
-            "a MultiheadAttention whose heads are shared out takes batches and has no attention weights: call it with "
-            "need_weights=False and inputs of three dimensions"
+            "a MultiheadAttention whose heads are shared out takes batches and has no attention weights: call it "
+            "with need_weights=False and inputs of three dimensions"
         )
     before = Replicate() if sequence_dim is None else Shard(sequence_dim)
     projected = {id(x): _projected(module, x, mesh, before) for x in (query, key, value)}
@@ -71,7 +72,7 @@ def _attend(
     if not module.batch_first:
         q, k, v = (each.transpose(0, 1) for each in (q, k, v))
     heads = module.num_heads // mesh.size()
-    q, k, v = (each.unflatten(-1, (heads, module.head_dim)).transpose(1, 2) for each in (q, k, v))
+    q, k, v = (each.reshape(*each.shape[:2], heads, module.head_dim).transpose(1, 2) for each in (q, k, v))
     mask = _mask(attn_mask, key_padding_mask, q, module.num_heads, mesh)
     attended = F.scaled_dot_product_attention(
         q, k, v, mask, module.dropout if module.training else 0.0, is_causal=is_causal and mask is None
@@ -98,7 +99,7 @@ def _mask(
     if attn_mask is not None:
         mask = _added(attn_mask, q.dtype)
         if mask.dim() == 3:  # (batch × heads, queries, keys)
-            mask = mask.unflatten(0, (-1, num_heads)).chunk(mesh.size(), 1)[mesh.get_local_rank()]
+            mask = mask.reshape(-1, num_heads, *mask.shape[1:]).chunk(mesh.size(), 1)[mesh.get_local_rank()]
         masks.append(mask)
     if key_padding_mask is not None:
         masks.append(_added(key_padding_mask, q.dtype)[:, None, None, :])

@@ -86,8 +86,8 @@ def split_blocks(
         cut = [block for block, (_, plan) in found.items() if plan.sequence_styles is not None]
         if not cut:
             raise ConfigError(
-                f"sequence_parallel=True, and the built-in plans know no block of {type(root).__name__} in which they "
-                "could cut sequences: leave it out, or give a plan with the styles for it"
+                f"sequence_parallel=True, and the built-in plans know no block of {type(root).__name__} in which "
+                "they could cut sequences: leave it out, or give a plan with the styles for it"
             )
         for first, last in _runs(root, cut):
             _, plan = found[first]

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from stratagem_fsdp import Materializer, own_modules
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
-from stratagem_fsdp import Materializer, own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratagem import Collectives, Precision
     from stratagem_fsdp import Construction
+
+    from stratagem import Collectives, Precision
 
 
 class Place(NamedTuple):
@@ -49,7 +50,7 @@ class Filler:
     ) -> None:
         self._materializer = Materializer(root, construction, None, broadcast, collectives)
         self._precision = precision
-        self._whole = {place: tensor for place, tensor in _tensors(root.modules())}
+        self._whole = dict(_tensors(root.modules()))
         self._names = {
             Place(module, name): f"{prefix}.{name}" if prefix else name
             for prefix, module in root.named_modules()

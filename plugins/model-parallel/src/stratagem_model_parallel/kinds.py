@@ -1,4 +1,4 @@
-"""Parameters by kind: torch's optimizers and norms take several at a time only if these are laid out over one mesh."""
+"""Parameters by kind: torch's optimizers and norms take several at a time only where all lie on one mesh."""
 
 from __future__ import annotations
 

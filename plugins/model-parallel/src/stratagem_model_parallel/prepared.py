@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_fsdp import FSDPPrepared, Sharded
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from stratagem import Clipping, SetupRequest
 from stratagem.batches import map_tensors
-from stratagem_fsdp import FSDPPrepared, Sharded
 from stratagem_model_parallel.kinds import SplitGroups, by_kind
 from stratagem_model_parallel.replicas import Replicas
 

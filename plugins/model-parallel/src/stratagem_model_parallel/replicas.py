@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -48,10 +48,13 @@ class Replicas:
         if self._size == 1:
             return
         for parameter in parameters:
-            grad = parameter.grad
-            if isinstance(parameter, DTensor) and isinstance(grad, DTensor):
-                if grad.placements != parameter.placements:
-                    parameter.grad = grad.redistribute(placements=parameter.placements)
+            grad: Any = parameter.grad
+            if (
+                isinstance(parameter, DTensor)
+                and grad is not None
+                and grad.placements != parameter.placements
+            ):
+                parameter.grad = grad.redistribute(placements=parameter.placements)
         same = [p for p in parameters if p.grad is not None and not is_split(p)]
         for dtype in dict.fromkeys(p.dtype for p in same):
             self._average([p for p in same if p.dtype is dtype])
@@ -63,7 +66,7 @@ class Replicas:
             return
         dist.all_reduce(flat, group=self._group)
         flat /= self._size
-        averages = flat.split([grad.numel() for grad in grads])
+        averages = torch.split(flat, [grad.numel() for grad in grads])
         self._compare(parameters, grads, averages)
         for grad, average in zip(grads, averages):
             grad.copy_(average.view_as(grad))
@@ -80,10 +83,11 @@ class Replicas:
         both = torch.stack([apart, size])
         dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
         for at, far, norm in zip(new, *both.tolist()):
+            name = self._names[id(parameters[at])]
             self._looked.add(id(parameters[at]))
             if far > FAR * norm + 1e-6:
                 raise ConfigError(
-                    f"ranks that share a copy of the model have different gradients of {self._names[id(parameters[at])]!r}, "
-                    "which each of them has whole, so that it acts on a part of the activations: name its module in "
+                    f"ranks that share a copy of the model have different gradients of {name!r}, which "
+                    "each of them has whole, so that it acts on a part of the activations: name its module in "
                     'the plan, as "sequence" for a norm on shards of the sequence'
                 )

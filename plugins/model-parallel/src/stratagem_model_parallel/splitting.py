@@ -5,11 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-from stratagem import ConfigError, Module
 from stratagem_fsdp import (
     Construction,
     Sharded,
@@ -21,6 +16,11 @@ from stratagem_fsdp import (
     recompute_activations,
     units_among,
 )
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from stratagem import ConfigError, Module
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
@@ -49,7 +49,7 @@ def split(
         _carry_out(strategy, plain, mesh)
         if any(isinstance(module, FSDPModule) for module in root.modules()):
             raise ConfigError(
-                "the plan called fully_shard: leave that out, the strategy shards over the mesh's data dimension itself"
+                "the plan called fully_shard: leave that out, the strategy shards over the data dimension itself"
             )
         filler.tie_again()
     by_hand = request.manual and request.training

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_fsdp import Construction
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -26,7 +27,6 @@ from stratagem import (
     deadline,
     hookimpl,
 )
-from stratagem_fsdp import Construction
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, Size, check_size, make_mesh, mesh_shape
 from stratagem_model_parallel.plan import Plan
@@ -112,8 +112,8 @@ class ModelParallelStrategy(ParallelStrategy):
         check_size("data_parallel_size", data_parallel_size)
         if sequence_parallel and parallelize is not None:
             raise ConfigError(
-                "sequence_parallel belongs to the built-in plans, and parallelize was given: say it in the plan, with "
-                'the styles "sequence", "whole_input_sequence" and "rowwise_sequence", or torch\'s'
+                "sequence_parallel belongs to the built-in plans, and parallelize was given: say it in the plan, "
+                'with the styles "sequence", "whole_input_sequence" and "rowwise_sequence", or torch\'s'
             )
         if start_method not in START_METHODS:
             raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")

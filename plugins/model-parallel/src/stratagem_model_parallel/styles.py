@@ -42,7 +42,7 @@ class Colwise(ColwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not is_transposed(module):
-            return super()._apply(module, device_mesh)  # type: ignore[no-any-return]
+            return super()._apply(module, device_mesh)
         split(module, "weight", device_mesh, 1)
         split(module, "bias", device_mesh, 0)
         taken = partial(self._prepare_input_fn, self.input_layouts, self.desired_input_layouts)
@@ -88,7 +88,7 @@ class Rowwise(RowwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not is_transposed(module):
-            return super()._apply(module, device_mesh)  # type: ignore[no-any-return]
+            return super()._apply(module, device_mesh)
         split(module, "weight", device_mesh, 0)
         split(module, "bias", device_mesh, None)
         taken = partial(self._prepare_input_fn, self.input_layouts, (Shard(-1),))
@@ -165,8 +165,8 @@ def style_for(given: Any, name: str, module: nn.Module, sequence_dim: int = 1) -
     splittable = isinstance(module, (nn.Linear, nn.Embedding)) or is_transposed(module)
     if base.startswith(LINEAR) and not splittable:
         raise ConfigError(
-            f"the plan gives {name!r}, a {type(module).__name__}, the style {given!r}, which is for Linear, Embedding "
-            "and transformers' Conv1D: name the layers in it"
+            f"the plan gives {name!r}, a {type(module).__name__}, the style {given!r}, which is for Linear, "
+            "Embedding and transformers' Conv1D: name the layers in it"
         )
     return _spelled(base, int(number or 3), module, Shard(sequence_dim))
 
@@ -175,7 +175,7 @@ def _spelled(base: str, parts: int, module: nn.Module, sequence: Shard) -> Paral
     from stratagem_model_parallel.attention import Attention
 
     # Torch takes the input of a rowwise layer for shards, which tokens aren't.
-    tokens = {"input_layouts": Replicate()} if isinstance(module, nn.Embedding) else {}
+    tokens: dict[str, Any] = {"input_layouts": Replicate()} if isinstance(module, nn.Embedding) else {}
     made: dict[str, Any] = {
         "colwise": lambda: Colwise(),
         "colwise_gathered": lambda: Colwise(output_layouts=Replicate()),

@@ -1,0 +1,179 @@
+"""Small transformers to be split, as recipes, and plans for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils.data import Dataset, TensorDataset
+
+from stratagem.testing.recipe import Recipe
+
+VOCABULARY, LENGTH, WIDTH, HEADS = 16, 8, 16, 4
+
+
+class Attention(nn.Module):
+    """As in every tutorial: the number of heads follows from the width of what comes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        # Keys' bias would change nothing: Adam would divide one rounding error by another.
+        self.k = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [layer(x) for layer in (self.q, self.k, self.v)]
+        q, k, v = (part.view(*part.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for part in parts)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(attended.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.feed = Attention(), FeedForward()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.feed(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    """Embeddings, two blocks, a norm and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH) / 4)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder layers."""
+
+    def __init__(self, batch_first: bool = True, norm_first: bool = True) -> None:
+        super().__init__()
+        self.batch_first = batch_first
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 32, dropout=0.0, batch_first=batch_first, norm_first=norm_first
+        )
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        x = x if self.batch_first else x.transpose(0, 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+        padding = tokens == 0
+        padding[:, 0] = False
+        floats = torch.zeros(padding.shape).masked_fill(padding, float("-inf"))
+        x = self.encoder(x, mask=mask, src_key_padding_mask=floats)
+        return self.head(x if self.batch_first else x.transpose(0, 1))
+
+
+NETS: dict[str, Any] = {
+    "transformer": Transformer,
+    "encoder": Encoder,
+    "encoder-last": lambda: Encoder(batch_first=False, norm_first=False),
+}
+
+TENSOR: dict[str, Any] = {
+    "blocks.*.attention.[qkv]": "colwise",
+    "blocks.*.attention.o": "rowwise",
+    "blocks.*.feed.up": ColwiseParallel(),
+    "blocks.*.feed.down": RowwiseParallel(),
+}
+
+SEQUENCE: dict[str, Any] = {
+    "blocks.0": "enter_sequence",
+    "blocks.*.norm1": SequenceParallel(),
+    "blocks.*.norm2": "sequence",
+    "blocks.*.attention": "whole_input_sequence",
+    "blocks.*.attention.[qkv]": "colwise",
+    "blocks.*.attention.o": "rowwise_sequence",
+    "blocks.*.feed": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+    "blocks.*.feed.up": "colwise",
+    "blocks.*.feed.down": RowwiseParallel(output_layouts=Shard(1)),
+    "norm": "sequence",
+    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+}
+
+LOSS: dict[str, Any] = {**TENSOR, "tokens": "rowwise", "head": "logits"}
+
+
+def in_place(module: nn.Module, mesh: Any) -> None:
+    """A plan that does it all by torch's own function."""
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    net = module.get_submodule("net")
+    for block in net.get_submodule("blocks").children():
+        parallelize_module(
+            block, mesh["tensor"], {"feed.up": ColwiseParallel(), "feed.down": RowwiseParallel()}
+        )
+
+
+def below_net(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan for a module that has the recipe's net as its `net`."""
+    return {f"net.{name}": style for name, style in plan.items()}
+
+
+@dataclass(frozen=True)
+class Sentences(Recipe):
+    """Predict the next token."""
+
+    model: str = "transformer"
+    kind: str = "sgd"
+    samples: int = 64
+    global_batch: int = 8
+
+    def net(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return NETS[self.model]()
+
+    def dataset(self) -> Dataset[Any]:
+        generator = torch.Generator().manual_seed(5)
+        tokens = torch.randint(VOCABULARY, (self.samples, LENGTH), generator=generator)
+        return TensorDataset(tokens, (tokens * 5 + 1) % VOCABULARY)
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(net(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        if self.kind == "sgd":
+            return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
+        decayed = [p for p in net.parameters() if p.dim() > 1]
+        others = [{"params": [p for p in net.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+        how = {"foreach": True} if self.kind == "foreach" else {"fused": True}
+        return [torch.optim.AdamW([{"params": decayed}, *others], lr=1e-3, weight_decay=0.1, **how)]
