@@ -10,14 +10,17 @@ import torch
 
 
 def capture_rng(device: torch.device) -> dict[str, Any]:
-    """Return the states of Python's, NumPy's, torch's and the device's generators, ready for a checkpoint."""
+    """Return the states of Python's, NumPy's, torch's and the device's generators, ready for a checkpoint.
+
+    Where torch has no module for a kind of device, its generator is the strategy's to keep.
+    """
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": [str(name), np.asarray(keys), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
     }
-    if device.type != "cpu":
+    if device.type != "cpu" and hasattr(torch, device.type):
         states["device"] = torch.get_device_module(device).get_rng_state(device)
     return states
 
@@ -29,5 +32,5 @@ def restore_rng(states: dict[str, Any], device: torch.device) -> None:
     name, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((name, np.asarray(keys), position, has_gauss, cached))
     torch.set_rng_state(states["torch"])
-    if device.type != "cpu" and "device" in states:
+    if device.type != "cpu" and "device" in states and hasattr(torch, device.type):
         torch.get_device_module(device).set_rng_state(states["device"], device)

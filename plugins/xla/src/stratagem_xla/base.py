@@ -47,15 +47,15 @@ class XlaStrategy(Strategy):
         """Keep what has to be known before torch_xla is imported."""
         self._log_level = run.config.log_level
 
-    def start(self, devices: int, *, spmd: bool) -> None:
-        """Start PJRT's client in this process for a run with so many devices."""
+    def start(self, request: ReduceRequest, devices: int, *, spmd: bool) -> None:
+        """Start PJRT's client in this process for a run with so many devices here."""
         output.before_import(self._log_level, self.debug)
         client.start(library.device_type(), devices, spmd=spmd)
-        client.seed()
+        client.seed(request.environment.global_rank)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        self.start(max(len(request.devices), 1), spmd=True)
+        self.start(request, max(len(request.devices), 1), spmd=True)
         return open_collectives(request)
 
     def direct_output(self, request: SetupRequest) -> None:

@@ -58,11 +58,11 @@ def start(kind: str, devices: int, *, spmd: bool) -> Client:
     return wanted
 
 
-def seed() -> None:
-    """Seed XLA's generator by torch's, which doesn't do it."""
+def seed(rank: int) -> None:
+    """Seed XLA's generator by torch's, which doesn't do it; otherwise on every rank."""
     import torch_xla
 
-    torch_xla.manual_seed(torch.initial_seed() % 2**31)
+    torch_xla.manual_seed((torch.initial_seed() + rank) % 2**31)
 
 
 def _set_variables(client: Client) -> None:

@@ -52,6 +52,7 @@ class XlaPrepared(Prepared):
         self._masked = takes_mask(request.plain)
         self._padded: deque[Padded] = deque(maxlen=max(request.accumulate, 1))
         self._pending = False
+        self._rank = request.collectives.rank
         self.mark()
 
     def mark(self) -> None:
@@ -154,7 +155,8 @@ class XlaPrepared(Prepared):
 
         super().load(CpuReader(reader), state, model_only=model_only)
         if RNG in state and not model_only:
-            torch_xla.manual_seed(state[RNG])
+            # Other ranks draw other numbers; of these, only rank 0's place is known.
+            torch_xla.manual_seed(state[RNG] + self._rank)
         self.mark()
 
     def release(self) -> None:

@@ -47,7 +47,7 @@ class SingleDeviceXLAStrategy(XlaStrategy):
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client."""
         # A process sees all devices; one with a high index needs those before it.
-        self.start((request.device.index or 0) + 1, spmd=False)
+        self.start(request, (request.device.index or 0) + 1, spmd=False)
         return LocalCollectives(request.device)
 
     @hookimpl

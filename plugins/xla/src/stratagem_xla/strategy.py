@@ -99,7 +99,7 @@ class XLAStrategy(XlaStrategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        self.start(max(len(request.devices), 1), spmd=self.spmd)
+        self.start(request, max(len(request.devices), 1), spmd=self.spmd)
         return open_collectives(request)
 
     @hookimpl
