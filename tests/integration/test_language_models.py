@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from language_models import MODELS, LanguageModel, LateModule, go_on, save_on_the_way, train_models
+from language_models import (
+    MODELS,
+    LanguageModel,
+    LateModule,
+    go_on,
+    one_copy,
+    save_on_the_way,
+    train_models,
+)
 
 from stratagem.testing import StrategySubject
 from stratagem.testing.trained import expect_same, naming, plainly
@@ -26,6 +34,10 @@ SUBJECTS = [
     StrategySubject("ddp_fully_sharded", world_size=2),
     StrategySubject("fsdp", world_size=2),
     StrategySubject("fsdp", world_size=2, options={"sharding_strategy": "SHARD_GRAD_OP"}),
+    StrategySubject("model_parallel", world_size=2, data_ranks=one_copy),
+    StrategySubject(
+        "model_parallel", world_size=2, data_ranks=one_copy, options={"sequence_parallel": True}
+    ),
     StrategySubject("dp", world_size=2),
     StrategySubject("ddp2", world_size=2),
 ]
