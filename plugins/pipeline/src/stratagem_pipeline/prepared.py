@@ -82,8 +82,9 @@ class PipelinePrepared(Prepared):
         return output
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        if clipping.max_value is not None:
-            nn.utils.clip_grad_value_(self._parameters[index], clipping.max_value)
+        with_grads = [p for p in self._parameters[index] if p.grad is not None]
+        if clipping.max_value is not None and with_grads:  # torch refuses to clip nothing
+            nn.utils.clip_grad_value_(with_grads, clipping.max_value)
         if clipping.max_norm is None:
             return None
         return self._gradients.clip_norm(
