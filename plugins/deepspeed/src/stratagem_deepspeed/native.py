@@ -50,8 +50,9 @@ def load(engine: Any, configuration: Configuration, folder: str, tag: str | None
     ranks = engine.dp_world_size
     if configuration.stage and not universal and not model_only and len(pieces) != ranks:
         raise CheckpointError(
-            f"{there} was written by {len(pieces)} processes with ZeRO, and this run has {ranks}: start as many, or "
-            "convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal in config"
+            f"{there} was written by {len(pieces)} processes with ZeRO, and this run has {ranks}: start as many, "
+            "or convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal "
+            "in config"
         )
     with output.kept():
         found, _ = engine.load_checkpoint(
