@@ -55,7 +55,9 @@ def _begun(name: str, waivers: Mapping[str, str], **settings: Any) -> StrategySu
     return replace(SUBJECT, strategy=name, options=options, waivers={**_MANUAL, **scaled, **waivers})
 
 
-_LOW_RANK = dict.fromkeys(_NUMBERS, "gradients are products of thin matrices, other numbers by design")
+_LOW_RANK = dict.fromkeys(_NUMBERS, "gradients are products of thin matrices, other numbers by design") | {
+    "unused_parameters": "find_unused_parameters is refused: with PowerSGD it aborts the process, not yet understood"
+}
 _LOCAL = {
     f"{name}-{size}": "replicas step by themselves between averages, other numbers by design"
     for name in _NUMBERS

@@ -131,6 +131,11 @@ class DDPStrategy(ParallelStrategy):
                 f"{type(self.ddp_comm_state).__name__}: give a mapping, or the hook as a function"
             )
         settings_of(hook, self.ddp_comm_state or {})
+        if hook == "powersgd" and self.ddp_kwargs.get("find_unused_parameters"):
+            raise ConfigError(
+                "PowerSGD with find_unused_parameters=True aborts the process (seen with gloo, torch 2.13): choose "
+                "another hook, or a module that uses all of its parameters"
+            )
         if hook == "post_local_sgd" and sizes is None and self.model_averaging_period is None:
             raise ConfigError(
                 "with post_local_sgd replicas drift apart unless they are averaged: give model_averaging_period or "
