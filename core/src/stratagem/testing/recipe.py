@@ -50,7 +50,8 @@ class Recipe:
         """The same parameters each time, whatever was drawn before."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+            # Four layers, for strategies that give each of four ranks some: two have no parameters then.
+            return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4), nn.Identity())
 
     def dataset(self) -> Dataset[Any]:
         """Samples of (6 numbers, one of 4 classes)."""

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from stratagem.trainer.trainer import Trainer
 
 
+STEPS = {
+    "fit": "training_step",
+    "validate": "validation_step",
+    "test": "test_step",
+    "predict": "predict_step",
+}
+"""Stage → the step that runs its batches."""
+
+
 @dataclass
 class Progress:
     """Where a run is; saved in every checkpoint."""
@@ -56,7 +65,7 @@ class Live:
         run_dir: equal on all ranks; None writes nothing.
         loggers: empty on all ranks but 0.
         batch_size: samples per batch and rank, where the loader tells.
-        sample: makes a training batch to look at, where the loader allows it.
+        sample: makes a batch to look at, where the loader allows it.
     """
 
     def __init__(
@@ -94,6 +103,7 @@ class Live:
             part=steps,
             ends=ends,
             sample=sample,
+            step=STEPS[stage],
         )
         self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
         seed = runtime.config.seed

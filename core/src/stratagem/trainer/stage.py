@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.data.evaluate import EvalData
+from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
 from stratagem.errors import ConfigError, DataError
 from stratagem.plan import announce_data
@@ -95,7 +96,7 @@ def _fit(
     val_data = _validation_data(trainer, runtime, module, request)
     if runtime.is_main:
         announce_data(data.description, val_data.description if val_data is not None else "none")
-    live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size)
+    live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size, sample_of(loader))
     data_state, restore_generators = None, None
     reader = attempts.newest()
     if reader is None and request.ckpt_path is not None:
@@ -137,7 +138,7 @@ def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageReq
     if loader is None:
         raise DataError(f"{stage} needs batches: pass dataloaders, or define {own[stage].__name__}")
     data = _eval_data(trainer, runtime, loader)
-    live = Live(trainer, runtime, module, stage, None, [], data.batch_size)
+    live = Live(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
     if request.ckpt_path is not None:
         resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path))
     trainer.go_live(live, None, None, data)

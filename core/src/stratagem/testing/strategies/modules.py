@@ -30,13 +30,17 @@ class _Spare(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(6, 8)
+        self.used = nn.Linear(8, 8)
         self.spare = nn.Linear(8, 8)
-        self.last = nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.last(torch.tanh(self.first(x)))
-        return scores
+        hidden: Tensor = torch.tanh(self.used(x))
+        return hidden
+
+
+class _WithSpare(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), _Spare(), nn.Linear(8, 4))
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class _Unused(Recipe):
     steps: int | None = 8
 
     def net(self) -> nn.Module:
-        return _seeded(3, _Spare)
+        return _seeded(3, _WithSpare)
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)]
@@ -56,19 +60,13 @@ def check_unused_parameters(subject: StrategySubject) -> None:
     expect_parity(subject, _Unused())
 
 
-class _Tied(nn.Module):
+class _Tied(nn.Sequential):
     """Its embedding and its last layer share one matrix."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(12, 8)
-        self.inner = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 12, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        scores: Tensor = self.head(torch.tanh(self.inner(self.embedding(tokens))))
-        return scores
+        embedding, head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        head.weight = embedding.weight
+        super().__init__(embedding, nn.Linear(8, 8), nn.Tanh(), head)
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def check_frozen_parameters(subject: StrategySubject) -> None:
     expect_parity(subject, _Frozen(), _Frozen(everything=True))
 
 
-class _Buffered(nn.Module):
+class _Counting(nn.Module):
     """Has buffers that change with every forward, and one that isn't saved."""
 
     count: Tensor
@@ -137,6 +135,11 @@ class _Buffered(nn.Module):
         return scores
 
 
+class _Buffered(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(_Counting(), nn.Tanh(), nn.Linear(4, 4), nn.Identity())
+
+
 @dataclass(frozen=True)
 class _Buffers(Recipe):
     steps: int | None = 10
@@ -156,7 +159,9 @@ class _Own(_Buffered):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale += int(os.environ.get("RANK", 0))
+        (counting, *_) = self
+        assert isinstance(counting, _Counting)
+        counting.scale += int(os.environ.get("RANK", 0))
 
 
 @dataclass(frozen=True)
