@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -19,7 +19,12 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
-from stratagem.testing.recipe import Recipe
+import stratagem
+from stratagem.checkpoint.directory import DirectoryCheckpointer
+from stratagem.collectives.local import LocalCollectives
+from stratagem.testing import StrategySubject
+from stratagem.testing.recipe import Recipe, Trained
+from stratagem.testing.trained import RecipeModule, train
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 16, 8, 16, 4
 
@@ -81,12 +86,12 @@ class Transformer(nn.Module):
 class Encoder(nn.Module):
     """Torch's own encoder layers."""
 
-    def __init__(self, batch_first: bool = True, norm_first: bool = True) -> None:
+    def __init__(self, batch_first: bool = True, norm_first: bool = True, heads: int = HEADS) -> None:
         super().__init__()
         self.batch_first = batch_first
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 32, dropout=0.0, batch_first=batch_first, norm_first=norm_first
+            WIDTH, heads, 32, dropout=0.0, batch_first=batch_first, norm_first=norm_first
         )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, VOCABULARY)
@@ -103,6 +108,7 @@ class Encoder(nn.Module):
 
 
 NETS: dict[str, Any] = {
+    "encoder-one": lambda: Encoder(heads=1),
     "transformer": Transformer,
     "encoder": Encoder,
     "encoder-last": lambda: Encoder(batch_first=False, norm_first=False),
@@ -177,3 +183,82 @@ class Sentences(Recipe):
         others = [{"params": [p for p in net.parameters() if p.dim() < 2], "weight_decay": 0.0}]
         how = {"foreach": True} if self.kind == "foreach" else {"fused": True}
         return [torch.optim.AdamW([{"params": decayed}, *others], lr=1e-3, weight_decay=0.1, **how)]
+
+
+class OwnPlan(RecipeModule):
+    """Says itself how it is split, knowing the mesh."""
+
+    def parallelize(self, mesh: Any) -> dict[str, Any]:
+        assert mesh.mesh_dim_names == ("data", "tensor")
+        assert mesh is self.trainer.strategy.device_mesh
+        return below_net(TENSOR)
+
+
+class LateModule(RecipeModule):
+    """Constructs its net where a strategy may want it without memory."""
+
+    def __init__(self, recipe: Recipe, batch_size: int) -> None:
+        super().__init__(recipe, batch_size)
+        del self.net
+
+    def configure_model(self) -> None:
+        self.net = self.recipe.net()
+        assert self.trainer.strategy.device_mesh.size() > 1
+        assert all(parameter.is_meta for parameter in self.parameters())
+
+
+class SaveAt(stratagem.Callback):
+    """Saves a checkpoint after a step."""
+
+    def __init__(self, step: int, path: str) -> None:
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+def save_on_the_way(subject: StrategySubject, recipe: Recipe, step: int, path: str) -> None:
+    """Save after `step`. Run by every rank."""
+    train(subject, recipe, [SaveAt(step, path)])
+
+
+def go_on(subject: StrategySubject, recipe: Recipe, path: str) -> Trained:
+    """Load, and train to the end. Run by every rank."""
+    return train(subject, recipe, ckpt_path=path)
+
+
+def train_class(subject: StrategySubject, recipe: Recipe, module_class: type[RecipeModule]) -> Trained:
+    """Train a recipe as another module. Run by every rank."""
+    return train(subject, recipe, module_class=module_class)
+
+
+class LocalParts(stratagem.Callback):
+    """Keeps what this rank has of each parameter, in the end."""
+
+    order = 99
+
+    def __init__(self) -> None:
+        self.parts: dict[str, tuple[str, Tensor]] = {}
+
+    def on_end(self, trainer: Any, module: Any, stage: str) -> None:
+        for name, parameter in module.net.named_parameters():
+            is_split = isinstance(parameter, DTensor)
+            layout = str(parameter.placements) if is_split else "whole"
+            part = parameter.to_local() if is_split else parameter
+            self.parts[name] = layout, part.detach().clone()
+
+
+def train_to_parts(subject: StrategySubject, recipe: Recipe) -> dict[str, tuple[str, Tensor]]:
+    """Train, and return what this rank has. Run by every rank."""
+    kept = LocalParts()
+    train(subject, recipe, [kept])
+    return kept.parts
+
+
+def tensors_at(path: str) -> dict[str, Tensor]:
+    """Return all tensors in a checkpoint. Run by one process."""
+    reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(path)
+    whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
+    reader.read(whole)
+    return whole

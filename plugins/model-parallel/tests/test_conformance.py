@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_model_parallel.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
-from stratagem_model_parallel.conformance import SUBJECT
 
 
 class TestModelParallel(StrategyContract):

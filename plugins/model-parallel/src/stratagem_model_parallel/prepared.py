@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from stratagem_fsdp import FSDPPrepared, Sharded
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -89,4 +90,11 @@ class ModelParallelPrepared(FSDPPrepared):
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Return a plain tensor whose values are there.
+
+    The result of a collective that still goes on waits for it before the next operation on it, but not before it
+    is pickled or copied as memory.
+    """
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return tensor.clone() if isinstance(tensor, AsyncCollectiveTensor) else tensor
