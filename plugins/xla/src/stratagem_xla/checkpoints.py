@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from stratagem import CheckpointReader
+from stratagem_xla.client import send_off
 
 RNG = "xla_rng"
 """Key of the state of XLA's generator in what `Prepared.state` returns."""
@@ -21,18 +22,21 @@ def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             copies[id(tensor)] = tensor.detach()
     wanted = [tensor for tensor in copies.values() if tensor.device.type == "xla"]
     if wanted:
-        import torch_xla
-
-        torch_xla.sync()
+        send_off()
     copies = {key: tensor.cpu() for key, tensor in copies.items()}
     return {key: copies[id(tensor)] for key, tensor in tensors.items()}
 
 
 class CpuReader(CheckpointReader):
-    """Reads what goes to XLA devices into memory of the CPU first; otherwise the reader that it is given."""
+    """Reads what goes to XLA devices into memory of the CPU first; otherwise the reader that it is given.
 
-    def __init__(self, reader: CheckpointReader) -> None:
-        self.reader = reader
+    Args:
+        reader: the opened checkpoint.
+        instead: by key, what to fill in place of a copy that `on_cpu` made of it.
+    """
+
+    def __init__(self, reader: CheckpointReader, instead: Mapping[str, torch.Tensor]) -> None:
+        self.reader, self.instead = reader, instead
         self.state, self.tensors, self.world_size = reader.state, reader.tensors, reader.world_size
 
     def rank_state(self, rank: int) -> Mapping[str, Any] | None:
@@ -40,7 +44,8 @@ class CpuReader(CheckpointReader):
 
     def read(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Fill `targets` a tensor at a time, so that no second copy of all is ever in memory."""
-        for key, target in targets.items():
+        for key, given in targets.items():
+            target = self.instead.get(key, given)
             if target.device.type != "xla":
                 self.reader.read({key: target})
                 continue

@@ -58,6 +58,16 @@ def start(kind: str, devices: int, *, spmd: bool) -> Client:
     return wanted
 
 
+def send_off() -> None:
+    """Run what has been recorded, and leave XLA's generator where it is: every mark would move it on."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    state = xm.get_rng_state()
+    torch_xla.sync()
+    xm.set_rng_state(state)
+
+
 def seed(rank: int) -> None:
     """Seed XLA's generator by torch's, which doesn't do it; otherwise on every rank."""
     import torch_xla

@@ -13,6 +13,7 @@ from torch import nn
 from stratagem import Prepared, SetupRequest
 from stratagem.batches import map_tensors
 from stratagem_xla.checkpoints import RNG, CpuReader, on_cpu
+from stratagem_xla.client import send_off
 from stratagem_xla.loader import Loaded, Padded, takes_mask
 from stratagem_xla.placing import moved
 from stratagem_xla.sharding import Layout
@@ -87,7 +88,8 @@ class XlaPrepared(Prepared):
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         padded = self._found(args) if self._masked else None
         output = super().evaluate(*args, **kwargs)
-        self.mark()
+        self._pending = False
+        send_off()
         if padded is not None and padded.samples < padded.size:
             # On the CPU: there, other shapes cost no compilation.
             output = map_tensors(lambda tensor: _without_padding(tensor, padded), output)
@@ -153,15 +155,15 @@ class XlaPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         import torch_xla
 
-        super().load(CpuReader(reader), state, model_only=model_only)
+        super().load(CpuReader(reader, super().model_tensors()), state, model_only=model_only)
         if RNG in state and not model_only:
             # Other ranks draw other numbers; of these, only rank 0's place is known.
             torch_xla.manual_seed(state[RNG] + self._rank)
-        self.mark()
+        send_off()
 
     def release(self) -> None:
         self._padded.clear()
-        self.mark()
+        send_off()
         super().release()
 
 

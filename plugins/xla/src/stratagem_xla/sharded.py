@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, SetupRequest
+from stratagem_xla.client import send_off
 from stratagem_xla.prepared import XlaPrepared, placed
 from stratagem_xla.sharding import Layout, spec_of, tensors_in
 
@@ -145,7 +146,7 @@ class ShardedPrepared(XlaPrepared):
         super().load(reader, state, model_only=model_only)
         for index in range(len(self.optimizers)):
             self.stepped(index)
-        self.mark()
+        send_off()
 
     def release(self) -> None:
         super().release()
