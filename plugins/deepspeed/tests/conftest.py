@@ -12,7 +12,9 @@ ENGINE = find_spec("deepspeed") is not None
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "deepspeed" in str(item.path) and not ENGINE and not item.get_closest_marker("without_engine"):
-            item.add_marker(pytest.mark.skip(reason="deepspeed isn't installed: pip install 'stratagem[deepspeed]'"))
+            item.add_marker(
+                pytest.mark.skip(reason="deepspeed isn't installed: pip install 'stratagem[deepspeed]'")
+            )
 
 
 def pytest_configure(config: pytest.Config) -> None:

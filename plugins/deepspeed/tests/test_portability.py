@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from stratagem_deepspeed.conformance import SMALL
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from stratagem.testing import StrategySubject
-from stratagem_deepspeed.conformance import SMALL
 
 FIRST, THEN = 4, 5
 """Steps before the checkpoint, and after."""
@@ -112,7 +111,9 @@ def _go_on(runtime: Any, paths: list[str]) -> dict[str, tuple[list[float], float
         runtime.load(path)
         states = {k: _whole(v) for k, v in runtime._prepared[0].optimizer_tensors().items()}
         missing = sorted(expected.keys() ^ states.keys())
-        apart = max(float((states[key] - value).abs().max()) for key, value in expected.items() if not missing)
+        apart = max(
+            float((states[key] - value).abs().max()) for key, value in expected.items() if not missing
+        )
         losses = [_step(runtime, module, optimizer, step) for step in range(FIRST, FIRST + THEN)]
         came[path] = (losses, apart, missing)
     return came
@@ -136,9 +137,9 @@ def subject_of(name: str, size: int) -> StrategySubject:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, int], str]]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
     """(strategy, world size) → a checkpoint after the first steps; made when first asked for."""
-    yield _Made(tmp_path_factory.mktemp("checkpoints"))
+    return _Made(tmp_path_factory.mktemp("checkpoints"))
 
 
 class _Made(dict[tuple[str, int], str]):

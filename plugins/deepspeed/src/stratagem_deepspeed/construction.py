@@ -16,18 +16,26 @@ if TYPE_CHECKING:
     from stratagem import SetupRequest
 
 
-def materialize(request: SetupRequest, construction: Construction | None) -> None:
+Made = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""Id of a tensor on "meta" → itself, and what has taken its place."""
+
+
+def materialize(request: SetupRequest, construction: Construction | None) -> Made:
     """Give parameters and buffers that are on "meta" the values that were recorded for them.
+
+    Returns:
+        What took the place of what.
 
     Raises:
         ConfigError: nothing tells the values of one.
     """
-    made: dict[int, Any] = {}
+    made: Made = {}
     for module in request.module.modules():
         _fill(request, module, construction, made)
+    return made
 
 
-def share_out(request: SetupRequest, construction: Construction | None, config: dict[str, Any]) -> None:
+def share_out(request: SetupRequest, construction: Construction | None, config: dict[str, Any]) -> Made:
     """Cut every parameter into a piece per rank, beginning with rank 0's values. Collective.
 
     A layer's values are made, cut and let go before the next one's.
@@ -37,6 +45,9 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
         construction: what tensors on "meta" were recorded in, if they were.
         config: the engine's, complete.
 
+    Returns:
+        What took the place of what was on "meta".
+
     Raises:
         ConfigError: nothing tells the values of a tensor on "meta".
     """
@@ -45,7 +56,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
     # Ranks number parameters alike, also where one of them has had an engine before.
     begin = torch.tensor(zero.Init.param_id, device=request.device)
     zero.Init.param_id = int(request.collectives.all_reduce(begin, "max"))
-    made: dict[int, Any] = {}
+    made: Made = {}
     cut: set[int] = set()
     for module in request.module.modules():
         _fill(request, module, construction, made)
@@ -60,6 +71,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(request.device)
+    return made
 
 
 def number_modules(root: nn.Module) -> None:
@@ -68,9 +80,7 @@ def number_modules(root: nn.Module) -> None:
         vars(module)["ds_id"] = number
 
 
-def _fill(
-    request: SetupRequest, module: nn.Module, construction: Construction | None, made: dict[int, Any]
-) -> None:
+def _fill(request: SetupRequest, module: nn.Module, construction: Construction | None, made: Made) -> None:
     missing = [tensor for _, tensor in _own_tensors(module) if tensor.is_meta and id(tensor) not in made]
     for tensor in missing:
         if construction is None or not construction.knows(tensor):
@@ -85,7 +95,7 @@ def _fill(
     for name, tensor in list(_own_tensors(module)):
         if tensor.is_meta:
             slots = module._parameters if name in module._parameters else module._buffers
-            slots[name] = made[id(tensor)][1]
+            slots[name] = made[id(tensor)][1]  # type: ignore[assignment]
     dtype = request.precision.param_dtype
     if dtype is not None:
         for _, tensor in _own_tensors(module):

@@ -53,23 +53,18 @@ class DeepSpeedPrepared(Prepared):
         config = configuration.for_run(request)
         self._traces = Traces(request.module)
         output.silence_deprecations()
+        # Before parameters are cut: whoever groups them by their shapes sees these.
+        client = self._client(request)
         if self.stage == 3:
-            share_out(request, construction, config)
+            made = share_out(request, construction, config)
         else:
-            materialize(request, construction)
+            made = materialize(request, construction)
             if request.precision.param_dtype is not None:
                 request.precision.convert_module(request.module)
             request.module.to(request.device)
         self._computed = Computed(request)
-        client = None
-        if request.training and not configuration.makes_optimizer:
-            made = request.make_optimizers()
-            if len(made) != 1:
-                raise CombinationError(
-                    f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
-                    "groups of one, or choose strategy fsdp or ddp"
-                )
-            client = made[0]
+        for group in client.param_groups if client is not None else ():
+            group["params"] = [made[id(p)][1] if id(p) in made else p for p in group["params"]]
         self.engine: Any = None
         self._groups, live = client_groups(request.plain, client, self.stage)
         if request.training or self.stage == 3:
@@ -87,6 +82,18 @@ class DeepSpeedPrepared(Prepared):
         self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
         self._buffers_differ = self._buffers
         self._waits_for_boundary = False
+
+    def _client(self, request: SetupRequest) -> Optimizer | None:
+        """The user's optimizer, where the engine doesn't make one."""
+        if not request.training or self._configuration.makes_optimizer:
+            return None
+        made = request.make_optimizers()
+        if len(made) != 1:
+            raise CombinationError(
+                f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
+                "groups of one, or choose strategy fsdp or ddp"
+            )
+        return made[0]
 
     def _start(self, library: Any, config: dict[str, Any], client: Any, training: bool) -> Any:
         with output.kept():

@@ -45,6 +45,8 @@ class States:
         """
         from deepspeed.utils import safe_get_full_optimizer_state
 
+        # With several groups, the engine does this after the first one's first step, and not for the others.
+        self._link()
         tensors: dict[str, torch.Tensor] = {}
         for name, parameter, flat, group in self._trained():
             state = self._optimizer.state.get(flat, {})
@@ -155,7 +157,7 @@ class States:
             state[key] = int(value.item())
 
     def _link(self) -> None:
-        """Let the engine's access per parameter find states that were made here and not by a step."""
+        """Let the engine's access per parameter find the states that there are."""
         if self._stage == 3:
             return
         from deepspeed.utils import lazy_init_hp_params_optimizer_state
