@@ -229,7 +229,7 @@ def starts_after_a_backward(subject: StrategySubject) -> str:
 
 def starts_with_another_number(subject: StrategySubject) -> str:
     subject.runtime().launch(_nothing, quiet=True)
-    return refusal(subject.at(subject.world_size + 1))
+    return refusal(subject.at(subject.world_size - 1))
 
 
 def refusal(subject: StrategySubject) -> str:

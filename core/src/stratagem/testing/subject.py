@@ -52,6 +52,8 @@ class StrategySubject:
     own_processes: bool = False
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
+    timeout_s: float = 90.0
+    """After which a task counts as hanging."""
 
     world_size: int = 1
     """Devices of the run; set for each check."""
@@ -112,22 +114,24 @@ class StrategySubject:
 
     # In the process of the tests ------------------------------------------------------------------
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 90.0) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> list[Any]:
         """Run `function(subject, *args)` in every rank of a run; return the results by rank.
 
         Raises:
             RankError: a rank raised, ended or hung.
         """
         own = f"{self.name} on {self.world_size}" if self.own_processes else ""
-        return shared_workers(own).run(self.processes(), function, self, *args, timeout_s=timeout_s)
+        return shared_workers(own).run(
+            self.processes(), function, self, *args, timeout_s=timeout_s or self.timeout_s
+        )
 
-    def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float = 90.0) -> Any:
+    def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """Run `function(subject, *args)` in a fresh process that may launch a run itself.
 
         Raises:
             RankError: it raised, ended or hung.
         """
-        return shared_workers().alone(function, self, *args, timeout_s=timeout_s)
+        return shared_workers().alone(function, self, *args, timeout_s=timeout_s or self.timeout_s)
 
     # In a worker ------------------------------------------------------------------------------------
 

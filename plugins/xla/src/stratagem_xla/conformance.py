@@ -6,8 +6,11 @@ from stratagem.testing import AcceleratorSubject, StrategySubject
 
 # XLA orders sums in its own way, and computes tanh and exp by its own polynomials.
 _CLOSE = {"32-true": 5e-6, "64-true": 1e-11}
+# Compiling dozens of programs takes its time, above all on a busy machine: hence the deadline.
 
-XLA = StrategySubject("xla", accelerator="xla", tolerances=_CLOSE, own_processes=True)
-SINGLE = StrategySubject("single_xla", accelerator="xla", tolerances=_CLOSE, own_processes=True)
-FSDP = StrategySubject("xla_fsdp", accelerator="xla", tolerances=_CLOSE, own_processes=True)
+XLA = StrategySubject("xla", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300)
+SINGLE = StrategySubject(
+    "single_xla", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300
+)
+FSDP = StrategySubject("xla_fsdp", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300)
 ACCELERATOR = AcceleratorSubject("xla")

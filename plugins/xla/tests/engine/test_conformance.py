@@ -9,6 +9,8 @@ from stratagem_xla.conformance import ACCELERATOR, FSDP, SINGLE, XLA
 
 from stratagem.testing import AcceleratorContract, StrategyContract, StrategySubject
 
+pytestmark = pytest.mark.timeout(360)  # a check compiles up to a hundred programs
+
 ON_FOUR = ("parity", "uneven_samples", "tied_weights", "evaluation_once", "save_and_load")
 """What cutting into more parts than there are samples, or than a dim is long, could break."""
 

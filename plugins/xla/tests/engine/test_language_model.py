@@ -15,6 +15,8 @@ from stratagem.testing.trained import expect_same, plainly
 pytest.importorskip("transformers")
 TOLERANCE = 1e-5
 
+pytestmark = pytest.mark.timeout(360)
+
 
 @pytest.mark.parametrize("subject", [XLA.at(2), FSDP.at(2)], ids=["xla", "xla_fsdp"])
 def test_losses_and_weights_equal_plain_torch(subject: StrategySubject, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from stratagem_xla.conformance import FSDP, XLA
 from xla_tasks import layouts
 
+pytestmark = pytest.mark.timeout(360)
+
 
 def test_fsdp_keeps_shards(tmp_path: Path) -> None:
     parameters, states, names, hooks = replace(FSDP.at(2), folder=str(tmp_path)).run(layouts)[0]

@@ -12,6 +12,8 @@ from xla_tasks import pad
 
 SAMPLES = 45  # 16, 16, 13
 
+pytestmark = pytest.mark.timeout(360)
+
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory):

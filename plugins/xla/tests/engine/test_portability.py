@@ -24,6 +24,8 @@ SUBJECTS = {
 SAVED = 6
 TOLERANCE = 1e-5
 
+pytestmark = pytest.mark.timeout(360)
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory):
