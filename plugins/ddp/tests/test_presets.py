@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
 
@@ -244,88 +245,47 @@ def test_averaging_makes_parameters_equal_exactly_at_its_period() -> None:
     assert min(difference for index, difference in enumerate(found) if index not in equal) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ddp_comm_hook": "fp8"}, "'fp8' is none of fp16, bf16, powersgd, post_local_sgd"),
-        ({"ddp_comm_hook": "fp16", "ddp_comm_state": {"rank": 1}}, "'rank', and ddp_comm_hook='fp16' has no"),
-        ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"start_powerSGD_iter": 1}}, "from 2 on"),
-        ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"matrix_approximation_rank": 0}}, "from 1 on"),
-        ({"ddp_comm_hook": "powersgd", "ddp_comm_state": 3}, "takes its settings by name"),
-        ({"ddp_comm_hook": "powersgd", "find_unused_parameters": True}, "aborts the process"),
-        ({"ddp_comm_hook": "post_local_sgd"}, "give model_averaging_period or period_group_size"),
-        ({"period_group_size": {4: 2, 2: 4}}, "makes no hierarchy"),
-        ({"period_group_size": {2: 2, 4: 3}}, "makes no hierarchy"),
-        ({"period_group_size": {}}, "makes no hierarchy"),
-        ({"period_group_size": "often"}, 'neither "auto" nor'),
-        ({"period_group_size": "auto", "model_averaging_period": 2}, "give one of them"),
-    ],
-)
-def test_what_cant_be_is_refused_by_the_constructor(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(stratagem.ConfigError, match=words):
-        DDPStrategy(**options)
+class ByHand(stratagem.Module):
+    """Runs two backwards of its own before a step, whose size is 1: its parameters tell the gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = net()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for x, y in batches(2):
+            self.manual_backward(F.cross_entropy(self.net(x), y))
+        self.optimizers().step()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.zeros(2)), 1)
 
 
-def set_up(runtime: Any, make: Callable[[nn.Module], Any]) -> None:
-    plain = net()
-    if make is scalar:
-        plain.scale = nn.Parameter(torch.ones(()))
-    runtime.setup(plain, optimizer_of(plain) if make is scalar else make(plain))
-
-
-def scalar(module: nn.Module) -> None:
-    """Stands for a module with a parameter that has no dimension."""
-
-
-def lbfgs(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.LBFGS(module.parameters())
-
-
-def zero(module: nn.Module) -> torch.optim.Optimizer:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        return ZeroRedundancyOptimizer(module.parameters(), torch.optim.SGD, lr=0.1)
-
-
-LOCAL_SGD = {"ddp_comm_hook": "post_local_sgd", "model_averaging_period": 2}
-
-
-@pytest.mark.parametrize(
-    ("options", "make", "words"),
-    [
-        (
-            {"period_group_size": {2: 3, 4: 6}},
-            optimizer_of,
-            "groups of 3 ranks, which don't divide the 2 ranks",
-        ),
-        ({"period_group_size": {2: 1}}, optimizer_of, "the last group size of period_group_size is 1"),
-        (
-            {**LOCAL_SGD, "ddp_comm_state": {"subgroup_size": 3}},
-            optimizer_of,
-            "subgroup_size=3 doesn't divide",
-        ),
-        (LOCAL_SGD, lbfgs, "LBFGS needs all ranks in one step"),
-        (LOCAL_SGD, zero, "ZeroRedundancyOptimizer needs all ranks in one step"),
-        ({"ddp_comm_hook": "powersgd"}, scalar, "parameter 'scale' has no dimension"),
-    ],
-)
-def test_what_cant_be_here_is_refused_before_training(
-    options: dict[str, Any], make: Callable[[nn.Module], Any], words: str
-) -> None:
-    with pytest.raises(stratagem.ConfigError, match=words):
-        launched(set_up, 2, make, **options)
-
-
-@pytest.mark.parametrize("preset", ["ddp_powersgd", "ddp_post_local_sgd"])
-def test_loss_scaling_is_refused_where_ranks_or_memory_would_break(preset: str) -> None:
-    runtime = stratagem.Runtime(
-        strategy=preset,
-        strategy_options={"start_method": "fork"},
+def stepped(tmp_path: Path, **options: Any) -> list[Tensor]:
+    module = ByHand()
+    stratagem.Trainer(
+        strategy=DDPStrategy(start_method="fork", timeout_s=60, **options),
         accelerator="cpu",
         devices=2,
-        precision="16-mixed",
-    )
-    with pytest.raises(stratagem.ConfigError, match="choose bf16-mixed or 32-true"):
-        runtime.launch(set_up, optimizer_of, quiet=True)
+        max_steps=1,
+        run_dir=tmp_path,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    ).fit(module)
+    return [(after - before).detach() for after, before in zip(module.parameters(), net().parameters())]
+
+
+def test_manual_optimization_sends_what_the_preset_says(tmp_path: Path) -> None:
+    true = stepped(tmp_path)
+    for name, digits in (("fp16", 11), ("bf16", 8)):
+        found = stepped(tmp_path, ddp_comm_hook=name)
+        error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, true))
+        # The second backward's average rounds the first one's anew.
+        assert 2.0 ** -(digits + 4) < error <= 6 * 2.0**-digits, name
+    with pytest.raises(stratagem.UsageError, match="choose ddp, ddp_fp16 or ddp_bf16"):
+        stepped(tmp_path, ddp_comm_hook="powersgd")

@@ -23,6 +23,9 @@ Reduced = torch.futures.Future[torch.Tensor]
 WARM_UP = 100
 """Optimizer steps with plain averages of gradients, before PowerSGD or local SGD begins."""
 
+COMPRESSED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""Name of a hook that only rounds → what it sends gradients as."""
+
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fp16": {},
     "bf16": {},

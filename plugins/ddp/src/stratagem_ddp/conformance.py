@@ -45,7 +45,7 @@ against the algorithms by hand in tests/test_presets.py."""
 def _within(name: str, tolerance: float) -> StrategySubject:
     """A preset that rounds gradients: its numbers are those of ddp, less exactly."""
     tolerances = {precision: max(usual, tolerance) for precision, usual in TOLERANCES.items()}
-    return replace(SUBJECT, strategy=name, tolerances=tolerances, waivers=_MANUAL)
+    return replace(SUBJECT, strategy=name, tolerances=tolerances)
 
 
 def _begun(name: str, waivers: Mapping[str, str], **settings: Any) -> StrategySubject:

@@ -172,10 +172,15 @@ class ManualDDPPrepared(ReplicaPrepared):
     DistributedDataParallel expects one backward per forward, and the forward before it; a module
     that steps several optimizers, as a GAN does, has neither. Averaging a gradient again leaves what
     is already equal on all ranks as it is, so gradients may accumulate over backwards.
+
+    Args:
+        request: as everywhere.
+        dtype: that gradients are averaged in; None for their own.
     """
 
-    def __init__(self, request: SetupRequest) -> None:
+    def __init__(self, request: SetupRequest, dtype: torch.dtype | None = None) -> None:
         super().__init__(request)
+        self._dtype = dtype
         self._syncing = True
         self._touched: set[torch.nn.Parameter] = set()
         self._trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -216,7 +221,12 @@ class ManualDDPPrepared(ReplicaPrepared):
         for dtype in {grad.dtype for grad in grads}:
             same = [grad for grad in grads if grad.dtype == dtype]
             flat = torch.cat([grad.reshape(-1) for grad in same])
-            dist.all_reduce(flat)
-            flat.div_(dist.get_world_size())
+            if self._dtype is None:
+                dist.all_reduce(flat)
+                flat.div_(dist.get_world_size())
+            else:
+                # Divided first: a sum overflows earlier than a mean.
+                flat = flat.to(self._dtype).div_(dist.get_world_size())
+                dist.all_reduce(flat)
             for grad, part in zip(same, torch.split(flat, [grad.numel() for grad in same])):
                 grad.copy_(part.view_as(grad))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -26,9 +26,12 @@ from stratagem import (
     deadline,
     hookimpl,
 )
-from stratagem_ddp.comm_hooks import settings_of
-from stratagem_ddp.local_sgd import check_levels
+from stratagem_ddp.comm_hooks import COMPRESSED, settings_of
+from stratagem_ddp.local_sgd import check_levels, fitting_levels, fitting_subgroup
 from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
+
+if TYPE_CHECKING:
+    from stratagem.run import Run
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
 OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
@@ -142,6 +145,27 @@ class DDPStrategy(ParallelStrategy):
                 "period_group_size"
             )
 
+    def check_run(self, run: Run) -> None:
+        """Refuse sizes of groups that don't go with the number of processes."""
+        sizes, hook, given = self.period_group_size, self.ddp_comm_hook, self.ddp_comm_state
+        if isinstance(sizes, Mapping) and run.plan.is_elastic:
+            raise ConfigError(
+                f"period_group_size={dict(sizes)!r} is for one number of ranks, which "
+                f"num_nodes={run.config.num_nodes!r} lets change: "
+                'choose "auto", or a fixed number of nodes'
+            )
+        if run.environment.creates_processes:
+            world_size = run.environment.world_size
+        elif run.plan.is_elastic:
+            return
+        else:
+            world_size = run.plan.world_size
+        if isinstance(sizes, Mapping):
+            fitting_levels(check_levels(sizes), world_size)
+        asked = given.get("subgroup_size") if isinstance(hook, str) and isinstance(given, Mapping) else None
+        if asked is not None:
+            fitting_subgroup(asked, world_size, world_size)
+
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group; see `ProcessGroupCollectives`."""
         backend = self.process_group_backend or request.accelerator.backend
@@ -158,11 +182,22 @@ class DDPStrategy(ParallelStrategy):
         if not request.training or not any(p.requires_grad for p in request.module.parameters()):
             return ReplicaPrepared(request)
         if request.manual:
-            averages = self.model_averaging_period or self.period_group_size
-            if self.ddp_comm_hook is not None or averages is not None:
-                raise ConfigError(
-                    "a ddp_comm_hook works on DDP's own buckets and averages go by its steps, which manual "
-                    "optimization doesn't use: choose strategy ddp without them, or set automatic_optimization = True"
-                )
-            return ManualDDPPrepared(request)
+            return ManualDDPPrepared(request, self._compressed_dtype())
         return DDPPrepared(request, self)
+
+    def _compressed_dtype(self) -> torch.dtype | None:
+        """Return the dtype in which manual optimization averages gradients; None for their own."""
+        hook, averages = self.ddp_comm_hook, self.model_averaging_period or self.period_group_size
+        if hook is None and averages is None:
+            return None
+        if (
+            isinstance(hook, str)
+            and hook in COMPRESSED
+            and self.ddp_comm_wrapper is None
+            and averages is None
+        ):
+            return COMPRESSED[hook]
+        raise ConfigError(
+            "this ddp_comm_hook works on DDP's buckets, and averages of parameters go by its steps, which manual "
+            "optimization does not use: choose ddp, ddp_fp16 or ddp_bf16, or set automatic_optimization = True"
+        )
