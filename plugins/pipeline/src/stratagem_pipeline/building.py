@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
+from stratagem import ConfigError, Module
 from stratagem.batches import to_device
 from stratagem.errors import DataError
-from stratagem.parts import split
+from stratagem.parts import PartLogs, split
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
 from stratagem_pipeline.find import pipelined_module
 from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
 from stratagem_pipeline.route import Line
 from stratagem_pipeline.stand_in import StandIn
+from stratagem_pipeline.trace import Traced, traced
+from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
     from stratagem import Collectives, SetupRequest
@@ -33,14 +39,27 @@ class Pipeline:
     micro_batches: int
     holders: dict[int, tuple[int, ...]]
     """id(parameter or buffer) → the ranks of a copy that hold it."""
+    traced: Traced | None = None
+    """How the pipelined module is called, where it was traced."""
+
+    @property
+    def rows(self) -> int | None:
+        """Of every micro-batch, where only one number will do."""
+        return None if self.traced is None else self.traced.rows
 
     def entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What goes into the first layer when the step calls the pipelined module with these.
 
         Raises:
-            DataError: a Sequential takes one value.
+            UsageError: it can't be called with them.
         """
+        if self.traced is not None:
+            return self.traced.value(self.stand_in.name, args, kwargs)
         return only_argument(self.stand_in.name, args, kwargs)
+
+    def returned(self, value: Any) -> Any:
+        """What the step gets for what comes out of the last layer."""
+        return value if self.traced is None else self.traced.returned(value)
 
 
 def build(
@@ -52,8 +71,8 @@ def build(
         ConfigError: the module can't be the pipeline that the settings describe.
         DataError: a batch has fewer samples than there are micro-batches.
     """
-    traced = strategy.split_points is not None
-    name, net = pipelined_module(request.plain, strategy.pipeline_module, traced=traced)
+    is_traced = strategy.split_points is not None
+    name, net = pipelined_module(request.plain, strategy.pipeline_module, traced=is_traced)
     stand_in = StandIn(net, name)
     stages = pipe.world_size * strategy.stages_per_rank
     micro_batches = stages if strategy.micro_batches is None else strategy.micro_batches
@@ -61,12 +80,14 @@ def build(
     size = request.micro_batch_size
     if request.training and size is not None and size < micro_batches:
         refuse_small_batch(size, micro_batches)
-    layers = list(net.children())
+    trace = None if strategy.split_points is None else _trace(request, strategy.split_points, stand_in, micro_batches)
+    layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.pieces)
     refuse_more_stages(len(layers), stages)
     placement = Placement(request.plain, pipe, request.collectives, construction, request.device)
     balance = strategy.balance
     if isinstance(balance, str):
-        sizes = _automatic(balance, request, placement, stand_in, layers, stages, micro_batches)
+        entry = partial(_entry, request, stand_in, micro_batches, trace)
+        sizes = _automatic(balance, request, placement, entry, layers, stages)
     else:
         sizes = by_hand(balance, len(layers), stages)
     of_stage = _in_stages(layers, sizes)
@@ -74,6 +95,9 @@ def build(
     placement.assign(of_stage, ranks)
     placement.fill()
     request.precision.convert_module(request.module)
+    for piece in () if trace is None else trace.pieces:
+        piece.link()
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     line = Line(
         pipe,
         request.device,
@@ -82,8 +106,9 @@ def build(
         request.precision,
         strategy.activation_checkpointing,
         strategy.schedule,
+        tuple(parameter for parameter in request.plain.parameters() if id(parameter) not in inside),
     )
-    return Pipeline(line, stand_in, micro_batches, placement.holders())
+    return Pipeline(line, stand_in, micro_batches, placement.holders(), trace)
 
 
 def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,35 +146,67 @@ def _automatic(
     what: str,
     request: SetupRequest,
     placement: Placement,
-    stand_in: StandIn,
+    entry: Callable[[], Any],
     layers: Sequence[nn.Module],
     stages: int,
-    micro_batches: int,
 ) -> list[int]:
     """Measure on rank 0, for all."""
-    sample = request.sample if request.training else None
     if stages == 1:
         return [len(layers)]
     if what == "parameters" or not request.training:
         # Without a training there is nothing kept for backward, and no backward to time.
         return partition(parameter_bytes(layers), stages)
-    if sample is None:
+    if request.sample is None:
         raise DataError(
             f"balance={what!r} is measured on a batch, and none can be had of this loader without taking it away from "
             "training: give the layers of each stage, as balance=[2, 3], or balance='parameters'"
         )
     costs: list[float] = []
     if request.collectives.rank == 0:
-        entry = _entry(request, stand_in, sample(), micro_batches)
-        costs = measured(what, layers, entry, placement.lent, request.precision)
+        given = entry()
+        if any(tensor.is_meta for tensor in taken_apart(given)[1]):
+            raise ConfigError(
+                f"balance={what!r} is measured, and what the step computes before the pipelined module is on the meta device: "
+                "construct those layers in __init__, or give the layers of each stage, as balance=[2, 3]"
+            )
+        costs = measured(what, layers, to_device(given, request.device), placement.lent, request.precision)
     return partition(request.collectives.broadcast(costs), stages)
 
 
+def _trace(
+    request: SetupRequest, split_points: Sequence[str], stand_in: StandIn, micro_batches: int
+) -> Traced:
+    """Trace the pipelined module with a part of a batch, on every rank."""
+    if request.sample is None:
+        raise DataError(
+            f"split_points has {stand_in.name} traced with a batch, and none can be had of this loader without taking it "
+            "away from the run: use a DataLoader over a map-style dataset, or write the module as an nn.Sequential"
+        )
+    if any(tensor.is_meta for tensor in stand_in.net.parameters()):
+        raise ConfigError(
+            f"{stand_in.name} is to be traced and isn't whole on this rank: construct it anew, on every rank"
+        )
+    args, kwargs = _called_with(request, stand_in, micro_batches)
+    return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
+
+
 def _entry(
-    request: SetupRequest, stand_in: StandIn, batch: Any, micro_batches: int
+    request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: Traced | None
 ) -> Any:
-    """What the step calls the pipelined module with, for a part of a batch."""
-    steps = request.module if request.part is None else request.part
-    ((part, _), *_) = split(to_device(batch, request.device), micro_batches)
-    args, kwargs = stand_in.called_with(lambda: steps("training_step", part, 0))
+    """What goes into the first layer for a part of a batch."""
+    args, kwargs = _called_with(request, stand_in, micro_batches)
+    if trace is not None:
+        return trace.value(stand_in.name, args, kwargs)
     return only_argument(stand_in.name, args, kwargs)
+
+
+def _called_with(
+    request: SetupRequest, stand_in: StandIn, micro_batches: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the step calls the pipelined module with, for the first part of a batch."""
+    assert request.sample is not None
+    steps = request.module if request.part is None else request.part
+    ((part, _), *_) = split(request.sample(), micro_batches)
+    muted = PartLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
+    with muted, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return stand_in.called_with(lambda: steps(request.step, part, 0))

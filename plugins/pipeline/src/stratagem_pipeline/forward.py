@@ -45,8 +45,7 @@ class PipelinedForward:
         line, name = pipeline.line, pipeline.stand_in.name
         form, tensors = taken_apart(pipeline.entry(args, kwargs))
         rows = rows_of(tensors, name)
-        count = min(pipeline.micro_batches, rows)
-        each = -(-rows // count)
+        each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
         sizes = [min(each, rows - start) for start in range(0, rows, each)]
         parts = [part for part in zip(*(tensor.split(each) for tensor in tensors))]
         filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
@@ -85,7 +84,7 @@ class PipelinedForward:
             if not line.has_last:
                 whole = torch.empty(whole.shape, dtype=dtype, device=line.device)
             merged.append(line.pipe.broadcast(whole, last) if line.pipe.world_size > 1 else whole)
-        return form.value(merged)
+        return self._pipeline.returned(form.value(merged))
 
 
 def remember(routes: dict[Any, Any], key: Any, route: Any) -> None:

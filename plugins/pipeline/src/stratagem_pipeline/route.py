@@ -33,6 +33,8 @@ class Line:
     precision: Precision
     recompute: bool
     schedule: Schedule
+    outer: tuple[nn.Parameter, ...] = ()
+    """Parameters in no layer, which the user's step may use for its loss."""
 
     @property
     def own(self) -> list[int]:
@@ -66,6 +68,7 @@ class Route:
         first = line.stage_ranks[0]
         entry, agreed = line.pipe.broadcast((entry, rows), first)
         self.rows: tuple[int, ...] = tuple(agreed)
+        self._padded = int(entry.shapes[0][0][0])
         self.forms: list[Form] = [entry]
         """Of what goes into each stage, and of what comes out of the last."""
         self.modules: dict[int, StageModule] = {}
@@ -80,6 +83,7 @@ class Route:
                         is_last=stage == last,
                         precision=line.precision,
                         recompute=line.recompute,
+                        outer=line.outer if stage == last else (),
                     )
                     with module.without_trace():
                         module(*self.forms[stage].zeros(line.device))
@@ -89,7 +93,7 @@ class Route:
     @property
     def padded_rows(self) -> int:
         """Of every micro-batch."""
-        return max(self.rows)
+        return self._padded
 
     def schedule(self, loss: Callable[..., torch.Tensor]) -> Any:
         """Make torch's schedule over this rank's stages; its `step` trains a batch.

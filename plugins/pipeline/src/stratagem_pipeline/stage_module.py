@@ -25,6 +25,8 @@ class StageModule(nn.Module):
         is_last: whether what the last returns is the pipelined module's output.
         precision: whose autocast they run under.
         recompute: keep a layer's input alone, and compute the layer again in backward.
+        outer: parameters that the loss is computed with beside the layers: where gradients of inputs and
+            of weights are computed apart, torch only looks for those of the stage.
     """
 
     def __init__(
@@ -35,9 +37,10 @@ class StageModule(nn.Module):
         is_last: bool,
         precision: Precision,
         recompute: bool,
+        outer: Sequence[nn.Parameter] = (),
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers, self.outer = nn.ModuleList(layers), nn.ParameterList(outer)
         self.entry, self.is_last = entry, is_last
         self.exit: Form | None = None
         """The form of what the last layer returned."""

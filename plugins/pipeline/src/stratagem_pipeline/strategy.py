@@ -142,9 +142,10 @@ class PipelineStrategy(ParallelStrategy):
             )
         return copies, size
 
-    def module_init_context(self) -> AbstractContextManager[Any]:
+    def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device: layers get their values on the ranks that have them."""
-        return self._deferred()
+        # What is traced must be there.
+        return self._deferred() if self.split_points is None else None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and in it the ranks of each copy and those that read different batches."""

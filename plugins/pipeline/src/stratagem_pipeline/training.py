@@ -106,8 +106,9 @@ class Training:
         assert route is not None
         args, size = self._parts[index]
         name = self._pipeline.stand_in.name
-        real = [real_rows(each, route.rows[index], route.padded_rows, name) for each in outputs]
-        value = route.forms[-1].value(real)
+        # Views, since torch takes the stage's own outputs off the graph while weights still need them.
+        real = [real_rows(each.view_as(each), route.rows[index], route.padded_rows, name) for each in outputs]
+        value = self._pipeline.returned(route.forms[-1].value(real))
         of_part = self._logs.of_part(self._plain, size) if isinstance(self._plain, Module) else nullcontext()
         with of_part, self._drawing(index):
             output = self._pipeline.stand_in.answered(partial(self._call, self._steps, *args), value)
@@ -192,7 +193,12 @@ class Training:
         """Return the form of all micro-batches, their numbers of rows, and their tensors with equal ones."""
         name = self._pipeline.stand_in.name
         rows = [rows_of(tensors, name) for _, tensors in entries]
-        most = max(rows)
+        most = self._pipeline.rows or max(rows)
+        if max(rows) > most:
+            raise DataError(
+                f"a part of a batch has {max(rows)} rows, and {name} was traced with {most}: give batches of at most the "
+                "first one's size"
+            )
         filled = [[padded(tensor, most) for tensor in tensors] for _, tensors in entries]
         forms = []
         for (form, _), tensors in zip(entries, filled):

@@ -1,0 +1,239 @@
+"""A module that isn't a Sequential as one: traced, cut at submodules by name, and put in a row.
+
+Pieces hand on whatever a later one needs, so that each talks to its neighbours alone.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+from stratagem import ConfigError
+from stratagem_pipeline.nests import Structure, flattened, rebuilt
+from stratagem_pipeline.values import rows_of, taken_apart
+
+
+class Piece(nn.Module):
+    """One piece of a traced module, in training mode and in evaluation mode.
+
+    It takes and returns a tuple of tensors: those that it or a later piece needs.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.modes = nn.ModuleDict()
+        self._steps: dict[str, tuple[list[int], list[tuple[bool, int]]]] = {}
+        self._net = (net,)  # in a tuple, so that it isn't registered
+
+    def add(self, mode: str, graph: nn.Module, takes: list[int], gives: list[tuple[bool, int]]) -> None:
+        """Say what to run in a mode.
+
+        Args:
+            mode: "train" or "eval".
+            graph: with the parameters of the traced module under their names there.
+            takes: positions of its arguments in what the piece takes.
+            gives: for each tensor that the piece returns, whether the graph made it, and its position there
+                or in what the piece takes.
+        """
+        self.modes[f"in_{mode}"] = graph
+        self._steps[mode] = (takes, gives)
+
+    def forward(self, carried: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Compute the piece in the mode that the traced module is in."""
+        mode = "train" if self._net[0].training else "eval"
+        takes, gives = self._steps[mode]
+        made = self.modes[f"in_{mode}"](*(carried[position] for position in takes))
+        made = made if isinstance(made, (tuple, list)) else (made,)
+        return tuple(made[position] if is_made else carried[position] for is_made, position in gives)
+
+    def link(self) -> None:
+        """Use the traced module's tensors, as they are now, under their names."""
+        net = self._net[0]
+        named = dict([*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)])
+        for graph in self.modes.values():
+            for path, module in graph.named_modules():
+                for own in (module._parameters, module._buffers):
+                    for name in own:
+                        full = f"{path}.{name}" if path else name
+                        if full in named:
+                            own[name] = named[full]  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A module in pieces."""
+
+    pieces: tuple[Piece, ...]
+    rows: int
+    """Of every micro-batch: the graphs are for this number alone."""
+    entry: Structure
+    """Of what the module is called with."""
+    output: Structure
+    """Of what it returns."""
+
+    def value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """What goes into the first piece when the module is called with these.
+
+        Raises:
+            ConfigError: it was traced with other arguments.
+        """
+        structure, leaves = flattened((args, kwargs))
+        if structure != self.entry:
+            raise ConfigError(
+                f"{name} is called with {_called(structure)} and was traced with {_called(self.entry)}: call it in one "
+                "way in every step"
+            )
+        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+    def returned(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What the module returns, of what comes out of the last piece."""
+        return rebuilt(self.output, list(tensors))
+
+
+def traced(
+    net: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], split_points: Sequence[str]
+) -> Traced:
+    """Trace a module and cut it.
+
+    Args:
+        net: whole, on the CPU or the device; left as it is.
+        name: its name, for errors.
+        args: a micro-batch as the step calls it with.
+        kwargs: the same.
+        split_points: submodules of `net` at whose beginning a piece begins.
+
+    Raises:
+        ConfigError: a name names nothing, or torch can't trace the module.
+    """
+    for point in split_points:
+        if point not in dict(net.named_modules()):
+            raise ConfigError(
+                f"split_points names {point!r}, and {name} has no such submodule; it has, for one, "
+                f"{next((n for n, _ in net.named_modules() if n), 'none')!r}"
+            )
+    # Tensors that are one object would become one input.
+    structure, leaves = flattened((args, kwargs))
+    leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    args, kwargs = rebuilt(structure, leaves)
+    pieces = [Piece(net) for _ in range(len(split_points) + 1)]
+    was_training = net.training
+    try:
+        for mode in ("train", "eval"):
+            net.train(mode == "train")
+            _add_mode(pieces, mode, _graph(net, name, args, kwargs, split_points))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            net.eval()  # buffers stay as they are
+            output, results = flattened(net(*args, **kwargs))
+    finally:
+        net.train(was_training)
+    if not all(isinstance(result, torch.Tensor) for result in results):
+        raise ConfigError(f"{name} returns something else than tensors, which stages can't send to each other")
+    _try(pieces, net, name, args, kwargs, results)
+    _, tensors = taken_apart((args, kwargs))
+    return Traced(tuple(pieces), rows_of(tensors, name), structure, output)
+
+
+def _try(
+    pieces: Sequence[Piece],
+    net: nn.Module,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    expected: Sequence[torch.Tensor],
+) -> None:
+    """Run the pieces once: torch cuts some modules into graphs that don't run."""
+    was_training = net.training
+    _, value = taken_apart((args, kwargs))
+    try:
+        with torch.no_grad():
+            net.eval()
+            for piece in pieces:
+                piece.link()
+                value = piece(value)
+    except Exception as error:
+        raise ConfigError(
+            f"torch cut {name} ({type(net).__name__}) into pieces that don't run: {_first_line(error)}; write it as an "
+            "nn.Sequential, or choose another strategy"
+        ) from error
+    finally:
+        net.train(was_training)
+    if [each.shape for each in value] != [each.shape for each in expected]:
+        raise ConfigError(
+            f"the pieces of {name} return tensors of {[tuple(each.shape) for each in value]}, and the whole "
+            f"{[tuple(each.shape) for each in expected]}: write it as an nn.Sequential"
+        )
+
+
+def _graph(
+    net: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], split_points: Sequence[str]
+) -> fx.GraphModule:
+    from torch.distributed.pipelining import SplitPoint, pipeline
+
+    spec = dict.fromkeys(split_points, SplitPoint.BEGINNING)
+    with _forwards_kept(net, split_points), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own making, about its graphs
+        try:
+            pipe = pipeline(net, args, kwargs, split_spec=spec)
+        except Exception as error:
+            raise ConfigError(
+                f"torch can't trace {name} ({type(net).__name__}): {_first_line(error)}; write it as an nn.Sequential, "
+                "or choose another strategy"
+            ) from error
+    if pipe.num_stages != len(split_points) + 1:
+        raise ConfigError(
+            f"split_points={list(split_points)} cut {name} into {pipe.num_stages} pieces, and not "
+            f"{len(split_points) + 1}: name submodules that its forward calls once, in the order of the calls"
+        )
+    return pipe.split_gm
+
+
+@contextmanager
+def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Torch marks split points by replacing forwards."""
+    modules = [net.get_submodule(name) for name in names]
+    before = [module.__dict__.get("forward") for module in modules]
+    try:
+        yield
+    finally:
+        for module, forward in zip(modules, before):
+            module.__dict__.pop("_orig_forward", None)
+            module.__dict__.pop("forward", None)
+            if forward is not None:
+                module.__dict__["forward"] = forward
+
+
+def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None:
+    """Turn calls of pieces, with values that skip some, into pieces in a row."""
+    nodes = list(graph.graph.nodes)
+    calls = [node for node in nodes if node.op == "call_module"]
+    final = tree_leaves(nodes[-1].args[0])
+    carried: list[fx.Node] = [node for node in nodes if node.op == "placeholder"]
+    # A placeholder that no piece uses is one that isn't a tensor, or one without effect.
+    for index, (piece, call) in enumerate(zip(pieces, calls)):
+        later = [node for other in calls[index + 1 :] for node in other.args] + final
+        made = {call: 0} | {user: user.args[1] for user in call.users if user.target is operator.getitem}
+        wanted = [node for node in dict.fromkeys(later) if node in made or node in carried]
+        wanted = final if index == len(pieces) - 1 else wanted
+        takes = [carried.index(node) for node in call.args]
+        gives = [(True, made[node]) if node in made else (False, carried.index(node)) for node in wanted]
+        piece.add(mode, graph.get_submodule(str(call.target)), takes, gives)
+        carried = wanted
+
+
+def _called(structure: Structure) -> str:
+    _, _, (positional, named) = structure
+    return f"{len(positional[2])} positional arguments and the keywords {sorted(named[1]) or 'none'}"
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
