@@ -22,7 +22,7 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
-	@echo "make conformance try every strategy (minutes), and write docs/conformance.md anew"
+	@echo "make conformance try every strategy (long; only NAMES=\"a b\"), and write docs/conformance.md anew"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make clean   remove .venv and all that was built"
 
@@ -53,7 +53,7 @@ hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 
 conformance: .venv/.ready-to-develop
-	@$(BIN)/python docs/gen/conformance.py --run
+	@$(BIN)/python docs/gen/conformance.py --run $(NAMES)
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
 bench: .venv/.ready-to-develop

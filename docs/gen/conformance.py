@@ -1,7 +1,8 @@
 """Write docs/conformance.md from what `stratagem conformance --json` printed.
 
-python docs/gen/conformance.py --run   tries every installed strategy, and keeps the JSON
-python docs/gen/conformance.py         prints the page
+python docs/gen/conformance.py --run           tries every installed strategy, and keeps the JSON
+python docs/gen/conformance.py --run NAME...   tries these, and keeps what the JSON has of others
+python docs/gen/conformance.py                 prints the page
 """
 
 import json
@@ -23,20 +24,37 @@ yours.
 """
 
 
-def run() -> None:
-    """Try all installed strategies that run here, and keep the JSON."""
+def run(chosen: list) -> None:
+    """Try strategies, and keep the JSON; what it has of others stays where only some are chosen.
+
+    Args:
+        chosen: names; all that are installed and run here, when empty.
+    """
+    from stratagem.plugins import load_catalogue
+    from stratagem.testing.report import subject_names
+
     stratagem = Path(sys.executable).with_name("stratagem")
     listed = subprocess.run([stratagem, "strategies", "--json"], capture_output=True, text=True, check=True)
-    names = sorted(record["name"] for record in json.loads(listed.stdout) if record["runs_here"])
-    done = subprocess.run([stratagem, "conformance", *names, "--json"], stdout=subprocess.PIPE, text=True)
+    here = [record["name"] for record in json.loads(listed.stdout) if record["runs_here"]]
+    components = [load_catalogue().find("strategy", name).component for name in sorted(here)]
+    names = [name for component in components for name in subject_names(component)]
+    unknown = sorted(set(chosen) - set(names))
+    if unknown:
+        sys.exit(f"no strategy {unknown[0]} has a subject of its own and runs here; {', '.join(names)} do")
+    before = {report["name"]: report for report in json.loads(DATA.read_text(encoding="utf-8"))}
+    kept = {name: before[name] for name in names if chosen and name in before and name not in chosen}
+    command = [stratagem, "conformance", *(chosen or names), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):
         sys.exit(done.returncode)
-    reports = json.loads(done.stdout)
-    for report in reports:
+    tried = json.loads(done.stdout)
+    for report in tried:
         for check in report["checks"]:
             del check["seconds"]  # would be another each time
+    found = {**kept, **{report["name"]: report for report in tried}}
+    reports = [found[name] for name in names if name in found]
     DATA.write_text(json.dumps(reports, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for report in reports:
+    for report in tried:
         print(report["name"], *(f"{report[verdict]} {verdict}" for verdict in MARKS), file=sys.stderr)
 
 
@@ -79,7 +97,7 @@ def told(reports: list, name: str) -> list:
 
 
 if __name__ == "__main__":
-    if "--run" in sys.argv[1:]:
-        run()
+    if sys.argv[1:2] == ["--run"]:
+        run(sys.argv[2:])
     else:
         print(page(), end="")

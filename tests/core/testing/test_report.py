@@ -9,7 +9,7 @@ import pytest
 from stratagem.errors import UnknownNameError, UsageError
 from stratagem.plugins import load_catalogue
 from stratagem.testing.html import html_page
-from stratagem.testing.report import find_component, run_report, subject_of
+from stratagem.testing.report import find_component, run_report, subject_names, subject_of
 
 
 def report(name: str, **how: Any) -> dict[str, Any]:
@@ -36,6 +36,18 @@ def test_a_components_own_subject_goes_first_and_presets_keep_their_name() -> No
     preset = subject_of("strategy", "ddp_fork", catalogue.find("strategy", "ddp_fork"))
     assert (preset.strategy, preset.options_for) == ("ddp_fork", own.options_for)
     assert subject_of("precision", "64-true", catalogue.find("precision", "64-true")).part == "64-true"
+
+
+def test_presets_with_a_subject_of_their_own_are_tried_under_their_names() -> None:
+    catalogue = load_catalogue()
+    component = catalogue.find("strategy", "ddp").component
+    names = subject_names(component)
+    assert names[0] == "ddp"
+    assert {"ddp_fp16", "ddp_powersgd"} < set(names) < set(component.names())
+    assert "ddp_fork" not in names
+    assert subject_names(catalogue.find("strategy", "single").component) == ["single"]
+    own = subject_of("strategy", "ddp_bf16", catalogue.find("strategy", "ddp_bf16"))
+    assert (own.strategy, own.tolerance()) == ("ddp_bf16", 2e-2)
 
 
 def test_what_is_not_there_is_refused() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stratagem.component import Kind, imported
+from stratagem.component import Component, Kind, imported
 from stratagem.errors import UnknownNameError, UsageError
 from stratagem.plugins import Catalogue, Selection
 from stratagem.testing.checks import Check
@@ -108,6 +108,13 @@ def subject_of(kind: Kind, name: str, selection: Selection) -> Any:
     if name in (component.name, *component.aliases):
         return subject
     return replace(subject, **{"strategy" if kind == "strategy" else "part": name})
+
+
+def subject_names(component: Component) -> list[str]:
+    """Return the names under which a component says itself what is tried: its own, and those of presets."""
+    subject = imported(component.conformance) if component.conformance else None
+    presets = [name for name in subject if name in component.presets] if isinstance(subject, Mapping) else []
+    return [component.name, *presets]
 
 
 def run_report(
