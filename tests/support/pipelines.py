@@ -102,7 +102,12 @@ class Skips(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.c, self.d = nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(22, 4)
+        self.a, self.b, self.c, self.d = (
+            nn.Linear(6, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+            nn.Linear(22, 4),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         first = torch.relu(self.a(x))
@@ -152,7 +157,14 @@ class Says(RecipeModule):
         self.log("rows", float(len(scores)), reduce_fx="sum")
         self.log_dict({f"many{index}": float(index + batch_idx) for index in range(70)})
         right = (scores.argmax(1) == batch[1]).sum()
-        return {"loss": loss, "scores": scores, "right": right, "rows": len(scores), "kind": "mse", "noise": noise}
+        return {
+            "loss": loss,
+            "scores": scores,
+            "right": right,
+            "rows": len(scores),
+            "kind": "mse",
+            "noise": noise,
+        }
 
 
 class Returned(stratagem.Callback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def best_by_trying(costs: list[float], stages: int) -> float:
     tried = []
     for cuts in combinations(range(1, count), stages - 1):
         edges = [0, *cuts, count]
-        tried.append(bottleneck(costs, [b - a for a, b in zip(edges, edges[1:])]))
+        tried.append(bottleneck(costs, [b - a for a, b in pairwise(edges)]))
     return min(tried)
 
 
@@ -76,7 +76,13 @@ def lent(layer: nn.Module) -> object:
 
 
 def test_measures_what_layers_cost() -> None:
-    layers = [nn.Linear(64, 64), Slow(40), nn.ReLU(inplace=True), nn.BatchNorm1d(64), nn.Linear(64, 8, bias=False)]
+    layers = [
+        nn.Linear(64, 64),
+        Slow(40),
+        nn.ReLU(inplace=True),
+        nn.BatchNorm1d(64),
+        nn.Linear(64, 8, bias=False),
+    ]
     x = torch.randn(16, 64)
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     assert parameter_bytes(layers)[:3] == [64 * 65 * 4, 64 * 65 * 4, 0]
@@ -108,7 +114,8 @@ def test_which_rank_has_which_stage() -> None:
     assert SCHEDULES["interleaved_1f1b"].ranks(2, 3) == [0, 1, 0, 1, 0, 1]
     assert SCHEDULES["zbv"].ranks(3, 2) == [0, 1, 2, 2, 1, 0]
     assert stages_per_rank(SCHEDULES["looped_bfs"], None) == 2
-    for schedule, wrong, why in (("zbv", 3, "exactly 2"), ("gpipe", 2, "has 1 stage"), ("looped_bfs", 0, "at least 1")):
+    wrongs = (("zbv", 3, "exactly 2"), ("gpipe", 2, "has 1 stage"), ("looped_bfs", 0, "at least 1"))
+    for schedule, wrong, why in wrongs:
         with pytest.raises(ConfigError, match=why):
             PipelineStrategy(schedule=schedule, stages_per_rank=wrong)
 

@@ -43,9 +43,7 @@ def expect_plain(
     by_rank = subject.run(train_under, recipe, options)
     for index, each in enumerate(options):
         with naming(each):
-            expect_same(
-                [trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance
-            )
+            expect_same([trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance)
 
 
 @pytest.mark.parametrize("processes", [2, 4])

@@ -64,8 +64,8 @@ def by_hand(balance: Sequence[int], layers: int, stages: int) -> list[int]:
         raise ConfigError(f"balance={sizes} has a stage without layers: give each at least one")
     if sum(sizes) != layers:
         raise ConfigError(
-            f"balance={sizes} adds up to {sum(sizes)}, and the pipelined module has {layers} layers: give each of them"
-            " to one stage"
+            f"balance={sizes} adds up to {sum(sizes)}, and the pipelined module has {layers} layers: "
+            "give each of them to one stage"
         )
     return sizes
 
@@ -98,5 +98,6 @@ def read_balance(balance: object) -> str | list[int]:
     ):
         return list(balance)
     raise ConfigError(
-        f"balance={balance!r} is neither the number of layers of each stage, as [2, 3], nor one of {', '.join(MEASURES)}"
+        f"balance={balance!r} is neither the number of layers of each stage, as [2, 3], nor one of "
+        f"{', '.join(MEASURES)}"
     )

@@ -25,8 +25,9 @@ from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
-    from stratagem import Collectives, SetupRequest
     from stratagem_fsdp.deferred import Construction
+
+    from stratagem import Collectives, SetupRequest
     from stratagem_pipeline.strategy import PipelineStrategy
 
 
@@ -80,7 +81,11 @@ def build(
     size = request.micro_batch_size
     if request.training and size is not None and size < micro_batches:
         refuse_small_batch(size, micro_batches)
-    trace = None if strategy.split_points is None else _trace(request, strategy.split_points, stand_in, micro_batches)
+    trace = (
+        None
+        if strategy.split_points is None
+        else _trace(request, strategy.split_points, stand_in, micro_batches)
+    )
     layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.pieces)
     refuse_more_stages(len(layers), stages)
     placement = Placement(request.plain, pipe, request.collectives, construction, request.device)
@@ -158,7 +163,8 @@ def _automatic(
         return partition(parameter_bytes(layers), stages)
     if request.sample is None:
         raise DataError(
-            f"balance={what!r} is measured on a batch, and none can be had of this loader without taking it away from "
+            f"balance={what!r} is measured on a batch, and none can be had of this loader without "
+            "taking it away from "
             "training: give the layers of each stage, as balance=[2, 3], or balance='parameters'"
         )
     costs: list[float] = []
@@ -166,7 +172,8 @@ def _automatic(
         given = entry()
         if any(tensor.is_meta for tensor in taken_apart(given)[1]):
             raise ConfigError(
-                f"balance={what!r} is measured, and what the step computes before the pipelined module is on the meta device: "
+                f"balance={what!r} is measured, and what the step computes before the pipelined "
+                "module is on the meta device: "
                 "construct those layers in __init__, or give the layers of each stage, as balance=[2, 3]"
             )
         costs = measured(what, layers, to_device(given, request.device), placement.lent, request.precision)
@@ -179,7 +186,8 @@ def _trace(
     """Trace the pipelined module with a part of a batch, on every rank."""
     if request.sample is None:
         raise DataError(
-            f"split_points has {stand_in.name} traced with a batch, and none can be had of this loader without taking it "
+            f"split_points has {stand_in.name} traced with a batch, and none can be had of this "
+            "loader without taking it "
             "away from the run: use a DataLoader over a map-style dataset, or write the module as an nn.Sequential"
         )
     if any(tensor.is_meta for tensor in stand_in.net.parameters()):
@@ -190,9 +198,7 @@ def _trace(
     return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
 
 
-def _entry(
-    request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: Traced | None
-) -> Any:
+def _entry(request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: Traced | None) -> Any:
     """What goes into the first layer for a part of a batch."""
     args, kwargs = _called_with(request, stand_in, micro_batches)
     if trace is not None:

@@ -47,7 +47,7 @@ class PipelinedForward:
         rows = rows_of(tensors, name)
         each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
         sizes = [min(each, rows - start) for start in range(0, rows, each)]
-        parts = [part for part in zip(*(tensor.split(each) for tensor in tensors))]
+        parts = list(zip(*(torch.split(tensor, each) for tensor in tensors)))
         filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
         entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
         key = (form.shapes, form.spec)

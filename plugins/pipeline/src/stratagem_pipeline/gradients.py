@@ -72,7 +72,7 @@ class Gradients:
         for bucket in _buckets([p.grad for p in wanted if p.grad is not None]):
             flat = torch.cat([grad.reshape(-1) for grad in bucket])
             yield flat
-            for grad, part in zip(bucket, flat.split([grad.numel() for grad in bucket])):
+            for grad, part in zip(bucket, torch.split(flat, [grad.numel() for grad in bucket])):
                 grad.copy_(part.view_as(grad))
 
     def clip_norm(
@@ -86,7 +86,7 @@ class Gradients:
         grads = [p.grad for p in parameters if p.grad is not None and id(p) in self._own]
         local = nn.utils.get_total_norm(grads, norm_type) if grads else torch.zeros((), device=device)
         norms = self._pipe.all_gather(local.to(device, torch.float64))
-        total = torch.linalg.vector_norm(norms, norm_type).to(local.dtype)
+        total: torch.Tensor = torch.linalg.vector_norm(norms, norm_type).to(local.dtype)
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
         return total
 

@@ -23,7 +23,9 @@ REPEATS = 3
 def parameter_bytes(layers: Sequence[nn.Module]) -> list[float]:
     """Return the bytes of the parameters and buffers of each layer, without looking at values."""
     return [
-        float(sum(tensor.numel() * tensor.element_size() for tensor in (*layer.parameters(), *layer.buffers())))
+        float(
+            sum(tensor.numel() * tensor.element_size() for tensor in (*layer.parameters(), *layer.buffers()))
+        )
         for layer in layers
     ]
 

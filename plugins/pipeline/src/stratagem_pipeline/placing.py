@@ -14,8 +14,9 @@ from torch import nn
 from stratagem import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem import Collectives
     from stratagem_fsdp.deferred import Construction
+
+    from stratagem import Collectives
 
 Place = tuple[nn.Module, str]
 """A module, and the name of a parameter or buffer in it."""
@@ -103,9 +104,7 @@ class Placement:
 
     def _tensor(self, name: str) -> torch.Tensor:
         module, own = self._places[name][0]
-        tensor = module._parameters.get(own)
-        if tensor is None:
-            tensor = module._buffers[own]
+        tensor = {**module._buffers, **module._parameters}[own]
         assert tensor is not None
         return tensor
 

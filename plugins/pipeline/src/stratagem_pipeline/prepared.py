@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest
-from stratagem.optimizer_state import describe_optimizer, load_optimizer
+from stratagem.optimizer_state import load_optimizer
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
 from stratagem_pipeline.training import Training
@@ -37,8 +37,8 @@ class PipelinePrepared(Prepared):
             )
         if request.training and "training_step" in request.ends:
             raise ConfigError(
-                "the module defines training_step_end, which makes one loss of those of a batch's parts, and a pipeline "
-                "needs the loss of each part by itself: compute it in training_step"
+                "the module defines training_step_end, which makes one loss of those of a batch's "
+                "parts, and a pipeline needs the loss of each part by itself: compute it in training_step"
             )
         named = [(name, p) for name, p in request.plain.named_parameters() if not p.is_meta]
         self._held = {id(parameter) for _, parameter in named}
@@ -133,9 +133,7 @@ class PipelinePrepared(Prepared):
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         optimizer = self.optimizers[index]
         with self._whole_groups():
-            load_optimizer(
-                self.plain, optimizer, index, reader, saved, owned=set(self._parameters[index])
-            )
+            load_optimizer(self.plain, optimizer, index, reader, saved, owned=set(self._parameters[index]))
 
     def release(self) -> None:
         super().release()

@@ -57,7 +57,7 @@ class StageModule(nn.Module):
         if any(self.gathers) and torch.is_grad_enabled():
             tensors = tuple(t.detach().requires_grad_(wanted) for t, wanted in zip(tensors, self.gathers))
             self.leaves.append(tensors)
-        tensors = tuple(_Handover.apply(each) if each.requires_grad else each for each in tensors)
+        tensors = tuple(_handed_over(each) if each.requires_grad else each for each in tensors)
         if self._copies:
             tensors = tuple(tensor.clone() for tensor in tensors)
         value = self.entry.value(tensors)
@@ -96,6 +96,11 @@ class _Handover(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
         return grads[0].contiguous()
+
+
+def _handed_over(tensor: torch.Tensor) -> torch.Tensor:
+    handed: torch.Tensor = _Handover.apply(tensor)  # type: ignore[no-untyped-call]
+    return handed
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:

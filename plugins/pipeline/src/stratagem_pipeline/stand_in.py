@@ -76,7 +76,8 @@ class StandIn:
             calls += 1
             if calls > 1:
                 raise DataError(
-                    f"training_step called {self.name}, the pipelined module, {calls} times, and the schedule runs it "
+                    f"training_step called {self.name}, the pipelined module, {calls} times, and the "
+                    "schedule runs it "
                     f"once per step: call {self.name} once, with all that it is to compute in one batch"
                 )
             return output

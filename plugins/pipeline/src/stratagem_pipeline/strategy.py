@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_fsdp.deferred import Construction
 
 from stratagem import (
     Accelerator,
@@ -25,7 +26,6 @@ from stratagem import (
     hookimpl,
 )
 from stratagem.collectives.group import GroupCollectives
-from stratagem_fsdp.deferred import Construction
 from stratagem_pipeline.balance import read_balance
 from stratagem_pipeline.building import build
 from stratagem_pipeline.prepared import PipelinePrepared
@@ -122,8 +122,8 @@ class PipelineStrategy(ParallelStrategy):
             self.schedule.check_micro_batches(self.micro_batches, size, stages)
         if not isinstance(self.balance, str) and len(self.balance) != stages:
             raise ConfigError(
-                f"balance={self.balance} has {len(self.balance)} entries, and this pipeline {stages} stages: give the "
-                "number of layers of each stage"
+                f"balance={self.balance} has {len(self.balance)} entries, and this pipeline {stages} "
+                "stages: give the number of layers of each stage"
             )
 
     def sizes(self, world_size: int) -> tuple[int, int]:
@@ -137,7 +137,8 @@ class PipelineStrategy(ParallelStrategy):
             size = max(1, world_size // max(1, copies))
         if not isinstance(size, int) or size < 1 or copies < 1 or copies * size != world_size:
             raise ConfigError(
-                f"data_parallel_size={copies} × pipeline_parallel_size={self.pipeline_parallel_size} doesn't make the "
+                f"data_parallel_size={copies} × pipeline_parallel_size={self.pipeline_parallel_size} "
+                "doesn't make the "
                 f"{world_size} processes of this run: choose sizes whose product is {world_size}"
             )
         return copies, size

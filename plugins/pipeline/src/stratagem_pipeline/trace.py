@@ -57,14 +57,16 @@ class Piece(nn.Module):
     def link(self) -> None:
         """Use the traced module's tensors, as they are now, under their names."""
         net = self._net[0]
-        named = dict([*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)])
+        named = dict(
+            [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+        )
         for graph in self.modes.values():
             for path, module in graph.named_modules():
                 for own in (module._parameters, module._buffers):
                     for name in own:
                         full = f"{path}.{name}" if path else name
                         if full in named:
-                            own[name] = named[full]  # type: ignore[assignment]
+                            own[name] = named[full]
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Traced:
         structure, leaves = flattened((args, kwargs))
         if structure != self.entry:
             raise ConfigError(
-                f"{name} is called with {_called(structure)} and was traced with {_called(self.entry)}: call it in one "
-                "way in every step"
+                f"{name} is called with {_called(structure)} and was traced with "
+                f"{_called(self.entry)}: call it in one way in every step"
             )
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
@@ -135,7 +137,9 @@ def traced(
     finally:
         net.train(was_training)
     if not all(isinstance(result, torch.Tensor) for result in results):
-        raise ConfigError(f"{name} returns something else than tensors, which stages can't send to each other")
+        raise ConfigError(
+            f"{name} returns something else than tensors, which stages can't send to each other"
+        )
     _try(pieces, net, name, args, kwargs, results)
     _, tensors = taken_apart((args, kwargs))
     return Traced(tuple(pieces), rows_of(tensors, name), structure, output)
@@ -160,8 +164,8 @@ def _try(
                 value = piece(value)
     except Exception as error:
         raise ConfigError(
-            f"torch cut {name} ({type(net).__name__}) into pieces that don't run: {_first_line(error)}; write it as an "
-            "nn.Sequential, or choose another strategy"
+            f"torch cut {name} ({type(net).__name__}) into pieces that don't run: "
+            f"{_first_line(error)}; write it as an nn.Sequential, or choose another strategy"
         ) from error
     finally:
         net.train(was_training)
@@ -184,8 +188,8 @@ def _graph(
             pipe = pipeline(net, args, kwargs, split_spec=spec)
         except Exception as error:
             raise ConfigError(
-                f"torch can't trace {name} ({type(net).__name__}): {_first_line(error)}; write it as an nn.Sequential, "
-                "or choose another strategy"
+                f"torch can't trace {name} ({type(net).__name__}): {_first_line(error)}; write it as "
+                "an nn.Sequential, or choose another strategy"
             ) from error
     if pipe.num_stages != len(split_points) + 1:
         raise ConfigError(

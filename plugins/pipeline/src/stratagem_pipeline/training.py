@@ -122,8 +122,8 @@ class Training:
     def _refuse(self, loss: torch.Tensor | None) -> None:
         if loss is None:
             raise DataError(
-                "training_step returned None for a part of a batch, and a pipeline runs backward of every part: return a "
-                "loss, as one multiplied by 0, to skip it"
+                "training_step returned None for a part of a batch, and a pipeline runs backward of "
+                "every part: return a loss, as one multiplied by 0, to skip it"
             )
         if loss.is_meta:
             raise DataError(
@@ -135,7 +135,11 @@ class Training:
         sizes = [size for _, size in self._parts]
         outputs = [self._outputs[index] for index in range(len(sizes))]
         logged = [
-            (entry.name, entry.value.detach() if isinstance(entry.value, torch.Tensor) else entry.value, entry.how)
+            (
+                entry.name,
+                entry.value.detach() if isinstance(entry.value, torch.Tensor) else entry.value,
+                entry.how,
+            )
             for entry in self._logs.of_batch()
         ]
         return merge(outputs, sizes), logged
@@ -174,7 +178,8 @@ class Training:
         route = self._route
         if line.has_first and (entry, tuple(rows)) != (route.forms[0], route.rows):
             raise DataError(
-                f"training_step calls {self._pipeline.stand_in.name} with {entry and entry.shapes} where it called it "
+                f"training_step calls {self._pipeline.stand_in.name} with {entry and entry.shapes} "
+                "where it called it "
                 f"with {route.forms[0].shapes} for a batch of the same shape: let shapes follow from the batch's"
             )
         if line.has_first:
@@ -196,8 +201,8 @@ class Training:
         most = self._pipeline.rows or max(rows)
         if max(rows) > most:
             raise DataError(
-                f"a part of a batch has {max(rows)} rows, and {name} was traced with {most}: give batches of at most the "
-                "first one's size"
+                f"a part of a batch has {max(rows)} rows, and {name} was traced with {most}: give "
+                "batches of at most the first one's size"
             )
         filled = [[padded(tensor, most) for tensor in tensors] for _, tensors in entries]
         forms = []
@@ -206,8 +211,8 @@ class Training:
         for form in forms:
             if form != forms[0]:
                 raise DataError(
-                    f"training_step calls {name} with {form.shapes} for one part of a batch and with {forms[0].shapes} "
-                    "for another: give all samples of a batch one shape"
+                    f"training_step calls {name} with {form.shapes} for one part of a batch and with "
+                    f"{forms[0].shapes} for another: give all samples of a batch one shape"
                 )
         return forms[0], rows, filled
 

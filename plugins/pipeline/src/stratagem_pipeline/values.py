@@ -27,9 +27,7 @@ class Form:
     def value(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Put tensors back into the structure."""
         remaining = iter(tensors)
-        leaves = [
-            next(remaining) if here else other for here, other in zip(self.is_tensor, self.others)
-        ]
+        leaves = [next(remaining) if here else other for here, other in zip(self.is_tensor, self.others)]
         return rebuilt(self.spec, leaves)
 
     def empty(self, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -61,8 +59,8 @@ def rows_of(tensors: Sequence[torch.Tensor], what: str) -> int:
         return lengths[0]
     found = f"tensors of {[tuple(tensor.shape) for tensor in tensors]}" if tensors else "no tensor"
     raise DataError(
-        f"{what} is called with {found}, and a pipeline cuts it into micro-batches along dim 0: give every tensor the "
-        "same number of rows, at least one"
+        f"{what} is called with {found}, and a pipeline cuts it into micro-batches along dim 0: give "
+        "every tensor the same number of rows, at least one"
     )
 
 
@@ -84,7 +82,8 @@ def real_rows(tensor: torch.Tensor, rows: int, of: int, what: str) -> torch.Tens
         return tensor
     if tensor.dim() == 0 or tensor.shape[0] % of:
         raise DataError(
-            f"{what} makes an output of shape {tuple(tensor.shape)} of {of} rows, which can't be cut to the {rows} rows "
+            f"{what} makes an output of shape {tuple(tensor.shape)} of {of} rows, which can't be cut "
+            f"to the {rows} rows "
             "that a smaller micro-batch has: give it an output with a row per sample, or batches that micro_batches "
             "divides (drop_last=True)"
         )

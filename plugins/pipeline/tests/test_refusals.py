@@ -1,0 +1,220 @@
+"""What a pipeline can't do is refused in a sentence, before training where it can be known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pipelines import OPTIONS, Recipe, Skips, Stack, one_copy, stack
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import stratagem
+from stratagem.errors import UsageError
+from stratagem.testing import StrategySubject
+from stratagem.testing.trained import RecipeModule
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"data_parallel_size": 3}, "doesn't make the 4 processes of this run"),
+        ({"pipeline_parallel_size": 2}, "doesn't make the 4 processes of this run"),
+        ({"balance": [1, 2]}, "has 2 entries, and this pipeline 4 stages"),
+        ({"micro_batches": 2}, "needs at least as many micro-batches as stages"),
+        (
+            {"schedule": "zbv", "activation_checkpointing": True},
+            "computes gradients of inputs and of weights apart",
+        ),
+        ({"start_method": "wish"}, "is none of forkserver"),
+    ],
+)
+def test_refused_before_anything_is_launched(options: dict[str, Any], why: str) -> None:
+    trainer = stratagem.Trainer(
+        strategy="pipeline", accelerator="cpu", devices=4, strategy_options=options, max_steps=1
+    )
+    with pytest.raises(UsageError, match=why):
+        trainer.fit(RecipeModule(Stack(), 16))
+
+
+class Plain(RecipeModule):
+    """A module whose parts are given as methods of a subclass."""
+
+    def __init__(self, make: Callable[[], nn.Module] = stack) -> None:
+        super().__init__(Stack(), 16)
+        self.net = make()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.sum()) > 0:
+            x = -x
+        scores: Tensor = self.b(self.a(x))
+        return scores
+
+
+def not_sequential() -> Plain:
+    return Plain(Skips)
+
+
+def untraceable() -> Plain:
+    return Plain(Untraceable)
+
+
+class Two(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = stack()
+
+
+class Never(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(batch[0][:, :4].requires_grad_(), batch[1])
+
+
+class Twice(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self.net(batch[0]) + self.net(-batch[0]), batch[1])
+
+
+class Skipping(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        super().training_step(batch, batch_idx)
+
+
+class Ended(Plain):
+    def training_step_end(self, outputs: Any) -> Any:
+        return outputs[0]
+
+
+class ByKeyword(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self.net(input=batch[0]), batch[1])
+
+
+class Scalar(Plain):
+    """Its net makes a number of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(nn.Linear(6, 4), Mean()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.net(batch[0])
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean()
+
+
+class Odd(Plain):
+    """Its last batch has fewer samples than there are micro-batches."""
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Recipe(samples=18).dataset(), 8)
+
+
+class Reaching(Plain):
+    """Its loss looks at a layer of the first stage."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self.net(batch[0]), batch[1]) + self.net[0].weight.square().sum()
+
+
+CASES: list[tuple[Any, dict[str, Any], str]] = [
+    (
+        Plain,
+        {"micro_batches": 20},
+        "a batch has 16 samples on each copy of the model, fewer than micro_batches=20",
+    ),
+    (
+        Odd,
+        {"micro_batches": 4},
+        "a batch has 2 samples on each copy of the model, fewer than micro_batches=4",
+    ),
+    (not_sequential, {}, "has no nn.Sequential of at least two layers"),
+    (not_sequential, {"pipeline_module": "net"}, "is a Skips, not an nn.Sequential"),
+    (Two, {}, "has 2 nn.Sequentials that could be the pipeline, net, other"),
+    (Plain, {"pipeline_module": "nett"}, "names no submodule of Plain; it has net"),
+    (Plain, {"balance": [5]}, "adds up to 5, and the pipelined module has 11 layers"),
+    (Plain, {"schedule": "looped_bfs", "stages_per_rank": 12}, "has 11 layers, too few for 12 stages"),
+    (not_sequential, {"split_points": ["e"]}, "split_points names 'e', and net has no such submodule"),
+    (untraceable, {"split_points": ["b"]}, r"torch can't trace net \(Untraceable\)"),
+    (Never, {}, "never called net, the pipelined module"),
+    (Twice, {}, "called net, the pipelined module, 2 times"),
+    (Skipping, {}, "returned None for a part of a batch"),
+    (Ended, {}, "defines training_step_end"),
+    (ByKeyword, {}, "0 positional and 1 keyword arguments"),
+    (Scalar, {"micro_batches": 3, "schedule": "gpipe"}, r"makes an output of shape \(\) of 6 rows"),
+]
+
+
+def test_refused_in_a_sentence(tmp_path: Path) -> None:
+    subject = StrategySubject("pipeline", world_size=1, data_ranks=one_copy, folder=str(tmp_path))
+    (told,) = subject.run(refusals, CASES)
+    for (make, options, why), (kind, message) in zip(CASES, told):
+        assert kind in ("ConfigError", "DataError"), (make, options, kind, message)
+        assert re.search(why, message), (make, options, message)
+
+
+def refusals(subject: StrategySubject, cases: list[tuple[Any, dict[str, Any], str]]) -> list[tuple[str, str]]:
+    told = []
+    for make, options, _ in cases:
+        here = replace(subject, options={**OPTIONS, **options})
+        try:
+            here.trainer(max_epochs=1).fit(make())
+        except Exception as error:
+            told.append((type(error).__name__, str(error)))
+        else:
+            told.append(("nothing", ""))
+    return told
+
+
+def test_a_loss_of_layers_that_are_elsewhere(tmp_path: Path) -> None:
+    subject = StrategySubject(
+        "pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(tmp_path)
+    )
+    with pytest.raises(Exception, match="that are on another rank"):
+        subject.run(reach, timeout_s=60.0)
+
+
+def reach(subject: StrategySubject) -> None:
+    subject.trainer(max_steps=1).fit(Reaching())
+
+
+def test_a_loop_of_ones_own_evaluates_and_does_not_train(tmp_path: Path) -> None:
+    subject = StrategySubject(
+        "pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(tmp_path)
+    )
+    for apart, refused in subject.run(raw_loop):
+        assert apart < 1e-6
+        assert "train with stratagem.Trainer" in refused
+
+
+def raw_loop(subject: StrategySubject) -> tuple[float, str]:
+    return subject.runtime().launch(in_loop, quiet=True)
+
+
+def in_loop(runtime: Any) -> tuple[float, str]:
+    x = torch.arange(42.0).view(7, 6) / 42
+    net = Stack().net()
+    with torch.no_grad():
+        expected = net.eval()(x)
+    apart = float((runtime.setup(Stack().net().eval()).eval()(x) - expected).abs().max())
+    try:
+        runtime.setup(Stack().net(), lambda module: torch.optim.SGD(module.parameters(), lr=0.1))
+    except UsageError as error:
+        return apart, str(error)
+    return apart, ""
