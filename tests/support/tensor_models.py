@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, TensorDataset
 
 import stratagem
@@ -135,6 +136,22 @@ SEQUENCE: dict[str, Any] = {
     "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
 }
 
+BLOCK: dict[str, Any] = {
+    "attention.[qkv]": "colwise",
+    "attention.o": "rowwise",
+    "feed.up": "colwise",
+    "feed.down": "rowwise",
+}
+
+BLOCK_IN_SEQUENCE: dict[str, Any] = {
+    "norm1": "sequence",
+    "norm2": "sequence",
+    "attention": "whole_input_sequence",
+    "attention.o": "rowwise_sequence",
+    "feed": "whole_input_sequence",
+    "feed.down": "rowwise_sequence",
+}
+
 LOSS: dict[str, Any] = {**TENSOR, "tokens": "rowwise", "head": "logits"}
 
 
@@ -203,7 +220,6 @@ class LateModule(RecipeModule):
 
     def configure_model(self) -> None:
         self.net = self.recipe.net()
-        assert self.trainer.strategy.device_mesh.size() > 1
         assert all(parameter.is_meta for parameter in self.parameters())
 
 
@@ -262,3 +278,42 @@ def tensors_at(path: str) -> dict[str, Tensor]:
     whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
     reader.read(whole)
     return whole
+
+
+def clipped_norms(subject: StrategySubject, recipe: Recipe) -> list[float]:
+    """Return the norms that clipping tells in a loop of one's own. Run by every rank."""
+    return subject.runtime(seed=7).launch(_clip, recipe, quiet=True)
+
+
+def _clip(runtime: Any, recipe: Recipe) -> list[float]:
+    net = recipe.net()
+    net, optimizer = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    batches = [
+        recipe.collate([recipe.dataset()[at] for at in range(start, start + 8)]) for start in (0, 8, 16)
+    ]
+    norms = []
+    for batch in batches:
+        optimizer.zero_grad()
+        runtime.backward(recipe.loss(net, batch))
+        norm = runtime.clip(optimizer, max_norm=0.1)
+        assert norm is not None
+        norms.append(float(norm))
+        optimizer.step()
+    return norms
+
+
+def dropped(subject: StrategySubject) -> Any:
+    """Return what dropout leaves, what it leaves when it is computed again, and what is drawn next."""
+    return subject.runtime(seed=7).launch(_drop, quiet=True)
+
+
+def _drop(runtime: Any) -> Any:
+    net = runtime.setup(nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 1)))
+    torch.manual_seed(3)
+    given: list[Tensor] = []
+    dropout = next(module for module in net.modules() if isinstance(module, nn.Dropout))
+    dropout.register_forward_hook(lambda module, args, output: given.append(output.detach()))
+    net.train()
+    x = torch.ones(2, 64, requires_grad=True)
+    checkpoint(net, x, use_reentrant=False).sum().backward()
+    return given[0], given[1], float(torch.rand(()))

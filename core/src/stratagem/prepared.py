@@ -134,6 +134,12 @@ class Prepared:
         """Whether calling an optimizer's own `step` does the same as `step`."""
         return type(self).step is Prepared.step and type(self.precision).step is Precision.step
 
+    @property
+    def forwards_directly(self) -> bool:
+        """Whether calling the module itself does the same as `forward` and `evaluate`."""
+        own = (type(self).forward, type(self).evaluate)
+        return self.is_direct and own == (Prepared.forward, Prepared.evaluate)
+
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""
         self.optimizers[index].zero_grad()

@@ -181,7 +181,8 @@ class Runtime(RankView):
             run_dir=self.config.run_dir,
         )
         self._prepared.append(prepared)
-        wrapped = module if prepared.module is module and prepared.is_direct else PreparedModule(prepared)
+        is_module = prepared.module is module and prepared.forwards_directly
+        wrapped = module if is_module else PreparedModule(prepared)
         stepped = [
             optimizer if prepared.steps_directly else PreparedOptimizer(prepared, index)
             for index, optimizer in enumerate(prepared.optimizers)

@@ -128,7 +128,7 @@ class Odd(OwnPlan):
             "transformer",
             None,
             r"the plan names 'net.blocks.\*.attention.w', and RecipeModule has no such module: the closest are "
-            "'net.blocks.[01].attention'",
+            "'net.blocks.[01].attention",
         ),
         (
             {"parallelize": {"net.head": "colums"}},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stratagem.loggers.base import Logger
     from stratagem.prepared import Prepared
     from stratagem.runtime import Runtime
+    from stratagem.strategy import Strategy
     from stratagem.trainer.attempts import Attempts
     from stratagem.trainer.fit_loop import FitLoop
     from stratagem.trainer.manual import ManualOptimizer
@@ -121,6 +122,11 @@ class TrainerView:
     def is_live(self) -> bool:
         """Whether this process is a rank of a running stage."""
         return self._worker is not None
+
+    @property
+    def strategy(self) -> Strategy:
+        """The run's strategy, as this worker has it."""
+        return self.runtime.session.run.strategy
 
     @property
     def runtime(self) -> Runtime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Union
 
 from torch import nn
@@ -11,8 +11,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import ConfigError
 from stratagem_model_parallel.mesh import TENSOR
-from stratagem_model_parallel.plan import apply
+from stratagem_model_parallel.plan import apply, modules_like
 from stratagem_model_parallel.styles import Style, style_for
+
+
+def batch_first(block: Any) -> int:
+    """The sequence is the second dimension."""
+    return 1
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class BlockPlan:
     """Attributes, as "attn.num_heads", that become as many as one rank has."""
     divisible: Sequence[str] = ()
     """Attributes that must be a multiple of the tensor size, as numbers of heads."""
-    sequence_dim: Callable[[Any], int] = field(default=lambda block: 1)
+    sequence_dim: Callable[[Any], int] = batch_first
     """Which dimension of the block's activations is the sequence."""
 
     def fits(self, module: nn.Module) -> bool:
@@ -57,8 +62,8 @@ class BlockPlan:
         if sequence:
             styles.update(self.sequence_styles or {})
         for below, style in styles.items():
-            module = block.get_submodule(below)
-            apply(style_for(style, f"{name}.{below}", module, self.sequence_dim(block)), module, mesh)
+            for found, module in modules_like(below, block):
+                apply(style_for(style, f"{name}.{found}", module, self.sequence_dim(block)), module, mesh)
         for attribute in self.divided:
             _set(block, attribute, _get(block, attribute) // size)
 

@@ -26,6 +26,10 @@ def _is_llama_block(module: nn.Module) -> bool:
     )
 
 
+def _is_gpt2_block(module: nn.Module) -> bool:
+    return type(module).__name__ == "GPT2Block" and not hasattr(module, "crossattention")
+
+
 def _is_encoder_layer(module: nn.Module) -> bool:
     return isinstance(module, nn.TransformerEncoderLayer)
 
@@ -91,7 +95,7 @@ LLAMA = BlockPlan(
 """Llama, Mistral, Qwen2 and whatever has the same parts, in transformers."""
 
 GPT2 = BlockPlan(
-    lambda module: type(module).__name__ == "GPT2Block" and not hasattr(module, "crossattention"),
+    _is_gpt2_block,
     {
         "attn.c_attn": "packed",
         "attn.c_proj": "rowwise",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stratagem_fsdp import (
@@ -52,6 +53,9 @@ def split(
                 "the plan called fully_shard: leave that out, the strategy shards over the data dimension itself"
             )
         filler.tie_again()
+    elif isinstance(strategy.parallelize, Mapping):
+        for name in strategy.parallelize:
+            plan.modules_like(name, plain)  # refuses what names no module
     by_hand = request.manual and request.training
     candidates = modules_named(plain, strategy.auto_wrap_policy)
     if by_hand:
