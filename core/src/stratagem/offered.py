@@ -31,6 +31,7 @@ OFFERED: dict[str, dict[str, str]] = {
         "fsdp_offload": "stratagem-fsdp",
         "fsdp_hybrid": "stratagem-fsdp",
         "model_parallel": "stratagem-model-parallel",
+        "pipeline": "stratagem-pipeline",
         "xla": "stratagem-xla",
         "tpu": "stratagem-xla",
         "tpu_spawn": "stratagem-xla",

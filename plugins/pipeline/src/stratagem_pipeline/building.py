@@ -25,7 +25,7 @@ from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
-    from stratagem_fsdp.deferred import Construction
+    from stratagem_fsdp import Construction
 
     from stratagem import Collectives, SetupRequest
     from stratagem_pipeline.strategy import PipelineStrategy

@@ -14,7 +14,7 @@ from torch import nn
 from stratagem import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem_fsdp.deferred import Construction
+    from stratagem_fsdp import Construction
 
     from stratagem import Collectives
 

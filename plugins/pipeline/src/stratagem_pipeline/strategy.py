@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp.deferred import Construction
+from stratagem_fsdp import Construction
 
 from stratagem import (
     Accelerator,
