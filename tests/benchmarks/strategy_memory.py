@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import stratagem
+from stratagem.trainer.step_module import StepModule
 
 WIDTH, LAYERS, BATCH = 1024, 8, 4
 MODEL_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -39,6 +40,8 @@ class Row:
     theory: Theory
     options: Mapping[str, Any] = field(default_factory=lambda: SPAWNED)
     devices: tuple[int, ...] = (1, 2, 4)
+    whole_steps: bool = False
+    """It runs forward and backward of a training step at once, and no loop can call the module by itself."""
 
 
 ROWS: dict[str, Row] = {
@@ -53,6 +56,14 @@ ROWS: dict[str, Row] = {
         "fsdp_hybrid",
         lambda n: (2 / n, 2 / n, 4 / n),
         {**SPAWNED, "auto_wrap_policy": ["Linear"], "device_mesh": (2, 2)},
+        (4,),
+    ),
+    "pipeline": Row("pipeline", lambda n: (1 / n, 1 / n, 2 / n), whole_steps=True),
+    "model_parallel": Row("model_parallel", lambda n: (1 / n, 1 / n, 2 / n)),
+    "model_parallel, 2 × 2": Row(
+        "model_parallel",
+        lambda n: (1 / n, 1 / n, 2 / n),
+        {**SPAWNED, "tensor_parallel_size": 2, "auto_wrap_policy": ["Linear"]},
         (4,),
     ),
 }
@@ -91,15 +102,16 @@ def print_row(name: str, devices: int) -> None:
     runtime = stratagem.Runtime(
         strategy=row.strategy, strategy_options=row.options, accelerator="cpu", devices=devices
     )
-    *sizes, peak = (max(column) for column in zip(*runtime.launch(measure, quiet=True)))
+    *sizes, peak = (max(column) for column in zip(*runtime.launch(measure, row.whole_steps, quiet=True)))
     cells = [
         f"{size / 1e6:.1f}, {part * MODEL_BYTES / 1e6:.1f}" for size, part in zip(sizes, row.theory(devices))
     ]
     print(f"| {name} | {devices} | {' | '.join(cells)} | {peak / 1e6:.1f} |", flush=True)
 
 
-def measure(runtime: stratagem.Runtime) -> Any:
+def measure(runtime: stratagem.Runtime, whole_steps: bool) -> Any:
     torch.set_num_threads(1)
+    train = train_by_steps if whole_steps else train_by_hand
     train(runtime, 8)  # imports and buffers that come with any size
     # A new process begins with the peak of the one it was forked from.
     Path("/proc/self/clear_refs").write_text("5")
@@ -108,7 +120,7 @@ def measure(runtime: stratagem.Runtime) -> Any:
     return runtime.collectives.gather_objects((*sizes, peak_bytes() - before))
 
 
-def train(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int]:
+def train_by_hand(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int]:
     net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
     module, optimizer = runtime.setup(net, torch.optim.Adam(net.parameters(), foreach=False))
     for _ in range(2):
@@ -120,11 +132,38 @@ def train(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int]:
     return size_bytes(net.parameters()), gradients, size_bytes(states)
 
 
+class Stack(stratagem.Module):
+    """The same net, with the loss of its step."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.net(batch).square().mean()
+
+
+def train_by_steps(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int]:
+    module = Stack(width)
+    steps = StepModule(module)
+    prepared = runtime.session.prepare(
+        steps, module, lambda: [torch.optim.Adam(module.parameters(), foreach=False)], part=steps
+    )
+    for index in range(2):
+        prepared.forward_backward("training_step", torch.randn(BATCH, width), index)
+        gradients = size_bytes(p.grad for p in module.parameters())
+        prepared.step(0)
+        prepared.zero_grad(0)
+    states = (value for state in prepared.optimizers[0].state.values() for value in state.values())
+    return size_bytes(module.parameters()), gradients, size_bytes(states)
+
+
 def size_bytes(tensors: Any) -> int:
     """Size of the different storages behind this rank's parts of `tensors`."""
     local = [
         getattr(tensor, "_local_tensor", tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)
     ]
+    local = [tensor for tensor in local if not tensor.is_meta]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in local}
     return sum(storages.values())
 
