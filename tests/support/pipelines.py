@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from language_models import LanguageModel, llama
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -177,3 +178,64 @@ class Returned(stratagem.Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.outputs.append(outputs)
         self.logged.append(dict(trainer.callback_metrics))
+
+
+class Front(nn.Module):
+    """Tokens to vectors, and the rotation of each position."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embed, self.rotary = model.embed_tokens, model.rotary_emb
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.embed(ids)
+        cos, sin = self.rotary(x, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
+        return x, cos.contiguous(), sin.contiguous()
+
+
+class Block(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, carried: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        x, cos, sin = carried
+        return self.layer(x, attention_mask=None, position_embeddings=(cos, sin)), cos, sin
+
+
+class Head(nn.Module):
+    def __init__(self, lm: Any) -> None:
+        super().__init__()
+        self.norm, self.head = lm.model.norm, lm.lm_head
+
+    def forward(self, carried: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        scores: Tensor = self.head(self.norm(carried[0]))
+        return scores
+
+
+@dataclass(frozen=True)
+class Logits(LanguageModel):
+    """Calls its model in training as in prediction."""
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor:
+        return next_token_loss(net(input_ids=batch["input_ids"]).logits, batch)
+
+
+@dataclass(frozen=True)
+class StackedLlama(LanguageModel):
+    """Llama as a stack of layers that hand on tuples."""
+
+    def net(self) -> nn.Module:
+        lm: Any = seeded(llama)
+        return nn.Sequential(Front(lm.model), *map(Block, lm.model.layers), Head(lm))
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor:
+        return next_token_loss(net(batch["input_ids"]), batch)
+
+    def predict(self, net: nn.Module, batch: Any) -> Tensor:
+        scores: Tensor = net(batch["input_ids"])
+        return scores
+
+
+def next_token_loss(scores: Tensor, batch: Any) -> Tensor:
+    return F.cross_entropy(scores[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())

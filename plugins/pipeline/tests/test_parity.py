@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from language_models import LanguageModel
 from pipelines import (
     OPTIONS,
+    Logits,
     Returned,
     Says,
     Skipping,
     Stack,
+    StackedLlama,
     Surrounded,
     Tied,
     one_copy,
@@ -89,17 +90,10 @@ def test_a_traced_module(subject: StrategySubject) -> None:
     expect_plain(subject, Skipping(), options)
 
 
-class Logits(LanguageModel):
-    """Calls its model in training as in prediction."""
-
-    def loss(self, net: Any, batch: Any) -> torch.Tensor:
-        logits = net(input_ids=batch["input_ids"]).logits
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
-
-
-def test_a_traced_language_model_with_tied_weights(subject: StrategySubject) -> None:
-    recipe = Logits(model="gpt2", adaptive=True, accumulate=2, max_norm=0.5)
-    expect_plain(subject, recipe, [{"split_points": ["transformer.h.1"]}], 1e-5)
+def test_language_models_with_tied_weights(subject: StrategySubject) -> None:
+    traced = Logits(model="gpt2", adaptive=True, accumulate=2, max_norm=0.5)
+    expect_plain(subject, traced, [{"split_points": ["transformer.h.1"]}], 1e-5)
+    expect_plain(subject, StackedLlama(max_norm=0.5), [{"schedule": "interleaved_1f1b"}], 1e-5)
 
 
 def test_a_model_constructed_without_memory(subject: StrategySubject) -> None:
