@@ -12,11 +12,12 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-xla lint format docs hooks conformance bench clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance bench clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests"
+	@echo "make test-deepspeed every stage against the contract, every pair of strategies' checkpoints (minutes)"
 	@echo "make test-xla run the core's and stratagem-xla's tests on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  let ruff mend what it can"
@@ -31,6 +32,9 @@ demo: .venv/.ready-to-run
 
 test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest $(PYTEST)
+
+test-deepspeed: .venv/.ready-to-develop
+	@$(BIN)/python -m pytest plugins/deepspeed -m engine_matrix --timeout 900
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests $(XLA_CORE_TESTS) $(PYTEST)
@@ -57,7 +61,7 @@ conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup throughput strategy_memory; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports overhead startup throughput strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 clean:
 	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,40 @@
+"""Every stage does what every strategy does, at 1, 2 and 4 processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_deepspeed.conformance import SUBJECT
+
+pytestmark = [pytest.mark.engine_matrix, pytest.mark.timeout(600)]
+
+
+def at_stage(stage: int) -> StrategySubject:
+    return replace(SUBJECT, options={**SUBJECT.options, "stage": stage})
+
+
+class TestStage0(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return at_stage(0)
+
+
+class TestStage1(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return at_stage(1)
+
+
+class TestStage2(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return at_stage(2)
+
+
+class TestStage3(StrategyContract):
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return at_stage(3)
