@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from stratagem_fsdp import (
     Construction,
     Sharded,
@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
+from stratagem.batches import map_tensors
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
@@ -66,13 +67,11 @@ def split(
         recompute_activations(modules_named(plain, strategy.activation_checkpointing_policy, what))
     shards = mesh[DATA].size() > 1
     outermost = set(units) - {each for unit in units for each in inside(unit)} if by_hand else {root}
-    if shards and root is not plain:
-        # Nobody computes with what the outermost module returns, so that it may be a view.
-        warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
     done: set[nn.Module] = set()
     for module in [*units, root]:
         filler.fill(module, done)
         if shards and (module is not root or not by_hand):
+            module.register_forward_hook(_own_memory)
             fully_shard(
                 module,
                 mesh=mesh[DATA],
@@ -84,6 +83,13 @@ def split(
     made = tuple(module for module in (*units, root) if isinstance(module, FSDPModule))
     whole = move_the_rest(request)
     return Sharded(made, tuple(unit for unit in made if unit in outermost), whole if shards else (), None)
+
+
+def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
+    """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
+    if not isinstance(output, (torch.Tensor, tuple, list)):
+        return output
+    return map_tensors(lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
 
 
 def refuse_compiled(plain: nn.Module) -> None:

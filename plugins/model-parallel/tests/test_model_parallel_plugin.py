@@ -1,0 +1,52 @@
+"""What the distribution declares, and that declaring it costs nothing."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import stratagem_model_parallel
+from stratagem_model_parallel import plugin
+from stratagem_model_parallel.mesh import mesh_shape
+
+
+def test_declares_its_strategy() -> None:
+    (component,) = plugin.stratagem_components()
+    assert component.names() == ("model_parallel",)
+    assert component.load() is stratagem_model_parallel.ModelParallelStrategy
+
+
+def test_declaring_imports_no_torch() -> None:
+    program = "import sys, stratagem_model_parallel.plugin as p; p.stratagem_components(); exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_package_has_only_its_public_names() -> None:
+    assert stratagem_model_parallel.__all__ == ["BlockPlan", "ModelParallelStrategy"]
+    with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+        _ = stratagem_model_parallel.missing
+
+
+@pytest.mark.parametrize(
+    ("data", "tensor", "processes", "per_node", "shape"),
+    [
+        ("auto", "auto", 8, 4, (2, 4)),
+        ("auto", 2, 8, 4, (4, 2)),
+        (4, "auto", 8, 4, (4, 2)),
+        (1, "auto", 8, 4, (1, 8)),
+        (2, 4, 8, 8, (2, 4)),
+        ("auto", "auto", 1, 1, (1, 1)),
+    ],
+)
+def test_sizes_that_are_left_open(
+    data: object, tensor: object, processes: int, per_node: int, shape: object
+) -> None:
+    assert mesh_shape(data, tensor, processes, per_node) == shape
+
+
+def test_a_strategy_is_pickled_without_its_mesh() -> None:
+    strategy = stratagem_model_parallel.ModelParallelStrategy(tensor_parallel_size=2)
+    strategy._mesh = object()
+    assert pickle.loads(pickle.dumps(strategy))._mesh is None
