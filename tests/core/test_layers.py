@@ -51,7 +51,8 @@ def test_the_catalogue_is_read_without_torch():
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_a_plugin_is_described_without_torch(plugin):
-    imported = imported_by(f"import stratagem_{plugin}, stratagem_{plugin}.plugin")
+    package = f"stratagem_{plugin.replace('-', '_')}"
+    imported = imported_by(f"import {package}, {package}.plugin")
     assert imported & {"torch", "numpy"} == set()
 
 
