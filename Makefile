@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constrain
 XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
-XLA_CORE_TESTS := $(wildcard tests/core/*.py) $(addprefix tests/core/,checkpoint collectives data precision trainer)
+XLA_CORE_TESTS := $(wildcard tests/core/*.py) $(addprefix tests/core/,checkpoint data precision trainer)
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 

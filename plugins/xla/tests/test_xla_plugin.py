@@ -254,14 +254,13 @@ def test_only_a_step_that_takes_the_mask_gets_one() -> None:
 
 
 def test_a_loader_fills_up_what_is_smaller() -> None:
-    told: list[Padded | None] = []
+    told: list[Padded] = []
     marks: list[int] = []
     loader = [torch.arange(4), torch.arange(4), torch.arange(2)]
     loaded = Loaded(loader, torch.device("cpu"), Layout(1, "data"), lambda: marks.append(1), told.append)
     assert [len(batch) for batch in loaded] == [4, 4, 2]
     assert len(marks) == len(loaded) == 3
     last = told[-1]
-    assert last is not None
     assert last.batch.tolist() == [0, 1, 0, 1]
     assert last.mask.tolist() == [True, True, False, False]
-    assert [each.mask.all().item() for each in told if each] == [True, True, False]
+    assert [each.mask.all().item() for each in told] == [True, True, False]

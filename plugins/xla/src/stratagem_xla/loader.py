@@ -39,7 +39,7 @@ class Loaded:
         device: where they go.
         layout: how they lie there.
         before: called before each batch, to send off what is pending.
-        pads: told of each batch that was filled up, or None of one that wasn't; None fills up nothing.
+        pads: told of each batch with its mask, before it is given out; None fills up nothing.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Loaded:
         device: torch.device,
         layout: Layout,
         before: Callable[[], None],
-        pads: Callable[[Padded | None], None] | None,
+        pads: Callable[[Padded], None] | None,
     ) -> None:
         self._loader, self._device, self._layout = loader, device, layout
         self._before, self._pads = before, pads

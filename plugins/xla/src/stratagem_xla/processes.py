@@ -25,6 +25,7 @@ from stratagem import (
     Task,
     UsageError,
     WorkerError,
+    deadline,
 )
 from stratagem_xla import library
 from stratagem_xla.prepared import XlaPrepared
@@ -115,7 +116,9 @@ class HostCollectives(Collectives):
     """
 
     def __init__(self, request: ReduceRequest) -> None:
-        self._group = ProcessGroupCollectives(request.environment, torch.device("cpu"), "gloo", None)
+        self._group = ProcessGroupCollectives(
+            request.environment, torch.device("cpu"), "gloo", deadline(None, None)
+        )
         self.rank, self.local_rank = self._group.rank, self._group.local_rank
         self.node_rank, self.world_size = self._group.node_rank, self._group.world_size
         self.device = request.device
