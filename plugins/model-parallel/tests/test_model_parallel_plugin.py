@@ -19,7 +19,8 @@ def test_declares_its_strategy() -> None:
 
 
 def test_declaring_imports_no_torch() -> None:
-    program = "import sys, stratagem_model_parallel.plugin as p; p.stratagem_components(); exit('torch' in sys.modules)"
+    importing = "import sys, stratagem_model_parallel.plugin as p; p.stratagem_components()"
+    program = f"{importing}; exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
