@@ -21,7 +21,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if find_spec("deepspeed") is None:
         for item in ours:
             if not item.get_closest_marker("without_engine"):
-                item.add_marker(pytest.mark.skip(reason="deepspeed isn't installed: pip install 'stratagem[deepspeed]'"))
+                item.add_marker(
+                    pytest.mark.skip(reason="deepspeed isn't installed: pip install 'stratagem[deepspeed]'")
+                )
     if MATRIX not in (config.option.markexpr or ""):
         left_out = [item for item in ours if item.get_closest_marker(MATRIX)]
         config.hook.pytest_deselected(items=left_out)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from stratagem_deepspeed.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
-from stratagem_deepspeed.conformance import SUBJECT
 
 pytestmark = [pytest.mark.engine_matrix, pytest.mark.timeout(600)]
 
