@@ -346,3 +346,15 @@ def test_release_lets_go_of_the_wrapper():
     prepared = Prepared(request(net), module=nn.ModuleDict({"inner": net}))
     prepared.release()
     assert prepared.module is net
+
+
+class Doubling(Prepared):
+    def forward(self, *args, **kwargs):
+        return 2 * super().forward(*args, **kwargs)
+
+
+def test_a_forward_of_its_own_is_no_direct_call():
+    net = Net()
+    assert Prepared(request(net)).forwards_directly
+    assert not Prepared(request(Net(), precision=MixedPrecision("bf16-mixed", CPU))).forwards_directly
+    assert not Doubling(request(Net())).forwards_directly

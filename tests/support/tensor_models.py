@@ -211,6 +211,27 @@ class OwnPlan(RecipeModule):
         return below_net(TENSOR)
 
 
+class Logs(RecipeModule):
+    """Logs what its layers' shards came to."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        assert isinstance(loss, DTensor)
+        self.log("loss", loss, on_step=True, on_epoch=False)
+        return {"loss": loss, "logits": self.net(batch[0]).detach()}
+
+
+class LastLoss(stratagem.Callback):
+    """Compares what was logged with what the step returned, which is whole."""
+
+    order = 98
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        assert type(outputs["loss"]) is Tensor
+        assert outputs["logits"].shape == (len(batch[0]), LENGTH, VOCABULARY)
+        assert trainer.callback_metrics["loss"] == float(outputs["loss"].detach())
+
+
 class LateModule(RecipeModule):
     """Constructs its net where a strategy may want it without memory."""
 
@@ -247,6 +268,11 @@ def go_on(subject: StrategySubject, recipe: Recipe, path: str) -> Trained:
 def train_class(subject: StrategySubject, recipe: Recipe, module_class: type[RecipeModule]) -> Trained:
     """Train a recipe as another module. Run by every rank."""
     return train(subject, recipe, module_class=module_class)
+
+
+def train_logging(subject: StrategySubject, recipe: Recipe) -> Trained:
+    """Train a module that logs DTensors. Run by every rank."""
+    return train(subject, recipe, [LastLoss()], module_class=Logs)
 
 
 class LocalParts(stratagem.Callback):

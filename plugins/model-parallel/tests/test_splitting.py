@@ -24,6 +24,7 @@ from tensor_models import (
     clipped_norms,
     dropped,
     train_class,
+    train_logging,
     train_to_parts,
 )
 
@@ -122,6 +123,12 @@ def test_clipping_tells_the_norm_of_one_process(make: Any, world_size: int, tens
     for norms in subject.run(clipped_norms, Sentences()):
         for ours, theirs in zip(norms, alone):
             assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_logs_and_returns_what_is_whole(make: Any) -> None:
+    recipe = Sentences(steps=3)
+    ranks = make(2, 2, parallelize=below_net(LOSS), loss_parallel=True).run(train_logging, recipe)
+    expect_same(ranks, plainly(recipe, 1), TOLERANCE)
 
 
 def test_dropout_between_shards_draws_apart_and_leaves_ranks_alike(make: Any) -> None:
