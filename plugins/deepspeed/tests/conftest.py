@@ -9,6 +9,7 @@ import pytest
 
 HERE = Path(__file__).parent
 MATRIX = "engine_matrix"
+MISSING = "deepspeed isn't installed: pip install 'stratagem[deepspeed]'"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,9 +22,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if find_spec("deepspeed") is None:
         for item in ours:
             if not item.get_closest_marker("without_engine"):
-                item.add_marker(
-                    pytest.mark.skip(reason="deepspeed isn't installed: pip install 'stratagem[deepspeed]'")
-                )
+                item.add_marker(pytest.mark.skip(reason=MISSING))
     if MATRIX not in (config.option.markexpr or ""):
         left_out = [item for item in ours if item.get_closest_marker(MATRIX)]
         config.hook.pytest_deselected(items=left_out)
