@@ -7,7 +7,17 @@ from stratagem_pipeline.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
-OWN = {"parity", "optimizers", "tied_weights", "save_and_load", "start_methods"}
+OWN = {
+    "parity",
+    "accumulation",
+    "norm_clipping",
+    "value_clipping",
+    "optimizers",
+    "tied_weights",
+    "uneven_samples",
+    "other_world_size",
+    "start_methods",
+}
 """Checks whose ground this package's other tests cover at more settings."""
 
 

@@ -91,9 +91,9 @@ def test_a_traced_module(subject: StrategySubject) -> None:
 
 
 def test_language_models_with_tied_weights(subject: StrategySubject) -> None:
-    traced = Logits(model="gpt2", adaptive=True, accumulate=2, max_norm=0.5)
+    traced = Logits(model="gpt2", steps=4, adaptive=True, accumulate=2, max_norm=0.5)
     expect_plain(subject, traced, [{"split_points": ["transformer.h.1"]}], 1e-5)
-    expect_plain(subject, StackedLlama(max_norm=0.5), [{"schedule": "interleaved_1f1b"}], 1e-5)
+    expect_plain(subject, StackedLlama(steps=4, max_norm=0.5), [{"schedule": "interleaved_1f1b"}], 1e-5)
 
 
 def test_a_model_constructed_without_memory(subject: StrategySubject) -> None:

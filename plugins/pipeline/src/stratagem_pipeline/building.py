@@ -194,25 +194,28 @@ def _trace(
         raise ConfigError(
             f"{stand_in.name} is to be traced and isn't whole on this rank: construct it anew, on every rank"
         )
-    args, kwargs = _called_with(request, stand_in, micro_batches)
+    # A graph keeps the devices that the module's code makes tensors on.
+    request.plain.to(request.device)
+    args, kwargs = _called_with(request, stand_in, micro_batches, request.device)
     return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
 
 
 def _entry(request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: Traced | None) -> Any:
     """What goes into the first layer for a part of a batch."""
-    args, kwargs = _called_with(request, stand_in, micro_batches)
+    device = torch.device("cpu") if trace is None else request.device
+    args, kwargs = _called_with(request, stand_in, micro_batches, device)
     if trace is not None:
         return trace.value(stand_in.name, args, kwargs)
     return only_argument(stand_in.name, args, kwargs)
 
 
 def _called_with(
-    request: SetupRequest, stand_in: StandIn, micro_batches: int
+    request: SetupRequest, stand_in: StandIn, micro_batches: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the step calls the pipelined module with, for the first part of a batch."""
+    """What the step calls the pipelined module with, for the first part of a batch on `device`."""
     assert request.sample is not None
     steps = request.module if request.part is None else request.part
-    ((part, _), *_) = split(request.sample(), micro_batches)
+    ((part, _), *_) = split(to_device(request.sample(), device), micro_batches)
     muted = PartLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
     with muted, torch.no_grad(), torch.random.fork_rng(devices=[]):
         return stand_in.called_with(lambda: steps(request.step, part, 0))

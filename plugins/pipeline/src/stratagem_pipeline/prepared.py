@@ -139,6 +139,7 @@ class PipelinePrepared(Prepared):
         super().release()
         self._training = None
         self._forward.release()
+        del self._pipeline
         self._gradients = None  # type: ignore[assignment]
 
     def _drop_foreign(self, optimizer: Optimizer) -> None:
