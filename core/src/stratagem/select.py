@@ -36,6 +36,7 @@ class Choice:
 
 
 GIVEN = "given by the caller"
+_NOT_ITS = "not with this strategy"
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
     for offer in catalogue.of_kind("accelerator"):
         name = offer.component.name
         if capabilities is not None and not allows(capabilities.accelerators, name):
-            refused.append(f"{name}: not with this strategy")
+            refused.append(f"{name}: {_NOT_ITS}")
             continue
         accelerator: Accelerator = Selection(offer).load()()
         availability = accelerator.availability()
@@ -153,6 +154,11 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
             choice = Choice("accelerator", name, str(offer.origin), why)
             return Chosen(accelerator, offer.component.capabilities, choice)
         refused.append(f"{name}: {availability.reason}")
+    usable = [why for why in refused if not why.endswith(_NOT_ITS)]
+    if refused and len(usable) < len(refused):
+        raise DeviceError(
+            f"no accelerator that this strategy works on can be had here: {'; '.join(usable) or 'none is installed'}"
+        )
     raise DeviceError(
         f"no accelerator can be had here ({'; '.join(refused) or 'none is installed'}): pip install stratagem-cpu"
     )

@@ -47,9 +47,12 @@ class XlaStrategy(Strategy):
         """Keep what has to be known before torch_xla is imported."""
         self._log_level = run.config.log_level
 
+    def setup_environment(self) -> None:
+        """Set what torch_xla reads when it is imported."""
+        output.before_import(self._log_level, self.debug)
+
     def start(self, request: ReduceRequest, devices: int, *, spmd: bool) -> None:
         """Start PJRT's client in this process for a run with so many devices here."""
-        output.before_import(self._log_level, self.debug)
         client.start(library.device_type(), devices, spmd=spmd)
         client.seed(request.environment.global_rank)
 

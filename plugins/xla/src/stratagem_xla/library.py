@@ -52,7 +52,7 @@ def device_problem(kind: str) -> str | None:
         return None
     installed = {entry.name.upper() for entry in importlib_metadata.entry_points(group="torch_xla.plugins")}
     if kind not in installed and not (kind == "NEURON" and find_spec("libneuronxla")):
-        known = ", ".join(["CPU", "TPU", *sorted(installed)])
+        known = ", ".join(sorted({"CPU", "TPU"} | installed))
         return f"{named} a device for which torch_xla has no plugin here: allowed are {known}"
     return None
 
