@@ -14,6 +14,8 @@ from stratagem_fsdp import FSDPStrategy
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 
 import stratagem
+from stratagem.config import RunConfig
+from stratagem.run import assemble
 
 
 def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Trainer:
@@ -79,6 +81,14 @@ def test_an_unknown_setting_names_those_there_are() -> None:
 def test_closures_are_not_declared() -> None:
     with pytest.raises(stratagem.CombinationError, match="evaluates the loss several times"):
         trainer().fit(Closure())
+
+
+def test_a_mesh_that_is_given_is_for_one_number_of_processes() -> None:
+    where = {"accelerator": "cpu", "num_nodes": "1:2", "rdzv_endpoint": "localhost:1"}
+    assert "elastic" in assemble(RunConfig(strategy=FSDPStrategy(), **where)).capabilities.features
+    given = FSDPStrategy(sharding_strategy="HYBRID_SHARD", device_mesh=(1, 1))
+    with pytest.raises(stratagem.CombinationError, match="a number of nodes that changes while it runs"):
+        assemble(RunConfig(strategy=given, **where))
 
 
 class Skips(Blocks):

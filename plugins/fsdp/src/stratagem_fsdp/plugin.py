@@ -36,6 +36,7 @@ def stratagem_components() -> Sequence[Component]:
                         "fork",
                         "collective_forward",
                         "several_nodes",
+                        "elastic",
                     }
                 ),
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import (
 
 from stratagem import (
     Accelerator,
+    Capabilities,
     Checkpointer,
     Collectives,
     ConfigError,
@@ -126,6 +128,12 @@ class FSDPStrategy(ParallelStrategy):
         options.mixed_precision(mixed_precision, Precision())
         if start_method not in START_METHODS:
             raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """A mesh that is given is for one number of processes."""
+        if self.device_mesh is None:
+            return declared
+        return replace(declared, features=declared.features - {"elastic"})
 
     def module_init_context(self) -> AbstractContextManager[Any]:
         """Construct on the "meta" device: parameters get their values a unit at a time, once sharded."""

@@ -16,6 +16,7 @@ _BOTH = {
     "notebook",
     "fork",
     "several_nodes",
+    "elastic",
 }
 
 
