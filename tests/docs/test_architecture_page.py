@@ -51,7 +51,7 @@ def test_every_top_level_folder_is_on_the_page():
 
 def test_every_plugin_is_installed_checked_and_offered():
     names = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
-    packages = [f"stratagem_{name}" for name in names]
+    packages = [f"stratagem_{name.replace('-', '_')}" for name in names]
     linter = settings()["tool"]["importlinter"]
     assert linter["root_packages"] == ["stratagem", *packages]
     forbidden, independent = linter["contracts"][1:]
