@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,33 @@ def test_every_strategy_on_it_passes_every_check_there_is(generator):
         assert all(check["claim"] == claims[check["check"]] for check in report["checks"])
         assert report["failed"] == 0, report["name"]
     assert {"single", "ddp"} <= {report["name"] for report in reports}
+
+
+def test_trying_some_keeps_what_is_known_of_others(generator, tmp_path, monkeypatch):
+    known = json.loads(generator.DATA.read_text())
+    again = {
+        **next(report for report in known if report["name"] == "ddp"),
+        "name": "ddp_fp16",
+        "version": "new",
+    }
+    again["checks"] = [{**check, "seconds": 1.0} for check in again["checks"]]
+    ask = generator.subprocess.run
+
+    def answered(command, **how):
+        if command[1] != "conformance":
+            return ask(command, **how)
+        assert command[2:] == ["ddp_fp16", "--json"]
+        return subprocess.CompletedProcess(command, 0, json.dumps([again]))
+
+    monkeypatch.setattr(generator.subprocess, "run", answered)
+    monkeypatch.setattr(generator, "DATA", tmp_path / "conformance.json")
+    generator.DATA.write_text(json.dumps(known))
+    generator.run(["ddp_fp16"])
+    kept = json.loads(generator.DATA.read_text())
+    before = [report["name"] for report in known if report["name"] != "ddp_fp16"]
+    assert [report["name"] for report in kept if report["name"] != "ddp_fp16"] == before
+    assert [r["version"] for r in kept if r["name"] == "ddp_fp16"] == ["new"]
+    assert not any("seconds" in check for report in kept for check in report["checks"])
+    assert "| ddp_fp16 |" in generator.page()
+    with pytest.raises(SystemExit, match="no strategy ddp_fp8 has"):
+        generator.run(["ddp_fp8"])
