@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
+    from stratagem.group_strategy import DeferringStrategy, ProcessGroupStrategy
     from stratagem.hookspecs import hookimpl
     from stratagem.launch.base import Launcher, LaunchPlan, Task
     from stratagem.loggers.base import Logger, Row
@@ -68,6 +69,7 @@ _WHERE = {
     "CombinationError": "errors",
     "Component": "component",
     "ConfigError": "errors",
+    "DeferringStrategy": "group_strategy",
     "DeviceError": "errors",
     "EarlyStopping": "callbacks.early_stopping",
     "Environment": "environment.base",
@@ -84,6 +86,7 @@ _WHERE = {
     "PrecisionRequest": "requests",
     "Prepared": "prepared",
     "ProcessGroupCollectives": "collectives.process_group",
+    "ProcessGroupStrategy": "group_strategy",
     "ReduceRequest": "requests",
     "Row": "loggers.base",
     "RunConfig": "config",
@@ -117,6 +120,7 @@ __all__ = [
     "CombinationError",
     "Component",
     "ConfigError",
+    "DeferringStrategy",
     "DeviceError",
     "EarlyStopping",
     "Environment",
@@ -133,6 +137,7 @@ __all__ = [
     "PrecisionRequest",
     "Prepared",
     "ProcessGroupCollectives",
+    "ProcessGroupStrategy",
     "ReduceRequest",
     "Row",
     "RunConfig",

@@ -118,8 +118,6 @@ def _cut(value: Any, where: slice, total: int) -> Any:
         items_by_key = {key: _cut(item, where, total) for key, item in value.items()}
         return items_by_key if type(value) is dict else type(value)(items_by_key)  # type: ignore[call-arg]
     if is_dataclass(value) and not isinstance(value, type):
-        changes = {
-            f.name: _cut(getattr(value, f.name), where, total) for f in fields(value) if f.init
-        }
+        changes = {f.name: _cut(getattr(value, f.name), where, total) for f in fields(value) if f.init}
         return replace(value, **changes)
     return value

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def _received(connection: Connection, process: _Process) -> Reply:
     return reply
 
 
-@lru_cache(maxsize=None)
+@cache
 def shared_workers(purpose: str = "") -> Workers:
     """Return the workers that all checks of this process share, or those for a purpose of their own."""
     workers = Workers()

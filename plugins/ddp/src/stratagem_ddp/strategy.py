@@ -17,13 +17,10 @@ from stratagem import (
     Collectives,
     ConfigError,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
-    ProcessGroupCollectives,
-    ReduceRequest,
+    ProcessGroupStrategy,
     SetupRequest,
-    deadline,
     hookimpl,
 )
 from stratagem_ddp.comm_hooks import COMPRESSED, settings_of
@@ -33,11 +30,10 @@ from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepar
 if TYPE_CHECKING:
     from stratagem.run import Run
 
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 
 
-class DDPStrategy(ParallelStrategy):
+class DDPStrategy(ProcessGroupStrategy):
     """DistributedDataParallel in one process per device, on one node or several.
 
     Args:
@@ -83,15 +79,22 @@ class DDPStrategy(ParallelStrategy):
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.ddp_comm_state = ddp_comm_state
         self.ddp_comm_hook = ddp_comm_hook
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
         self.period_group_size = period_group_size
-        self.process_group_backend = process_group_backend
-        self.timeout = deadline(timeout, timeout_s)
-        self.start_method = start_method
         self.ddp_kwargs = kwargs
         self._check()
 
@@ -104,8 +107,6 @@ class DDPStrategy(ParallelStrategy):
                 f"strategy ddp has no setting {unknown[0]!r}; it has {', '.join(ours)}, and those of "
                 f"DistributedDataParallel: {', '.join(allowed)}"
             )
-        if self.start_method not in START_METHODS:
-            raise ConfigError(f"start_method={self.start_method!r} is none of {', '.join(START_METHODS)}")
         if self.model_averaging_period is not None and self.model_averaging_period < 1:
             raise ConfigError(
                 f"model_averaging_period={self.model_averaging_period} must be at least 1 optimizer step"
@@ -165,11 +166,6 @@ class DDPStrategy(ParallelStrategy):
         asked = given.get("subgroup_size") if isinstance(hook, str) and isinstance(given, Mapping) else None
         if asked is not None:
             fitting_subgroup(asked, world_size, world_size)
-
-    def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group; see `ProcessGroupCollectives`."""
-        backend = self.process_group_backend or request.accelerator.backend
-        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
 
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
         """Wrap `module`, which is on `device`; override it to wrap differently. Collective."""

@@ -11,9 +11,8 @@ from torch import nn
 from stratagem import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem_fsdp import Construction
-
     from stratagem import SetupRequest
+    from stratagem.construction import Construction
 
 
 Made = dict[int, tuple[torch.Tensor, torch.Tensor]]

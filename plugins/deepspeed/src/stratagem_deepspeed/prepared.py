@@ -22,9 +22,8 @@ from stratagem_deepspeed.parameters import Parameters, send_buffers
 from stratagem_deepspeed.states import States
 
 if TYPE_CHECKING:
-    from stratagem_fsdp import Construction
-
     from stratagem import CheckpointReader
+    from stratagem.construction import Construction
     from stratagem_deepspeed.configuration import Configuration
 
 

@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import Construction, modules_named, recompute_activations
 
 from stratagem import (
     Accelerator,
     Capabilities,
     Checkpointer,
     Collectives,
-    ConfigError,
+    DeferringStrategy,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
-    deadline,
     hookimpl,
 )
+from stratagem.units import modules_named, recompute_activations
 from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
 from stratagem_deepspeed.sources import given
 
 if TYPE_CHECKING:
-    from stratagem_fsdp.units import Policy
-
     from stratagem.run import Run
+    from stratagem.units import Policy
 
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
-
-class DeepSpeedStrategy(ParallelStrategy):
+class DeepSpeedStrategy(DeferringStrategy):
     """ZeRO: what a rank needn't have all the time is shared out among ranks, by the DeepSpeed engine.
 
     Args:
@@ -142,15 +137,20 @@ class DeepSpeedStrategy(ParallelStrategy):
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend
-        self.timeout = deadline(timeout, timeout_s)
-        self.start_method = start_method
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.logging_level = logging_level
         self.engine_checkpoint = None if engine_checkpoint is None else os.fspath(engine_checkpoint)
         self.activation_checkpointing_policy = activation_checkpointing_policy
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
         said = keywords.tree(
             zero_optimization=zero_optimization,
             stage=stage,
@@ -188,7 +188,6 @@ class DeepSpeedStrategy(ParallelStrategy):
         refusals.check_values(self.configuration)
         refusals.check_engine_checkpoint(self.engine_checkpoint)
         library.require()
-        self._construction: Construction | None = None
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
         """Below stage 3, a forward needs no other rank; at stage 0, the engine steps wrongly in float16."""
@@ -208,7 +207,7 @@ class DeepSpeedStrategy(ParallelStrategy):
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """At stage 3, construct on the "meta" device: parameters get their values a layer at a time."""
-        return self._deferred() if self.configuration.stage == 3 else None
+        return super().module_init_context() if self.configuration.stage == 3 else None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group; see `ProcessGroupCollectives`."""
@@ -220,9 +219,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         """Answer with a module in an engine."""
         from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(request.plain)
+        construction = self.take_construction(request.plain)
         if self.activation_checkpointing_policy is not None:
             recompute_activations(
                 modules_named(
@@ -237,12 +234,3 @@ class DeepSpeedStrategy(ParallelStrategy):
         if self.engine_checkpoint is not None and request.training:
             prepared.load_engine(self.engine_checkpoint)
         return prepared
-
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None}

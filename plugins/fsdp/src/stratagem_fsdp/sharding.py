@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from stratagem.construction import Materializer
+from stratagem.units import called_parts, modules_named, recompute_activations, units_among
 from stratagem_fsdp import options
-from stratagem_fsdp.materialize import Materializer
-from stratagem_fsdp.recompute import recompute_activations
 from stratagem_fsdp.restore import Traces
-from stratagem_fsdp.units import called_parts, modules_named, units_among
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
-    from stratagem_fsdp.deferred import Construction
+    from stratagem.construction import Construction
     from stratagem_fsdp.strategy import FSDPStrategy
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -26,27 +26,20 @@ from stratagem import (
     Capabilities,
     Checkpointer,
     Collectives,
-    ConfigError,
+    DeferringStrategy,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
-    ProcessGroupCollectives,
-    ReduceRequest,
     SetupRequest,
-    deadline,
     hookimpl,
 )
+from stratagem.units import Policy
 from stratagem_fsdp import options
-from stratagem_fsdp.deferred import Construction
 from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard
-from stratagem_fsdp.units import Policy
-
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
 
-class FSDPStrategy(ParallelStrategy):
+class FSDPStrategy(DeferringStrategy):
     """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
 
     Args:
@@ -107,9 +100,17 @@ class FSDPStrategy(ParallelStrategy):
         timeout_s: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend
-        self.timeout = deadline(timeout, timeout_s)
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.auto_wrap_policy = auto_wrap_policy
         self.cpu_offload = cpu_offload
         self.mixed_precision = mixed_precision
@@ -122,12 +123,8 @@ class FSDPStrategy(ParallelStrategy):
         self.sync_module_states = sync_module_states
         self.device_mesh = device_mesh
         self.activation_checkpointing_policy = activation_checkpointing_policy
-        self.start_method = start_method
-        self._construction: Construction | None = None
         options.offloads(cpu_offload)
         options.mixed_precision(mixed_precision, Precision())
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
         """A mesh that is given is for one number of processes."""
@@ -135,33 +132,16 @@ class FSDPStrategy(ParallelStrategy):
             return declared
         return replace(declared, features=declared.features - {"elastic"})
 
-    def module_init_context(self) -> AbstractContextManager[Any]:
-        """Construct on the "meta" device: parameters get their values a unit at a time, once sharded."""
-        return self._deferred()
-
-    def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group; see `ProcessGroupCollectives`."""
-        backend = self.process_group_backend or request.accelerator.backend
-        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+    def module_init_context(self) -> AbstractContextManager[Any] | None:
+        """Construct on the "meta" device, recorded unless `param_init_fn` is going to fill it."""
+        return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
         self._say_what_is_moot(request)
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(request.plain)
+        construction = self.take_construction(request.plain)
         return FSDPPrepared(request, shard(request, self, construction))
-
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        if self.param_init_fn is not None:
-            with torch.device("meta"):
-                yield
-            return
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
 
     def _say_what_is_moot(self, request: SetupRequest) -> None:
         notes = options.moot_notes(
@@ -174,6 +154,3 @@ class FSDPStrategy(ParallelStrategy):
         )
         if notes and request.collectives.rank == 0:
             warnings.warn(f"fsdp has no use for {'; '.join(notes)}", UserWarning, stacklevel=2)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None}

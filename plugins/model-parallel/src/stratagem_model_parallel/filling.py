@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from stratagem_fsdp import Materializer, own_modules
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
+from stratagem.construction import Materializer, own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratagem_fsdp import Construction
-
     from stratagem import Collectives, Precision
+    from stratagem.construction import Construction
 
 
 class Place(NamedTuple):

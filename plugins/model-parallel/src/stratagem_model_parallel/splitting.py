@@ -6,23 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import (
-    Construction,
-    Sharded,
-    called_parts,
-    inside,
-    mixed_precision,
-    modules_named,
-    move_the_rest,
-    recompute_activations,
-    units_among,
-)
+from stratagem_fsdp import Sharded, inside, mixed_precision, move_the_rest
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
 from stratagem.batches import map_tensors
+from stratagem.construction import Construction
+from stratagem.units import called_parts, modules_named, recompute_activations, units_among
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import Construction
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -16,15 +14,13 @@ from stratagem import (
     Checkpointer,
     Collectives,
     ConfigError,
+    DeferringStrategy,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
-    ProcessGroupCollectives,
     ReduceRequest,
     SetupRequest,
     StratagemError,
-    deadline,
     hookimpl,
 )
 from stratagem_model_parallel.blocks import BlockPlan
@@ -36,10 +32,8 @@ from stratagem_model_parallel.splitting import split
 if TYPE_CHECKING:
     from stratagem.run import Run
 
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
-
-class ModelParallelStrategy(ParallelStrategy):
+class ModelParallelStrategy(DeferringStrategy):
     """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
 
     Args:
@@ -93,9 +87,17 @@ class ModelParallelStrategy(ParallelStrategy):
         timeout_s: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend
-        self.timeout = deadline(timeout, timeout_s)
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.tensor_parallel_size = tensor_parallel_size
         self.data_parallel_size = data_parallel_size
         self.parallelize = parallelize
@@ -105,8 +107,6 @@ class ModelParallelStrategy(ParallelStrategy):
         self.auto_wrap_policy = auto_wrap_policy
         self.activation_checkpointing_policy = activation_checkpointing_policy
         self.sync_module_states = sync_module_states
-        self.start_method = start_method
-        self._construction: Construction | None = None
         self._mesh: DeviceMesh | None = None
         check_size("tensor_parallel_size", tensor_parallel_size)
         check_size("data_parallel_size", data_parallel_size)
@@ -115,8 +115,6 @@ class ModelParallelStrategy(ParallelStrategy):
                 "sequence_parallel belongs to the built-in plans, and parallelize was given: say it in the plan, "
                 'with the styles "sequence", "whole_input_sequence" and "rowwise_sequence", or torch\'s'
             )
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -135,14 +133,9 @@ class ModelParallelStrategy(ParallelStrategy):
         processes = environment.world_size if environment.creates_processes else plan.world_size
         mesh_shape(self.data_parallel_size, self.tensor_parallel_size, processes, plan.processes_per_node)
 
-    def module_init_context(self) -> AbstractContextManager[Any]:
-        """Construct on the "meta" device: parameters get their values a unit at a time, once split."""
-        return self._deferred()
-
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group and the mesh; ranks with the same part of the model share the data."""
-        backend = self.process_group_backend or request.accelerator.backend
-        collectives = ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+        collectives = self.open_process_group(request)
         per_node = request.environment.local_world_size
         world_size = collectives.world_size
         shape = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, world_size, per_node)
@@ -153,9 +146,7 @@ class ModelParallelStrategy(ParallelStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is split."""
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(request.plain)
+        construction = self.take_construction(request.plain)
         mesh = self.device_mesh
         return ModelParallelPrepared(
             request, split(request, self, mesh, construction), mesh, self.loss_parallel
@@ -165,11 +156,5 @@ class ModelParallelStrategy(ParallelStrategy):
         """Forget the mesh, whose process groups are gone."""
         self._mesh = None
 
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None, "_mesh": None}
+        return {**super().__getstate__(), "_mesh": None}

@@ -25,9 +25,8 @@ from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
-    from stratagem_fsdp import Construction
-
     from stratagem import Collectives, SetupRequest
+    from stratagem.construction import Construction
     from stratagem_pipeline.strategy import PipelineStrategy
 
 

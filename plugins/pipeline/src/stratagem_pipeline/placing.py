@@ -14,9 +14,8 @@ from torch import nn
 from stratagem import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem_fsdp import Construction
-
     from stratagem import Collectives
+    from stratagem.construction import Construction
 
 Place = tuple[nn.Module, str]
 """A module, and the name of a parameter or buffer in it."""

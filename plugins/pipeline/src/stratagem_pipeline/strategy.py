@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import Construction
 
 from stratagem import (
     Accelerator,
     Checkpointer,
     Collectives,
     ConfigError,
+    DeferringStrategy,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
-    ProcessGroupCollectives,
     ReduceRequest,
     SetupRequest,
-    deadline,
     hookimpl,
 )
 from stratagem.collectives.group import GroupCollectives
@@ -34,10 +31,8 @@ from stratagem_pipeline.schedules import schedule_named, stages_per_rank
 if TYPE_CHECKING:
     from stratagem.run import Run
 
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
-
-class PipelineStrategy(ParallelStrategy):
+class PipelineStrategy(DeferringStrategy):
     """Pipeline parallelism on torch.distributed.pipelining, in one process per device.
 
     Args:
@@ -90,9 +85,17 @@ class PipelineStrategy(ParallelStrategy):
         timeout_s: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend
-        self.timeout = deadline(timeout, timeout_s)
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.schedule = schedule_named("1f1b" if schedule is None else schedule)
         self.micro_batches = micro_batches
         self.pipeline_module = pipeline_module
@@ -102,11 +105,7 @@ class PipelineStrategy(ParallelStrategy):
         self.activation_checkpointing = activation_checkpointing
         self.pipeline_parallel_size = pipeline_parallel_size
         self.data_parallel_size = data_parallel_size
-        self.start_method = start_method
-        self._construction: Construction | None = None
         self._pipe: Collectives | None = None
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
         if activation_checkpointing and self.schedule.splits_backward:
             raise ConfigError(
                 f"activation_checkpointing goes with schedules that run a backward in one piece, and "
@@ -146,14 +145,13 @@ class PipelineStrategy(ParallelStrategy):
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device: layers get their values on the ranks that have them."""
         # What is traced must be there.
-        return self._deferred() if self.split_points is None else None
+        return super().module_init_context() if self.split_points is None else None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and in it the ranks of each copy and those that read different batches."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        backend = self.process_group_backend or request.accelerator.backend
-        collectives = ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+        collectives = self.open_process_group(request)
         copies, size = self.sizes(collectives.world_size)
         mesh = init_device_mesh(request.device.type, (copies, size), mesh_dim_names=("data", "pipe"))
         collectives.share_data_among(mesh.get_group("data"))
@@ -163,9 +161,7 @@ class PipelineStrategy(ParallelStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module of which this rank has its stages."""
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(request.plain)
+        construction = self.take_construction(request.plain)
         assert self._pipe is not None
         return PipelinePrepared(request, build(request, self, self._pipe, construction))
 
@@ -173,14 +169,8 @@ class PipelineStrategy(ParallelStrategy):
         """Let go of the ranks of this copy."""
         self._pipe = None
 
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None, "_pipe": None}
+        return {**super().__getstate__(), "_pipe": None}
 
 
 _stages = stages_per_rank

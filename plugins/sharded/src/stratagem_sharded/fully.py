@@ -12,23 +12,17 @@ from stratagem import (
     Accelerator,
     Checkpointer,
     Collectives,
-    ConfigError,
     Environment,
-    ParallelStrategy,
     Precision,
     Prepared,
-    ProcessGroupCollectives,
-    ReduceRequest,
+    ProcessGroupStrategy,
     SetupRequest,
-    deadline,
     hookimpl,
 )
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
-
-class DDPFullyShardedStrategy(ParallelStrategy):
+class DDPFullyShardedStrategy(ProcessGroupStrategy):
     """Data parallel on torch's `fully_shard`, with parameters whole from the forward to the backward's end.
 
     Args:
@@ -67,26 +61,20 @@ class DDPFullyShardedStrategy(ParallelStrategy):
         timeout_s: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
         self.blocks = [blocks] if isinstance(blocks, str) else blocks
         self.reduce_each_micro_batch = reduce_each_micro_batch
         self.broadcast_buffers = broadcast_buffers
-        self.process_group_backend = process_group_backend
-        self.start_method = start_method
-        if timeout is not None and timeout_s is not None:
-            raise ConfigError(
-                f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them"
-            )
-        self.timeout = deadline(timeout, timeout_s)
-        if self.timeout <= timedelta(0):
-            raise ConfigError(f"timeout of {self.timeout.total_seconds():g} s must be more than 0")
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
-
-    def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group; see `ProcessGroupCollectives`."""
-        backend = self.process_group_backend or request.accelerator.backend
-        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from blocks import Block, Blocks
-from stratagem_fsdp.units import called_parts, modules_named, units_among
 from torch import nn
 from torch.distributed.fsdp.wrap import (
     CustomPolicy,
@@ -16,6 +15,8 @@ from torch.distributed.fsdp.wrap import (
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
 )
+
+from stratagem.units import called_parts, modules_named, units_among
 
 
 def chosen(root: nn.Module, policy: Any) -> list[str]:

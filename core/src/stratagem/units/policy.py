@@ -1,4 +1,4 @@
-"""Which modules are sharded as units of their own: gathered, used and freed one at a time."""
+"""Policies: which modules of a model are units of their own, to be gathered, used and freed one at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Union
 
 from torch import nn
 
-from stratagem import ConfigError
+from stratagem.errors import ConfigError
 
 Policy = Union[Callable[..., Any], Iterable[Union[type[nn.Module], str]], None]
 """None, classes or their names, or one of torch's policies."""

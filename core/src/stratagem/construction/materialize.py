@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem import ConfigError
+from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem import Collectives
-    from stratagem_fsdp.deferred import Construction
+    from stratagem.collectives.base import Collectives
+    from stratagem.construction.deferred import Construction
 
 
 class Materializer:

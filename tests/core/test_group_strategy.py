@@ -1,0 +1,38 @@
+"""What strategies on a process group share."""
+
+import pickle
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import nn
+
+from stratagem import ConfigError, DeferringStrategy, ProcessGroupStrategy
+
+
+def test_the_deadline_is_given_once_in_either_form():
+    assert ProcessGroupStrategy(timeout_s=3).timeout == timedelta(seconds=3)
+    assert ProcessGroupStrategy(timeout=timedelta(minutes=2)).timeout == timedelta(minutes=2)
+    with pytest.raises(ConfigError, match="say the same thing"):
+        ProcessGroupStrategy(timeout=timedelta(minutes=2), timeout_s=3)
+
+
+def test_an_unknown_start_method_is_refused():
+    with pytest.raises(ConfigError, match="start_method='thread' is none of forkserver, popen, spawn, fork"):
+        ProcessGroupStrategy(start_method="thread")
+
+
+def test_a_construction_is_taken_once_and_stays_in_its_process():
+    strategy, module = DeferringStrategy(), nn.Module()
+    assert strategy.take_construction(module) is None
+    torch.manual_seed(3)
+    expected = nn.Linear(2, 2)
+    torch.manual_seed(3)
+    with strategy.module_init_context():
+        module.layer = nn.Linear(2, 2)
+        module.table = torch.arange(3)
+    assert pickle.loads(pickle.dumps(strategy)).take_construction(nn.Module()) is None
+    construction = strategy.take_construction(module)
+    assert torch.equal(construction.materialize([module.layer.weight])[0], expected.weight)
+    assert module.table.tolist() == [0, 1, 2]
+    assert strategy.take_construction(module) is None
