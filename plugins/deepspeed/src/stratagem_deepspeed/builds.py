@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,7 @@ def _load(names: list[str], announce: bool) -> str:
     for name in names:
         builder: Any = getattr(op_builder, f"{name}Builder")()
         try:
-            with output.kept(), _announced(name if announce and not _built(name) else ""):
+            with output.kept(), _with_own_ninja(), _announced(name if announce and not _built(name) else ""):
                 builder.load(verbose=False)
         except Exception as error:
             said = str(error).strip().splitlines()
@@ -117,6 +118,26 @@ def _load(names: list[str], announce: bool) -> str:
                 f"whole output is in the run's folder, and {_root()} has what was made so far"
             )
     return ""
+
+
+@contextlib.contextmanager
+def _with_own_ninja() -> Iterator[None]:
+    """Put this environment's ninja first on the path.
+
+    It is found there only in an activated environment; and each version of ninja has its own hashes of
+    commands, so that one takes what another has made for outdated, and compiles it all again.
+    """
+    if find_spec("ninja") is None:
+        yield
+        return
+    import ninja
+
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 @contextlib.contextmanager

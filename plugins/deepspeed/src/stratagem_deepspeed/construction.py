@@ -57,6 +57,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
     zero.Init.param_id = int(request.collectives.all_reduce(begin, "max"))
     made: Made = {}
     cut: set[int] = set()
+    swapper: Any = None
     for module in request.module.modules():
         _fill(request, module, construction, made)
         own = [p for p in module._parameters.values() if p is not None and id(p) not in cut]
@@ -66,7 +67,11 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
             layer.register_parameter(str(index), parameter)
         if own:
             # Left alone, it replaces torch.nn.functional.linear for the whole process.
-            zero.Init(module=layer, config_dict_or_path=config, mem_efficient_linear=False)
+            init = zero.Init(
+                module=layer, config_dict_or_path=config, mem_efficient_linear=False, param_swapper=swapper
+            )
+            # On nvme, a swapper of its own for each layer would empty the folder of those before.
+            swapper = init.param_swapper
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(request.device)

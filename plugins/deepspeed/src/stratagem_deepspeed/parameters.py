@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
+from stratagem_deepspeed.swapping import write_piece
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -44,7 +46,7 @@ class Parameters:
     def write(self, parameter: nn.Parameter, whole: torch.Tensor) -> None:
         """Set a parameter, and what the engine steps instead of it, from the same values on all ranks."""
         from deepspeed import zero
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
+        from deepspeed.utils import safe_set_full_fp32_param
 
         with torch.no_grad():
             if self._stage == 3:
@@ -55,14 +57,16 @@ class Parameters:
             if id(parameter) not in self._trained:
                 return
             if self._stage == 3:
-                safe_set_local_fp32_param(parameter, piece(parameter, whole))
+                zero3: Any = parameter._z3_optimizer  # type: ignore[attr-defined]
+                write_piece(zero3, parameter, piece(parameter, whole))
             elif self._stage:
                 safe_set_full_fp32_param(parameter, whole.to(parameter.device))
 
 
 def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     """This rank's piece of `whole` as stage 3 cuts `parameter`: flat, filled up with zeros."""
-    count = parameter.ds_tensor.numel()
+    # A tensor that is on NVMe has another size.
+    count = parameter.ds_tensor.ds_numel
     flat = whole.detach().reshape(-1)
     begin = min(count * dist.get_rank(), flat.numel())
     own = flat[begin : begin + count]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from stratagem import CheckpointError
 from stratagem_deepspeed.parameters import piece
+from stratagem_deepspeed.swapping import resident, sub_group_of, write_piece
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -88,12 +90,12 @@ class States:
     def _write(
         self, reader: CheckpointReader, batch: Sequence[tuple[str, nn.Parameter, str, torch.Tensor]]
     ) -> None:
-        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+        from deepspeed.utils import safe_set_full_optimizer_state
 
         reader.read({f"optimizer/0/{name}/{state}": whole for name, _, state, whole in batch})
         for _, parameter, state, whole in batch:
             if self._stage == 3:
-                safe_set_local_optimizer_state(parameter, piece(parameter, whole), state)
+                write_piece(self._zero, parameter, piece(parameter, whole), state)
             else:
                 safe_set_full_optimizer_state(parameter, whole.to(parameter.device), state)
 
@@ -119,17 +121,33 @@ class States:
             if not _is_whole(state, reader.tensors[f"optimizer/0/{name}/{state}"].shape, parameter)
         }
         reader.read(scalars)
+        self._make_zeros(saved, scalars.keys())
         made: dict[int, dict[str, Any]] = {}
         for name, _, flat, group in self._trained():
             state = made.setdefault(id(flat), self._optimizer.state[flat])
             for key in saved.get(name, ()):
                 scalar = scalars.get(f"optimizer/0/{name}/{key}")
-                if scalar is None:
-                    if key not in state:
-                        state[key] = torch.zeros_like(flat.detach())
-                    continue
-                self._count(name, group, state, key, scalar, made)
+                if scalar is not None:
+                    self._count(name, group, state, key, scalar, made)
         self._link()
+
+    def _make_zeros(self, saved: Mapping[str, list[str]], scalars: Collection[str]) -> None:
+        lacking: dict[int, tuple[nn.Parameter, torch.Tensor, set[str]]] = {}
+        for name, parameter, flat, _ in self._trained():
+            keys = {key for key in saved.get(name, ()) if f"optimizer/0/{name}/{key}" not in scalars}
+            lacking.setdefault(id(flat), (parameter, flat, set()))[2].update(
+                keys - self._optimizer.state[flat].keys()
+            )
+        for parameter, flat, keys in lacking.values():
+            if not keys:
+                continue
+            with (
+                resident(self._zero, sub_group_of(self._zero, parameter))
+                if self._stage == 3
+                else nullcontext()
+            ):
+                for key in sorted(keys):
+                    self._optimizer.state[flat][key] = torch.zeros_like(flat.detach())
 
     def _count(
         self,
@@ -176,8 +194,7 @@ class States:
     def _flat(self, index: int, parameter: nn.Parameter) -> torch.Tensor:
         zero = self._zero
         if self._stage == 3:
-            sub_group = zero.grad_position[zero.get_param_id(parameter)][0]
-            flat: torch.Tensor = zero.fp32_partitioned_groups_flat[sub_group]
+            flat: torch.Tensor = zero.fp32_partitioned_groups_flat[sub_group_of(zero, parameter)]
             return flat
         first: torch.Tensor = self._optimizer.param_groups[index]["params"][0]
         return first

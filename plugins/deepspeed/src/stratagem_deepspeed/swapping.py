@@ -1,0 +1,55 @@
+"""What the engine steps at stage 3, which may be on NVMe: had in memory for as long as it is written to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def resident(zero: Any, sub_group: int) -> Iterator[torch.Tensor]:
+    """Have a flat piece of parameters and its optimizer states in memory, and write them back where they were.
+
+    Args:
+        zero: the engine's optimizer, at stage 3.
+        sub_group: index of the flat piece. All states that it is ever to have on NVMe are made the first time
+            that it has any: the engine looks for them once.
+    """
+    flat = zero.fp32_partitioned_groups_flat[sub_group]
+    swapper = zero.optimizer_swapper
+    # The engine keeps what is smaller than a block of the drive's in memory.
+    if swapper is None or not swapper.is_swappable_tensor(
+        numel=zero.fp16_partitioned_groups_flat_numel[sub_group]
+    ):
+        yield flat
+        return
+    swapper.swap_in_optimizer_state(parameter=flat, async_parameter=None)
+    yield flat
+    # Waited for: what comes next may be read from the same file.
+    swapper.swap_out_optimizer_state(parameter=flat, async_swap=False)
+
+
+def sub_group_of(zero: Any, parameter: nn.Parameter) -> int:
+    """Return the index of the flat piece that has this rank's part of a parameter."""
+    return int(zero.grad_position[zero.get_param_id(parameter)][0])
+
+
+def write_piece(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: str | None = None) -> None:
+    """Set this rank's part of a parameter that the engine steps, or of one of its states.
+
+    The engine's own access per piece fails on parameters that are on NVMe.
+
+    Args:
+        zero: the engine's optimizer, at stage 3.
+        parameter: one of those that it steps.
+        own: flat, filled up as the engine does.
+        state: the state's name; the parameter in 32 bits when None.
+    """
+    _, begin, count = zero.grad_position[zero.get_param_id(parameter)]
+    with resident(zero, sub_group_of(zero, parameter)) as flat, torch.no_grad():
+        target = flat if state is None else zero.optimizer.state[flat][state]
+        target.narrow(0, begin, count).copy_(own)
