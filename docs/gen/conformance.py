@@ -25,7 +25,7 @@ yours.
 
 
 def run(chosen: list) -> None:
-    """Try strategies, and keep the JSON; what it has of others stays where only some are chosen.
+    """Try strategies one after the other; what the JSON has of others, or of what can't run here, stays.
 
     Args:
         chosen: names; all that are installed and run here, when empty.
@@ -41,21 +41,22 @@ def run(chosen: list) -> None:
     unknown = sorted(set(chosen) - set(names))
     if unknown:
         sys.exit(f"no strategy {unknown[0]} has a subject of its own and runs here; {', '.join(names)} do")
-    before = {report["name"]: report for report in json.loads(DATA.read_text(encoding="utf-8"))}
-    kept = {name: before[name] for name in names if chosen and name in before and name not in chosen}
-    command = [stratagem, "conformance", *(chosen or names), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode not in (0, 1):
-        sys.exit(done.returncode)
-    tried = json.loads(done.stdout)
-    for report in tried:
-        for check in report["checks"]:
-            del check["seconds"]  # would be another each time
-    found = {**kept, **{report["name"]: report for report in tried}}
-    reports = [found[name] for name in names if name in found]
-    DATA.write_text(json.dumps(reports, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for report in tried:
-        print(report["name"], *(f"{report[verdict]} {verdict}" for verdict in MARKS), file=sys.stderr)
+    for name in chosen or names:
+        done = subprocess.run([stratagem, "conformance", name, "--json"], stdout=subprocess.PIPE, text=True)
+        if done.returncode not in (0, 1):
+            sys.exit(done.returncode)
+        keep(json.loads(done.stdout)[0])
+
+
+def keep(report: dict) -> None:
+    """Put a report into the JSON, in the place of the one before it."""
+    for check in report["checks"]:
+        del check["seconds"]  # would be another each time
+    reports = {each["name"]: each for each in json.loads(DATA.read_text(encoding="utf-8"))}
+    reports[report["name"]] = report
+    ordered = [reports[name] for name in sorted(reports)]
+    DATA.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(report["name"], *(f"{report[verdict]} {verdict}" for verdict in MARKS), file=sys.stderr, flush=True)
 
 
 def page() -> str:
@@ -70,13 +71,24 @@ def page() -> str:
     for theme, names in themes.items():
         lines.append(f"| **{theme}** |" + "  |" * len(reports))
         lines += [f"| [{name}](#{name}) | {' | '.join(cell(r, name) for r in reports)} |" for name in names]
-    lines += ["", f"Tried with torch {reports[0]['torch']} and Python {reports[0]['python']}.", ""]
+    lines += ["", f"Tried with {'; '.join(tried_with(reports))}.", ""]
     lines += ["## What each check claims", ""]
     for name, check in claims.items():
         lines += [f"### {name}", "", f"{check['claim']}.", ""]
         lines += [f"- {line}" for line in told(reports, name)]
         lines += [""] if told(reports, name) else []
     return "\n".join(lines).rstrip() + "\n"
+
+
+def tried_with(reports: list) -> list:
+    """Return with which versions the strategies were tried; most have the same."""
+    by_versions: dict[str, list[str]] = {}
+    for report in reports:
+        versions = f"torch {report['torch']} and Python {report['python']}"
+        by_versions.setdefault(versions, []).append(report["name"])
+    most = max(by_versions, key=lambda versions: len(by_versions[versions]))
+    others = [f"{', '.join(names)} with {v}" for v, names in by_versions.items() if v != most]
+    return [most, *others]
 
 
 def cell(report: dict, name: str) -> str:

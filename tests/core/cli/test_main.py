@@ -54,7 +54,7 @@ def test_version(capsys):
     [
         (["nonsense"], "nonsense"),
         (["fit", "--nonsense"], "--nonsense"),
-        (["fit", "net.py:Net", "--num-nodes", "0"], "--num-nodes"),
+        (["fit", "net.py:Net", "--num-nodes", "0"], "num_nodes='0'"),
         (["fit", "net.py:Net", "--max-epochs", "many"], "--max-epochs"),
         ([], "Usage: stratagem"),
     ],
