@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,18 @@ def test_what_is_made_needs_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "fused_adam").mkdir()
     (tmp_path / "fused_adam" / "fused_adam.so").touch()
     assemble(RunConfig("deepspeed", {"config": ADAM}, accelerator="cpu", devices=1))
+
+
+def test_ninja_is_that_of_this_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import ninja
+
+    other = tmp_path / "ninja"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with builds._with_own_ninja():
+        assert shutil.which("ninja") == str(Path(ninja.BIN_DIR, "ninja"))
+    assert shutil.which("ninja") == str(other)
 
 
 def test_a_lock_that_nobody_holds_is_removed(tmp_path: Path) -> None:
