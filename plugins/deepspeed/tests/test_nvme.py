@@ -27,7 +27,7 @@ from stratagem.testing.trained import expect_parity
 pytestmark = pytest.mark.engine_matrix
 
 BUILD_TIMEOUT_S = 600
-BUILD = "from stratagem_deepspeed import builds; import sys; sys.exit(builds._load(['AsyncIO'], announce=False) or None)"
+BUILD = "from stratagem_deepspeed import builds as b; exit(b._load(['AsyncIO'], announce=False) or None)"
 FIRST, THEN = 3, 5
 WIDTH = 1024
 """Two ranks' parts of a layer have over a megabyte: the engine keeps less than that in memory."""
