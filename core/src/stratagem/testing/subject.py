@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +62,7 @@ class StrategySubject:
     check: str = ""
     """Name of the check that goes on; set for each check."""
     folder: str = ""
-    """For files that outlive a task; set for each check, empty at its beginning."""
+    """For files; set for each check, whose tasks share it. Outside of checks each task has one of its own."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -121,9 +123,9 @@ class StrategySubject:
             RankError: a rank raised, ended or hung.
         """
         own = f"{self.name} on {self.world_size}" if self.own_processes else ""
-        return shared_workers(own).run(
-            self.processes(), function, self, *args, timeout_s=timeout_s or self.timeout_s
-        )
+        workers, processes = shared_workers(own), self.processes()
+        with self._in_folder() as subject:
+            return workers.run(processes, function, subject, *args, timeout_s=timeout_s or self.timeout_s)
 
     def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
         """Run `function(subject, *args)` in a fresh process that may launch a run itself.
@@ -131,7 +133,17 @@ class StrategySubject:
         Raises:
             RankError: it raised, ended or hung.
         """
-        return shared_workers().alone(function, self, *args, timeout_s=timeout_s or self.timeout_s)
+        with self._in_folder() as subject:
+            return shared_workers().alone(function, subject, *args, timeout_s=timeout_s or self.timeout_s)
+
+    @contextmanager
+    def _in_folder(self) -> Iterator[StrategySubject]:
+        """Give it a folder for one task, where no check has given it one for several."""
+        if self.folder:
+            yield self
+            return
+        with tempfile.TemporaryDirectory(prefix="stratagem-task-") as folder:
+            yield replace(self, folder=folder)
 
     # In a worker ------------------------------------------------------------------------------------
 
