@@ -9,7 +9,7 @@ from stratagem_deepspeed.conformance import SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
-pytestmark = [pytest.mark.engine_matrix, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def at_stage(stage: int) -> StrategySubject:

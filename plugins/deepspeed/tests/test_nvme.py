@@ -24,8 +24,6 @@ from stratagem.testing import StrategySubject
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.trained import expect_parity
 
-pytestmark = pytest.mark.engine_matrix
-
 BUILD_TIMEOUT_S = 600
 BUILD = "from stratagem_deepspeed import builds as b; exit(b._load(['AsyncIO'], announce=False) or None)"
 FIRST, THEN = 3, 5

@@ -171,7 +171,6 @@ def test_goes_on_under(checkpoints: dict[tuple[str, int], str], reader: tuple[st
     check(checkpoints, reader, SOME)
 
 
-@pytest.mark.engine_matrix
 @pytest.mark.parametrize("reader", EVERYWHERE, ids="{0[0]}-{0[1]}".format)
 def test_every_pair(checkpoints: dict[tuple[str, int], str], reader: tuple[str, int]) -> None:
     check(checkpoints, reader, EVERYWHERE)

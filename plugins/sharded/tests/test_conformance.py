@@ -1,4 +1,4 @@
-"""Both strategies do what every strategy does."""
+"""Both strategies do what every strategy does; at sizes 1 and 4 by `make conformance`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from stratagem.testing import StrategyContract, StrategySubject
 
 
 class TestDDPSharded(StrategyContract):
+    world_sizes = (2,)
+
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return SUBJECT
 
 
 class TestDDPFullySharded(StrategyContract):
+    world_sizes = (2,)
+
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return StrategySubject("ddp_fully_sharded", options={"timeout_s": 60})
