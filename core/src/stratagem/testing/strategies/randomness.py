@@ -66,10 +66,11 @@ def check_ranks_draw_apart(subject: StrategySubject) -> None:
     for step, numbers in enumerate(zip(*drawn)):
         for which, name in enumerate(("torch", "random", "numpy")):
             ours = [number[which] for number in numbers]
+            found, parts = len(set(ours)), subject.shares()
             expect(
-                len(set(ours)) == subject.shares(),
-                f"in step {step}, {name} draws {len(set(ours))} different numbers on {len(ours)} ranks, among "
-                f"which the data are shared in {subject.shares()} parts",
+                found == parts,
+                f"in step {step}, {name} draws {'the same number' if found < parts else 'other numbers'} on ranks "
+                f"that read {'other' if found < parts else 'the same'} data: {found} numbers for {parts} parts",
             )
 
 
