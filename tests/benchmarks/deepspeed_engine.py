@@ -138,9 +138,10 @@ def _measure(runtime: Any, stage: int) -> tuple[int, int, int]:
         with nullcontext() if last else runtime.no_sync():
             runtime.backward(module(torch.ones(2, WIDTH)).square().mean())
         if not last:
-            # Between micro-batches, where stage 1 still has all of them.
+            # Between micro-batches, where stage 1 still has all of them, and stage 2 its part in a list.
             gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
-            gradients += _nbytes(getattr(zero, "averaged_gradients", {})) if stage else 0
+            for kept in ("averaged_gradients", "all_grad_tensors") if stage else ():
+                gradients += _nbytes(getattr(zero, kept, {}))
     optimizer.step()
     parameters = sum((p.ds_tensor if stage == 3 else p).nbytes for p in module.parameters())
     state = zero.optimizer.state if stage else zero.state

@@ -23,7 +23,7 @@ def plan_lines(run: Run) -> list[str]:
         lines = [f"{'processes':<12}{world_size} on {nodes}, {how}"]
     for choice in run.choices:
         why = f" · {choice.why}" if choice.why else ""
-        lines.append(f"{choice.kind:<12}{choice.name:<14}{choice.origin}{why}")
+        lines.append(f"{choice.kind:<12}{choice.name:<13} {choice.origin}{why}")
     if run.plan.num_nodes > 1 and run.plan.rdzv_endpoint:
         lines.append(f"{'rendezvous':<12}{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
     return [*lines, *run.strategy.plan_lines()]
