@@ -24,7 +24,7 @@ from stratagem.testing import StrategySubject
 from stratagem.testing.recipe import Recipe
 from stratagem.testing.trained import expect_parity
 
-BUILD_TIMEOUT_S = 600
+BUILD_TIMEOUT_S = 300
 BUILD = "from stratagem_deepspeed import builds as b; exit(b._load(['AsyncIO'], announce=False) or None)"
 FIRST, THEN = 3, 5
 WIDTH = 1024
