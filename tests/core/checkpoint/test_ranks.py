@@ -178,38 +178,6 @@ def test_ties_hold_only_where_every_rank_has_them(ranks, tmp_path, checkpointer)
     assert torch.equal(apart, torch.ones(3))
 
 
-def train_fsdp(collectives, path, read):
-    """FSDP2, with tensor parallelism where there are four ranks; returns the whole parameters."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    torch.manual_seed(collectives.world_size)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.ReLU(), torch.nn.Linear(10, 3))
-    if collectives.world_size == 4:
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-        fully_shard(model, mesh=mesh["dp"])
-    elif collectives.world_size == 2:
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    if read:
-        DirectoryCheckpointer(collectives).open(path).read(tensors)
-    else:
-        DirectoryCheckpointer(collectives).save(path, Checkpoint(tensors))
-    return {
-        name: tensor.full_tensor().tolist() if isinstance(tensor, DTensor) else tensor.tolist()
-        for name, tensor in model.state_dict().items()
-    }
-
-
-@pytest.mark.parametrize("writers", [1, 2, 4])
-def test_fsdp_and_tensor_parallel_models_read_each_other(ranks, tmp_path, writers):
-    path = str(tmp_path / "c")
-    saved = ranks(train_fsdp, writers, path=path, read=False)[0]
-    for readers in (1, 2, 4):
-        assert ranks(train_fsdp, readers, path=path, read=True) == [saved] * readers
-
-
 def catch(collectives, path, case):
     checkpointer = DirectoryCheckpointer(collectives)
     odd = collectives.rank == 1

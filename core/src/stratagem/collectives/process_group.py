@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from stratagem.collectives.base import Collectives
+from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem.errors import CollectiveError
 
@@ -46,13 +47,14 @@ class ProcessGroupCollectives(GroupCollectives):
         self._store = _meet(environment, timeout)
         self._barriers = 0
         self._data: Collectives | None = None
-        dist.init_process_group(
-            f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend,
-            store=self._store,
-            rank=environment.global_rank,
-            world_size=environment.world_size,
-            timeout=timeout,
-        )
+        with quiet_connecting():
+            dist.init_process_group(
+                f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend,
+                store=self._store,
+                rank=environment.global_rank,
+                world_size=environment.world_size,
+                timeout=timeout,
+            )
         super().__init__(
             dist.group.WORLD, device, local_rank=environment.local_rank, node_rank=environment.node_rank
         )

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
 )
 
 from stratagem import ConfigError
+from stratagem.collectives.connecting import quiet_connecting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +172,8 @@ def make_mesh(
         shape = tuple(given)
         _check_shape(shape, strategy, world_size)
     names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
-    return init_device_mesh(device.type, shape, mesh_dim_names=names)
+    with quiet_connecting():
+        return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
 def _node_shape(collectives: Collectives) -> tuple[int, int]:

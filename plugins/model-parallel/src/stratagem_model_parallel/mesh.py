@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import ConfigError
+from stratagem.collectives.connecting import quiet_connecting
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -66,8 +67,9 @@ def make_mesh(shape: tuple[int, int], device_type: str, timeout: timedelta) -> D
     """
     copies, tensors = shape
     ranks = [[copy * tensors + part for part in range(tensors)] for copy in range(copies)]
-    across = _own_group([[row[part] for row in ranks] for part in range(tensors)], timeout)
-    within = _own_group(ranks, timeout)
+    with quiet_connecting():
+        across = _own_group([[row[part] for row in ranks] for part in range(tensors)], timeout)
+        within = _own_group(ranks, timeout)
     return DeviceMesh.from_group([across, within], device_type, mesh=ranks, mesh_dim_names=(DATA, TENSOR))
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from stratagem.collectives.connecting import quiet_connecting
+
 if TYPE_CHECKING:
     from stratagem import Collectives
 
@@ -111,7 +113,8 @@ def _group_of(ranks: tuple[int, ...], pipe: Collectives, data: Collectives) -> d
     mine = None
     for copy in range(data.world_size):
         members = [copy * pipe.world_size + rank for rank in ranks]
-        opened = dist.new_group(members)
+        with quiet_connecting():
+            opened = dist.new_group(members)
         if copy == data.rank and pipe.rank in ranks:
             mine = opened
     return mine

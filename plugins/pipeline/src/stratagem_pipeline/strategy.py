@@ -22,6 +22,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
+from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem_pipeline.balance import read_balance
 from stratagem_pipeline.building import build
@@ -153,7 +154,8 @@ class PipelineStrategy(DeferringStrategy):
 
         collectives = self.open_process_group(request)
         copies, size = self.sizes(collectives.world_size)
-        mesh = init_device_mesh(request.device.type, (copies, size), mesh_dim_names=("data", "pipe"))
+        with quiet_connecting():
+            mesh = init_device_mesh(request.device.type, (copies, size), mesh_dim_names=("data", "pipe"))
         collectives.share_data_among(mesh.get_group("data"))
         self._pipe = GroupCollectives(mesh.get_group("pipe"), request.device)
         return collectives
