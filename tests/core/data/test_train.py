@@ -144,6 +144,17 @@ def test_ranks_that_would_read_the_same_stream_are_warned(ranks):
     assert [data.num_batches for data, _ in results] == [None, None]
 
 
+def test_of_ranks_that_share_a_copy_of_the_model_only_the_first_warns(ranks):
+    def run(collectives):
+        # As on the processes 2 and 3 of four, which are the second ones of their copies.
+        collectives.local_rank += 2
+        TrainData(DataLoader(Stream(6), batch_size=2), collectives=collectives, seed=0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranks(2, run)
+
+
 def test_a_stream_that_knows_its_rank_isn_t(ranks):
     def make(rank):
         stream = Stream(4)

@@ -56,7 +56,7 @@ def knows_its_part(loader: Any) -> bool:
 
 
 def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -> None:
-    """Warn on rank 0 if several ranks would read the same batches.
+    """Warn if several ranks would read the same batches.
 
     Args:
         loader: left as the user made it.
@@ -79,8 +79,8 @@ def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -
 
 
 def warn(collectives: Collectives, message: str) -> None:
-    """Warn once for all ranks."""
-    if collectives.rank == 0:
+    """Warn once for all ranks, those included that share a copy of the model and so a `collectives.rank`."""
+    if collectives.node_rank == collectives.local_rank == 0:
         warnings.warn(message, UserWarning, stacklevel=4)
 
 
