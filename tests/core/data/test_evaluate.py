@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
-from stratagem.data.evaluate import EvalData, merge_predictions
+from stratagem.data.evaluate import EvalData
+from stratagem.data.merge import merge_predictions
 
 COMBINATIONS = list(itertools.product([0, 1, 3, 8, 13], [1, 2, 3, 4], [1, 3, 8]))
 
@@ -107,6 +108,16 @@ def test_custom_samplers_are_left_and_warned_of(ranks, numbers, equal):
     assert data.order(2) is None
     assert data.merge([["a", "b"], ["c"]]) == ["a", "b", "c"]
     assert data.batch_size == 2
+
+
+def test_predictions_that_cannot_be_put_in_order_are_warned_of_once(ranks, numbers):
+    def run(collectives):
+        data = EvalData(DataLoader(numbers(4), batch_size=2), collectives=collectives)
+        return data.merge([[0.5], [0.25]])
+
+    with pytest.warns(UserWarning, match="can't be split into samples") as caught:
+        assert ranks(2, run) == [[0.5, 0.25]] * 2
+    assert len(caught) == 1
 
 
 def test_switched_off_or_distributed_nothing_is_warned(ranks, numbers):

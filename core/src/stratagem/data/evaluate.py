@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,13 @@ from stratagem.data.sharing import (
     name_of,
     own_sampler,
     reads_by_sampler,
+    warn,
     warn_of_same_data,
 )
 from stratagem.errors import DataError
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
-
-__all__ = ["EvalData", "merge_predictions"]
 
 _END = object()
 
@@ -94,7 +94,8 @@ class EvalData:
         """
         if self._sampler is None:
             return [prediction for part in parts for prediction in part]
-        return merge_predictions(parts, self._sizes(parts), self.batch_size)
+        told = partial(warn, self._collectives)
+        return merge_predictions(parts, self._sizes(parts), self.batch_size, told)
 
     def _share(self, loader: Any) -> None:
         world_size = self._collectives.world_size

@@ -21,7 +21,10 @@ class _CannotSplitError(Exception):
 
 
 def merge_predictions(
-    parts: list[list[Any]], sizes: list[list[int]] | None = None, batch_size: int | None = None
+    parts: list[list[Any]],
+    sizes: list[list[int]] | None = None,
+    batch_size: int | None = None,
+    warn: Callable[[str], object] = warnings.warn,
 ) -> list[Any]:
     """Return what one rank with the same loader would have predicted, batch by batch.
 
@@ -40,6 +43,7 @@ def merge_predictions(
             `batch_size_of`, when None.
         batch_size: samples per batch of the result; the size of rank 0's first batch when None, which is
             less than the loader's where there are few samples.
+        warn: called with the warning; every rank that merges has the same to say.
     """
     if len(parts) == 1:
         return parts[0]
@@ -53,11 +57,9 @@ def merge_predictions(
         rows, join = _split(flat, counts)
     except _CannotSplitError:
         if any(prediction is not None for prediction in flat):
-            warnings.warn(
+            warn(
                 "predictions can't be split into samples, so that they are in the order of batches and "
-                "ranks, not of samples: return tensors, or dicts and tuples of them, with one row per sample",
-                UserWarning,
-                stacklevel=2,
+                "ranks, not of samples: return tensors, or dicts and tuples of them, with one row per sample"
             )
         return _in_turn(parts)
     by_rank, begin, position = [], 0, 0
