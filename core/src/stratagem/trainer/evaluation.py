@@ -11,14 +11,13 @@ import torch
 from torch import nn
 
 from stratagem.batches import map_tensors
+from stratagem.trainer.live import STEPS, Live
 from stratagem.trainer.settings import limited
 
 if TYPE_CHECKING:
     from stratagem.data.evaluate import EvalData
-    from stratagem.trainer.live import Live
     from stratagem.trainer.trainer import Trainer
 
-STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 EPOCH_ENDS = {"validate": "on_validation_epoch_end", "test": "on_test_epoch_end"}
 
 

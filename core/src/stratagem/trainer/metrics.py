@@ -254,7 +254,6 @@ class _Scope:
     def load(self, parts: dict[str, Partial]) -> None:
         for name, part in parts.items():
             self.add(name, part.value, part.weight, part.op)
-            self._sums[name][2] = part.weight
 
 
 def as_float(value: Value) -> float:

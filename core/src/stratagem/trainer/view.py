@@ -211,7 +211,7 @@ class TrainerView:
 
     # For the stage ------------------------------------------------------------------------------------
 
-    def enter(self, runtime: Runtime, run_dir: str | None, attempts: Attempts | None = None) -> None:
+    def enter(self, runtime: Runtime, run_dir: str | None, attempts: Attempts | None) -> None:
         """Begin a stage in this process."""
         self._worker, self.run_dir, self.should_stop = runtime, run_dir, False
         self._attempts = attempts
