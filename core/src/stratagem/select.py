@@ -36,7 +36,6 @@ class Choice:
 
 
 GIVEN = "given by the caller"
-_NOT_ITS = "not with this strategy"
 
 
 @dataclass(frozen=True)
@@ -142,26 +141,23 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
     if wanted != "auto":
         return _named_accelerator(catalogue, wanted)
     refused: list[str] = []
+    left_out: list[str] = []
     for offer in catalogue.of_kind("accelerator"):
         name = offer.component.name
         if capabilities is not None and not allows(capabilities.accelerators, name):
-            refused.append(f"{name}: {_NOT_ITS}")
+            left_out.append(f"{name}: not with this strategy")
             continue
         accelerator: Accelerator = Selection(offer).load()()
         availability = accelerator.availability()
         if availability.ok:
-            why = f"auto: {'; '.join([*refused, availability.reason])}"
+            why = f"auto: {'; '.join([*left_out, *refused, availability.reason])}"
             choice = Choice("accelerator", name, str(offer.origin), why)
             return Chosen(accelerator, offer.component.capabilities, choice)
         refused.append(f"{name}: {availability.reason}")
-    usable = [why for why in refused if not why.endswith(_NOT_ITS)]
-    if refused and len(usable) < len(refused):
-        raise DeviceError(
-            f"no accelerator that this strategy works on can be had here: {'; '.join(usable) or 'none is installed'}"
-        )
-    raise DeviceError(
-        f"no accelerator can be had here ({'; '.join(refused) or 'none is installed'}): pip install stratagem-cpu"
-    )
+    reasons = "; ".join(refused) or "none is installed"
+    if left_out:
+        raise DeviceError(f"no accelerator that this strategy works on can be had here: {reasons}")
+    raise DeviceError(f"no accelerator can be had here ({reasons}): pip install stratagem-cpu")
 
 
 def _declared_of(catalogue: Catalogue, accelerator: Accelerator) -> Capabilities:
