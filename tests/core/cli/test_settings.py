@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from stratagem.cli.settings import merged, strategy_settings, trainer_settings
-from stratagem.cli.typed import Text, defaults_of, typed
+from stratagem.cli.typed import Text, defaults_of, plain, typed
 from stratagem.errors import ConfigError
 
 
@@ -133,6 +133,20 @@ def test_files_that_are_refused(folder, content, message):
     with pytest.raises(ConfigError) as caught:
         merged(["run.yaml"])
     assert message in str(caught.value)
+
+
+def test_what_yaml_once_took_for_minutes_is_what_is_written(folder):
+    (folder / "run.yaml").write_text(
+        "num_nodes: 1:4\nstrategy: {name: ddp, timeout: 0:01:30}\nmodel: {ratio: 1:2.5, size: 0x10}\n"
+    )
+    settings = merged(["run.yaml"], {}, ["model.map=2:30"])
+    assert settings.selection["num_nodes"] == "1:4"
+    assert strategy_settings(settings, Strategy)["timeout"] == timedelta(seconds=90)
+    assert {key: plain(value) for key, value in settings.model.items()} == {
+        "ratio": "1:2.5",
+        "size": 16,
+        "map": "2:30",
+    }
 
 
 def test_a_file_that_isnt_there():

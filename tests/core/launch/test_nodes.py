@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
+from stratagem.launch.nodes import Nodes, meeting_settings, node_count, nodes_of
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_only_a_range_varies():
 def test_refuses_what_is_no_number_of_machines(asked, words):
     with pytest.raises(ConfigError, match=words):
         nodes_of(asked)
+
+
+def test_a_plain_number_in_text_becomes_one():
+    assert (node_count("3"), node_count("1:4")) == (3, "1:4")
+    with pytest.raises(ConfigError, match="at least 1"):
+        node_count("0")
 
 
 def test_reads_settings_of_the_meeting_place():

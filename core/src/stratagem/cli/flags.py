@@ -11,7 +11,7 @@ import click
 
 from stratagem.cli.reporting import report
 from stratagem.errors import UsageError, WorkerError
-from stratagem.launch.nodes import nodes_of
+from stratagem.launch.nodes import node_count
 from stratagem.renamed import RENAMED, renamed_selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "num_nodes",
         {
             "metavar": "N|MIN:MAX",
-            "callback": lambda ctx, param, value: _checked_nodes(value),
+            "callback": lambda ctx, param, value: None if value is None else node_count(value),
             "help": "Machines taking part; between MIN and MAX they may come and go.",
         },
     ),
@@ -107,14 +107,6 @@ def selection_flags(command: F) -> F:
     for flag, name, how in reversed(_FLAGS):
         command = click.option(flag, name, **how)(command)
     return command
-
-
-def _checked_nodes(value: str | None) -> int | str | None:
-    """Refuse a number of machines that can't be; a plain number becomes one."""
-    if value is None:
-        return None
-    nodes_of(value)
-    return int(value) if value.isdecimal() else value
 
 
 def _old_flag(name: str) -> Callable[[F], F]:

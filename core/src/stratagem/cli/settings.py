@@ -9,7 +9,7 @@ from typing import Any
 from stratagem.cli.typed import Text, plain, refuse_unknown, typed
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
-from stratagem.launch.nodes import nodes_of
+from stratagem.launch.nodes import node_count
 from stratagem.renamed import RENAMED, renamed_selection
 
 SECTIONS = ("model", "strategy", "trainer")
@@ -25,10 +25,9 @@ CONFIG = "the configuration"
 _AS_IS: Mapping[str, Callable[[Any], Any]] = {
     "precision": lambda value: str(plain(value)),
     "devices": plain,
-    "num_nodes": lambda value: _nodes(value),
+    "num_nodes": lambda value: node_count(str(value)),
 }
-"""Top-level keys that types can't check: 16 is a precision's short name, devices have a grammar, and
-YAML takes 1:4 for minutes and seconds."""
+"""Top-level keys that types can't check: 16 is a precision's short name, the others have a grammar."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,11 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def _from_file(path: str) -> dict[str, Any]:
     import yaml
 
+    from stratagem.cli.yaml_text import read_yaml
+
     try:
         with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
+            content = read_yaml(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration {path!r} can't be read: {error}") from error
     except yaml.YAMLError as error:
@@ -182,12 +183,6 @@ def _layer(content: Mapping[Any, Any], source: str) -> dict[str, Any]:
         elif key in SECTIONS:
             layer[key] = {str(name): setting for name, setting in value.items()}
     return layer
-
-
-def _nodes(value: Any) -> int | str:
-    text = str(value)
-    nodes_of(text)
-    return int(text) if text.isdecimal() else text
 
 
 def _text(whole: Mapping[str, Any], key: str) -> str | None:

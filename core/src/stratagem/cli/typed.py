@@ -21,8 +21,10 @@ class Text(str):
         """What the text is in YAML, where no signature says more."""
         import yaml
 
+        from stratagem.cli.yaml_text import read_yaml
+
         try:
-            return yaml.safe_load(self)
+            return read_yaml(self)
         except yaml.YAMLError:
             return str(self)
 

@@ -44,6 +44,16 @@ def nodes_of(asked: NodeCount) -> Nodes:
     return Nodes(least, most)
 
 
+def node_count(text: str) -> NodeCount:
+    """Check a number of machines that was written somewhere, and return it as `RunConfig` has it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    nodes_of(text)
+    return int(text) if text.isdecimal() else text
+
+
 def meeting_settings(text: str | None) -> dict[str, str]:
     """Read "KEY=VALUE,KEY=VALUE", settings of the meeting place in torch's words.
 
