@@ -1,4 +1,4 @@
-"""The strategies and the accelerator do what all do, on XLA's CPU devices; the rest by `stratagem conformance`."""
+"""The strategies and the accelerator do what all do, on XLA's CPU devices."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from stratagem.testing import AcceleratorContract, StrategyContract, StrategySub
 
 pytestmark = pytest.mark.timeout(360)  # a check compiles up to a hundred programs
 
-ON_FOUR = ("parity", "uneven_samples", "tied_weights", "evaluation_once", "save_and_load")
-"""What cutting into more parts than there are samples, or than a dim is long, could break."""
-
 
 class TestXla(StrategyContract):
-    world_sizes = (2,)
-
-    @pytest.fixture
-    def subject(self) -> StrategySubject:
-        return XLA
-
-
-class TestXlaOnFour(StrategyContract):
-    world_sizes = (4,)
-    checks = tuple(check for check in StrategyContract.checks if check.name in ON_FOUR)
-
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return XLA
@@ -41,14 +27,8 @@ class TestSingle(StrategyContract):
 
 
 class TestFsdp(StrategyContract):
-    world_sizes = (2,)
+    world_sizes = (2, 4)  # on one device it is what xla is
 
-    @pytest.fixture
-    def subject(self) -> StrategySubject:
-        return FSDP
-
-
-class TestFsdpOnFour(TestXlaOnFour):
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return FSDP
