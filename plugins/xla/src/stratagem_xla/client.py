@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -59,12 +61,20 @@ def start(kind: str, devices: int, *, spmd: bool) -> Client:
 
 
 def send_off() -> None:
-    """Run what has been recorded, and leave XLA's generator where it is: every mark would move it on."""
+    """Run what has been recorded, and leave XLA's generator where it is."""
     import torch_xla
+
+    with keeping_random_state():
+        torch_xla.sync()
+
+
+@contextmanager
+def keeping_random_state() -> Iterator[None]:
+    """Leave XLA's generator where it is afterwards: every mark would move it on."""
     import torch_xla.core.xla_model as xm
 
     state = xm.get_rng_state()
-    torch_xla.sync()
+    yield
     xm.set_rng_state(state)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratagem.testing import AcceleratorSubject, StrategySubject
 
 # XLA orders sums in its own way, and computes tanh and exp by its own polynomials.
@@ -13,4 +15,6 @@ SINGLE = StrategySubject(
     "single_xla", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300
 )
 FSDP = StrategySubject("xla_fsdp", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300)
+FSDP_PROCESS = replace(FSDP, options={"spmd": False})
+"""What a process per device does, in the one that PJRT's CPU has."""
 ACCELERATOR = AcceleratorSubject("xla")

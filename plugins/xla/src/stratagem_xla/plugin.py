@@ -20,8 +20,6 @@ ONE_DEVICE = frozenset(
         "norm_clipping",
         "value_clipping",
         "resharding",
-        "notebook",
-        "uneven_inputs",
     }
 )
 

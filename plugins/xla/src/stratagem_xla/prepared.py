@@ -153,13 +153,18 @@ class XlaPrepared(Prepared):
         return {**super().state(), RNG: int(xm.get_rng_state())}
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        super().load(CpuReader(reader, super().model_tensors()), state, model_only=model_only)
+        if not model_only:
+            self.load_random_state(state)
+        send_off()
+
+    def load_random_state(self, state: dict[str, Any]) -> None:
+        """Take up where XLA's generator was when `state` was made."""
         import torch_xla
 
-        super().load(CpuReader(reader, super().model_tensors()), state, model_only=model_only)
-        if RNG in state and not model_only:
+        if RNG in state:
             # Other ranks draw other numbers; of these, only rank 0's place is known.
             torch_xla.manual_seed(state[RNG] + self._rank)
-        send_off()
 
     def release(self) -> None:
         self._padded.clear()

@@ -1,0 +1,110 @@
+"""Flat pieces of tensors, one per process, and whole tensors in checkpoints: between them, by way of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+from stratagem import CheckpointReader
+from stratagem.checkpoint import TensorInfo
+from stratagem_xla.checkpoints import CpuReader
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from stratagem import Collectives
+
+SCALARS = ("step", "mu_product", "eta", "mu")
+"""States that torch's optimizers have once per parameter, whatever its shape."""
+
+
+def whole(piece: torch.Tensor, shape: torch.Size, collectives: Collectives) -> torch.Tensor:
+    """Put a tensor together on the CPU of every rank. Collective.
+
+    Args:
+        piece: this rank's, on any device: of the flat tensor, or of its rows; the last ranks' end in padding.
+        shape: of the whole.
+        collectives: of all ranks.
+    """
+    flat = collectives.all_gather(piece.detach().cpu()).reshape(-1)
+    return flat[: shape.numel()].reshape(shape)
+
+
+def fill(piece: torch.Tensor, given: torch.Tensor, rank: int) -> None:
+    """Fill rank `rank`'s piece in place from the whole tensor, and its padding with zeros."""
+    flat, count = given.detach().reshape(-1), piece.numel()
+    begin = min(rank * count, flat.numel())
+    own = flat[begin : begin + count]
+    own = torch.nn.functional.pad(own, (0, count - own.numel()))
+    with torch.no_grad():
+        piece.copy_(own.view(piece.shape))
+
+
+def rows(given: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
+    """Return what a checkpoint takes of a whole tensor from this rank.
+
+    Args:
+        given: the same on all ranks.
+        mesh: all ranks; None for one process, which keeps all of it.
+    """
+    if mesh is None or given.dim() == 0:
+        return given
+    parts = torch.chunk(given, mesh.size(), 0)
+    rank = mesh.get_local_rank()
+    # A copy, so that the whole isn't kept.
+    own = parts[rank].clone() if rank < len(parts) else given.new_empty((0, *given.shape[1:]))
+    stride = torch.empty(given.shape, device="meta").stride()
+    return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=given.shape, stride=stride)
+
+
+class PiecesReader(CheckpointReader):
+    """Reads whole tensors, and fills pieces from them, one at a time; tells the shapes of pieces.
+
+    Args:
+        reader: the opened checkpoint.
+        shapes: by a parameter's name, the shape of the whole and that of this rank's piece.
+        rank: which piece is this rank's.
+    """
+
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        shapes: Mapping[str, tuple[torch.Size, torch.Size]],
+        rank: int,
+    ) -> None:
+        self.reader, self.shapes, self.rank = CpuReader(reader, {}), shapes, rank
+        self.state, self.world_size = reader.state, reader.world_size
+        self._cut = {key: pair for key, info in reader.tensors.items() if (pair := self._pair(key, info))}
+        self.tensors = {
+            key: TensorInfo(tuple(self._cut[key][1]), info.dtype) if key in self._cut else info
+            for key, info in reader.tensors.items()
+        }
+
+    def _pair(self, key: str, info: TensorInfo) -> tuple[torch.Size, torch.Size] | None:
+        """The shapes of what is in pieces under `key`; None where each rank has all of it."""
+        kind, _, name = key.partition("/")
+        if kind == "model":
+            return self.shapes.get(name)
+        if kind != "optimizer":
+            return None
+        name, _, state = name.partition("/")[2].rpartition("/")
+        pair = self.shapes.get(name)
+        if pair is None or info.shape != tuple(pair[0]) or (not info.shape and state in SCALARS):
+            return None
+        return pair
+
+    def rank_state(self, rank: int) -> Mapping[str, Any] | None:
+        return self.reader.rank_state(rank)
+
+    def read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        for key, target in targets.items():
+            pair = self._cut.get(key)
+            if pair is None:
+                self.reader.read({key: target})
+                continue
+            given = torch.empty(pair[0], dtype=target.dtype)
+            self.reader.read({key: given})
+            fill(target, given, self.rank)

@@ -1,0 +1,207 @@
+"""A module in pieces, one for each process and its device; written for TPUs, as PJRT's CPU has one process only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem import Clipping, ConfigError, SetupRequest
+from stratagem.optimizer_state import optimizer_tensors
+from stratagem.prepared import load_model
+from stratagem_xla.checkpoints import on_cpu
+from stratagem_xla.client import keeping_random_state, send_off
+from stratagem_xla.pieces import PiecesReader, rows, whole
+from stratagem_xla.prepared import XlaPrepared
+from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+    from stratagem import CheckpointReader
+    from stratagem_xla.fsdp import Policy
+    from stratagem_xla.sharding import Layout
+
+SHAPED = ("Adafactor", "Muon")
+"""Optimizers of torch's that look at a parameter's rows and columns, which a piece doesn't have."""
+
+
+def prepare(
+    request: SetupRequest, layout: Layout, policy: Policy, options: Mapping[str, Any], sync: bool
+) -> ProcessShardsPrepared:
+    """Cut `request.module`, and point the user's optimizers, made over whole parameters, at the pieces.
+
+    Args:
+        request: as the `setup` hook received it.
+        layout: of one device.
+        policy: which modules are gathered by themselves.
+        options: for torch_xla's wrappers.
+        sync: begin with the first process's parameters and buffers.
+
+    Raises:
+        ConfigError: a wrong policy; a parameter that isn't float32; an optimizer that needs whole parameters.
+    """
+    optimizers = list(request.make_optimizers()) if request.training else []
+    for optimizer in optimizers:
+        if type(optimizer).__name__ in SHAPED:
+            raise ConfigError(
+                f"{type(optimizer).__name__} looks at whole matrices, and under spmd=False each process has flat "
+                "pieces of them: leave spmd=True, or take an optimizer that works element by element"
+            )
+    if request.precision.autocast() is not None:
+        # Its own backward of a Linear knows no autocast.
+        options = {**options, "_use_xla_patched_linear": False}
+    with keeping_random_state():
+        wrapped = wrap(request, policy, options, sync)
+    for optimizer in optimizers:
+        point_at_pieces(optimizer, wrapped, request.collectives.rank)
+    return ProcessShardsPrepared(request, layout, wrapped, optimizers)
+
+
+class ProcessShardsPrepared(XlaPrepared):
+    """Pieces of a module, with its optimizers' states. Every forward is collective, that of an evaluation too.
+
+    torch_xla gathers before a forward and a backward, and leaves each process the averaged gradients of its
+    pieces: nothing else reduces any.
+
+    Args:
+        request: as the `setup` hook received it; its module has been cut.
+        layout: of one device.
+        wrapped: what of it.
+        optimizers: over the pieces.
+    """
+
+    def __init__(
+        self, request: SetupRequest, layout: Layout, wrapped: Wrapped, optimizers: list[Optimizer]
+    ) -> None:
+        import torch_xla.core.xla_model as xm
+
+        self._wrapped, self._collectives = wrapped, request.collectives
+        self._reduce: Callable[[str, torch.Tensor], torch.Tensor] = xm.all_reduce
+        super().__init__(request, layout, wrapped.root, optimizers)
+        self._mesh = _mesh(request.collectives.world_size)
+        for optimizer in self.optimizers:
+            # A parameter that a forward gathered and no backward freed would outlive what is stepped.
+            optimizer.register_step_pre_hook(lambda *_: self._free())
+
+    # Per step -----------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for wrapper in self._wrapped.wrappers:
+            for gathered, piece in zip(wrapper.full_params, wrapper.sharded_params):
+                # The user sees pieces, and freezes these.
+                if gathered.requires_grad != piece.requires_grad:
+                    gathered.requires_grad_(piece.requires_grad)
+        output = super().forward(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._free()
+        return output
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self._send_buffers()
+        yield
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        return self._evaluating()
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        """Limit by the norm over all processes' pieces of optimizer `index`'s parameters."""
+        super().clip(index, replace(clipping, max_norm=None))
+        if clipping.max_norm is None:
+            return None
+        kind = float(clipping.norm_type)
+        parameters = self._parameters[index]
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        total = nn.utils.get_total_norm(grads, kind).to(self.device)
+        sums = kind != inf
+        total = self._reduce("sum", total**kind) ** (1.0 / kind) if sums else self._reduce("max", total)
+        nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
+        return total
+
+    def _free(self) -> None:
+        for wrapper in self._wrapped.wrappers:
+            wrapper._free_full_params(apply_opt_barrier=False)
+
+    # Checkpoint ---------------------------------------------------------------------------------
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """Whole tensors on the CPU; of several ranks, each has some rows. Collective."""
+        self._free()
+        self._send_buffers()
+        send_off()
+        tensors: dict[str, torch.Tensor] = {}
+        made: dict[int, torch.Tensor] = {}
+        others: dict[str, torch.Tensor] = {}
+        state: dict[str, Any] = self.plain.state_dict(keep_vars=True)
+        for name, value in state.items():
+            key = f"model/{name}"
+            if id(value) in self._wrapped.shapes:
+                if id(value) not in made:
+                    made[id(value)] = self._rows(value, value)
+                tensors[key] = made[id(value)]
+            elif isinstance(value, torch.Tensor):
+                others[key] = value
+        return {**tensors, **on_cpu(others)}
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """As `model_tensors`: a piece's states are in pieces, too. Collective."""
+        send_off()
+        pieces = dict(self.plain.named_parameters())
+        tensors = {}
+        for key, value in optimizer_tensors(self.plain, self.optimizers).items():
+            name = key.split("/", 2)[2].rpartition("/")[0]
+            piece = pieces[name]
+            is_piece = id(piece) in self._wrapped.shapes and value.shape == piece.shape
+            tensors[key] = self._rows(value, piece) if is_piece else value.detach().cpu()
+        return tensors
+
+    def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+        return rows(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._free()
+        shapes = {
+            name: (self._wrapped.shapes[id(piece)], piece.shape)
+            for name, piece in self.plain.named_parameters(remove_duplicate=False)
+            if id(piece) in self._wrapped.shapes
+        }
+        pieces = PiecesReader(reader, shapes, self._collectives.rank)
+        targets = {
+            f"model/{name}": value
+            for name, value in self.plain.state_dict().items()
+            if isinstance(value, torch.Tensor)
+        }
+        load_model(self.plain, targets, pieces, state.get("extra", {}), targets.keys())
+        if not model_only:
+            for index in range(len(self.optimizers)):
+                self.load_optimizer(index, pieces, state.get("optimizers", []))
+            self.precision.load_state_dict(state.get("precision", {}))
+            self.load_random_state(state)
+        send_off()
+
+    def release(self) -> None:
+        self._free()
+        if self._collectives.world_size == 1:
+            # Among several, one may have failed, and the others mustn't wait for it.
+            self._wrapped.restore()
+        super().release()
+        del self._wrapped
+
+    def _send_buffers(self) -> None:
+        """Give every process the first one's buffers. Collective."""
+        if self._collectives.world_size > 1:
+            for buffer in self.plain.buffers():
+                buffer.copy_(self._collectives.broadcast(buffer.detach()))
+
+
+def _mesh(world_size: int) -> DeviceMesh | None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (world_size,)) if world_size > 1 else None

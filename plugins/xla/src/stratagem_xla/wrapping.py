@@ -1,0 +1,257 @@
+"""Cutting a module's parameters by torch_xla's `XlaFullyShardedDataParallel`, one process per device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem import ConfigError, DeviceError
+from stratagem.units import units_among
+from stratagem_xla.pieces import fill, whole
+from stratagem_xla.sharded import units
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from stratagem import Collectives, SetupRequest
+    from stratagem_xla.fsdp import Policy
+
+PATCHED = ("forward", "_nn_linear_forward_original")
+"""What is set on modules: by us, to lead calls through a wrapper; by torch_xla, on every Linear."""
+
+
+class Body(nn.Module):
+    """What torch_xla's wrapper has inside: leads a call to the user's module, which isn't replaced.
+
+    Args:
+        module: whose parameters are cut.
+        inner: wrappers of modules in it, which the outermost has to know.
+    """
+
+    def __init__(self, module: nn.Module, inner: Sequence[nn.Module] = ()) -> None:
+        super().__init__()
+        self.module, self.inner = module, nn.ModuleList(inner)
+        self.call: Callable[..., Any] = module.__call__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """What came of cutting. `named_parameters` of the user's modules has pieces, under the same names."""
+
+    root: nn.Module
+    """To be called instead of the module."""
+    wrappers: Sequence[Any]
+    """All of torch_xla's, `root` too."""
+    pieces: Mapping[int, nn.Parameter]
+    """By the id that a parameter had before."""
+    shapes: Mapping[int, torch.Size]
+    """By a piece's id, the shape of the whole."""
+    restore: Callable[[], None]
+    """Gives modules whole parameters again, and takes off what was set on them. Collective."""
+
+
+def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync: bool) -> Wrapped:
+    """Cut the parameters, a unit at a time, so that no device ever has more than pieces and one whole unit.
+
+    Args:
+        request: as the `setup` hook received it.
+        policy: names the units.
+        options: for each wrapper.
+        sync: begin with the first process's parameters and buffers.
+
+    Raises:
+        ConfigError: a wrong policy, or a parameter that isn't float32.
+        DeviceError: PJRT numbers the processes otherwise.
+    """
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
+
+    module, collectives = request.precision.convert_module(request.module), request.collectives
+    _check_types(request.plain)
+    # What is called of the user's module itself is a step, and not its forward.
+    named = [unit for unit in units(request.plain, policy) if unit is not request.plain]
+    candidates = [unit for unit in named if _can_be_called(unit, policy)]
+    found = [unit for unit in units_among(module, candidates) if not _is_shared(module, unit)]
+    if sync and collectives.world_size > 1:
+        _send(module, collectives)
+    places = _places(module)
+    wholes = _at(places)
+    orders = {each: list(each._parameters) for each in module.modules()}
+    patched = {each: {key: each.__dict__.get(key) for key in PATCHED} for each in module.modules()}
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    wrappers: list[Any] = []
+    for unit in [*found, module]:
+        _move(unit, request.device, moved)
+        body = Body(unit, wrappers if unit is module else ())
+        wrapper = XlaFullyShardedDataParallel(body, **options)
+        wrapper.optimization_barrier_op = _barrier
+        if unit is not module:
+            # torch_xla may have set another, on a Linear.
+            body.call, unit.forward = unit.forward, wrapper.__call__
+        _show_pieces(wrapper)
+        wrappers.append(wrapper)
+    _check_place(wrappers[-1], collectives)
+    for each, names in orders.items():
+        values = {name: each._parameters[name] for name in names}
+        each._parameters.clear()
+        each._parameters.update(values)
+    pieces = _at(places)
+    shapes = {id(piece): given.shape for piece, given in zip(pieces, wholes)}
+
+    def restore() -> None:
+        for piece, names in zip(pieces, places):
+            value = whole(piece, shapes[id(piece)], collectives).to(piece.device)
+            again = nn.Parameter(value, piece.requires_grad)
+            for owner, name in names:
+                setattr(owner, name, again)
+        for each, attributes in patched.items():
+            for key, attribute in attributes.items():
+                each.__dict__.pop(key, None)
+                if attribute is not None:
+                    each.__dict__[key] = attribute
+
+    by_id = {id(given): piece for given, piece in zip(wholes, pieces)}
+    return Wrapped(wrappers[-1], wrappers, by_id, shapes, restore)
+
+
+def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
+    """Let an optimizer that was made over whole parameters step this rank's pieces of them."""
+    pieces, before = wrapped.pieces, dict(optimizer.state)
+    for group in optimizer.param_groups:
+        group["params"] = [pieces.get(id(parameter), parameter) for parameter in group["params"]]
+    optimizer.state.clear()
+    for parameter, state in before.items():
+        piece = pieces.get(id(parameter), parameter)
+        optimizer.state[piece] = {
+            key: _cut(value, piece, rank) if _is_like(value, parameter) else value
+            for key, value in state.items()
+        }
+
+
+def _is_like(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
+
+
+def _cut(value: torch.Tensor, piece: torch.Tensor, rank: int) -> torch.Tensor:
+    own = torch.zeros_like(piece, dtype=value.dtype)
+    fill(own, value, rank)
+    return own
+
+
+def _check_types(plain: nn.Module) -> None:
+    for name, parameter in plain.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameter {name!r} is {parameter.dtype}, and xla_fsdp with spmd=False only cuts torch.float32: "
+                "leave spmd=True, or make it a buffer"
+            )
+
+
+def _can_be_called(unit: nn.Module, policy: Policy) -> bool:
+    """Whether it has a forward, without which nothing would ever gather its parameters."""
+    if type(unit).forward is not nn.Module.forward:
+        return True
+    if policy is not None and not callable(policy):
+        raise ConfigError(
+            f"auto_wrap_policy names {type(unit).__name__}, which has no forward, so that nothing would gather its "
+            "parameters: name the modules in it"
+        )
+    return False
+
+
+def _is_shared(root: nn.Module, unit: nn.Module) -> bool:
+    """Whether a module in a unit is also in one outside of it, which would find its parameters empty."""
+    within = set(unit.modules())
+    inner = within - {unit}
+    return any(child in inner for each in root.modules() if each not in within for child in each.children())
+
+
+Places = list[list[tuple[nn.Module, str]]]
+"""For each parameter the modules that have it, each with its name there."""
+
+
+def _places(module: nn.Module) -> Places:
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                places.setdefault(id(parameter), []).append((owner, name))
+    return list(places.values())
+
+
+def _at(places: Places) -> list[nn.Parameter]:
+    """What is registered there now: whole parameters at first, and then pieces."""
+    there = [owner._parameters[name] for (owner, name), *_ in places]
+    return [parameter for parameter in there if parameter is not None]
+
+
+def _check_place(wrapper: Any, collectives: Collectives) -> None:
+    if (wrapper.rank, wrapper.world_size) != (collectives.rank, collectives.world_size):
+        raise DeviceError(
+            f"PJRT says that this is process {wrapper.rank} of {wrapper.world_size}, and the run that it is "
+            f"{collectives.rank} of {collectives.world_size}: leave spmd=True"
+        )
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _send(module: nn.Module, collectives: Collectives) -> None:
+    """Give every process the first one's parameters and buffers."""
+    with torch.no_grad():
+        for tensor in _tensors(module):
+            tensor.copy_(collectives.broadcast(tensor.detach()))
+
+
+def _move(
+    module: nn.Module, device: torch.device, moved: dict[int, tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    """Move what isn't there; `moved` has by a tensor's id itself and what became of it, so that ties stay."""
+    for owner in module.modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None and parameter.device != device:
+                if id(parameter) not in moved:
+                    there = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+                    moved[id(parameter)] = parameter, there
+                # Not into _parameters: an LSTM keeps a list of its own.
+                setattr(owner, name, moved[id(parameter)][1])
+        for name, buffer in list(owner._buffers.items()):
+            if buffer is not None and buffer.device != device:
+                if id(buffer) not in moved:
+                    moved[id(buffer)] = buffer, buffer.to(device)
+                owner._buffers[name] = moved[id(buffer)][1]
+
+
+def _barrier(tensors: Sequence[torch.Tensor]) -> None:
+    """Keep XLA from moving work across this point.
+
+    Not by way of integers: torch_xla 2.9 aborts the process when an embedding looks up what has come through.
+    """
+    import torch_xla.core.xla_model as xm
+
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    if floating:
+        xm.optimization_barrier_(floating)
+
+
+def _show_pieces(wrapper: Any) -> None:
+    """Put pieces where the whole parameters were, instead of into the wrapper.
+
+    Modules go on computing with what torch_xla left in their `__dict__`: the whole, while it is gathered.
+    """
+    pieces = {
+        (owner, name): piece
+        for (_, owner, name), piece in zip(wrapper.full_param_infos, wrapper.sharded_params)
+    }
+    for _, _, owner, name, first, its_name in wrapper.shared_full_param_infos:
+        pieces[owner, name] = pieces[first, its_name]
+    for (owner, name), piece in pieces.items():
+        owner._parameters[name] = piece
+    wrapper._parameters.clear()

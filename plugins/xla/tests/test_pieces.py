@@ -1,0 +1,192 @@
+"""Pieces of parameters, one per process, without torch_xla: cut, put together, read from whole tensors; and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from stratagem_xla import XLAFSDPStrategy, library
+from stratagem_xla.pieces import PiecesReader, fill, whole
+from stratagem_xla.wrapping import Wrapped, point_at_pieces
+from torch import nn
+
+import stratagem
+from stratagem.checkpoint import TensorInfo
+from stratagem.config import RunConfig
+from stratagem.run import assemble
+
+RANKS = 3
+
+
+class Ranks:
+    """As collectives, of which all ranks' pieces are known."""
+
+    def __init__(self, pieces: list[torch.Tensor]) -> None:
+        self.pieces = pieces
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.pieces)
+
+
+def cut(given: torch.Tensor, size: tuple[int, ...]) -> list[torch.Tensor]:
+    pieces = [torch.full(size, torch.nan) for _ in range(RANKS)]
+    for rank, piece in enumerate(pieces):
+        fill(piece, given, rank)
+    return pieces
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((4, 5), (128,)), ((30, 20), (256,)), ((), (128,)), ((7, 2), (3, 2)), ((2, 2), (1, 2)), ((384,), (128,))],
+)
+def test_what_was_cut_comes_together(shape: tuple[int, ...], size: tuple[int, ...]) -> None:
+    given = torch.rand(shape)
+    pieces = cut(given, size)
+    again = whole(pieces[0], torch.Size(shape), Ranks(pieces))  # type: ignore[arg-type]
+    assert torch.equal(again, given)
+    assert float(torch.cat([piece.reshape(-1) for piece in pieces]).sum()) == pytest.approx(float(given.sum()))
+
+
+class Saved(stratagem.CheckpointReader):
+    """A checkpoint in memory."""
+
+    def __init__(self, given: Mapping[str, torch.Tensor]) -> None:
+        self.given, self.state, self.world_size = given, {}, 1
+        self.tensors = {key: TensorInfo(tuple(value.shape), value.dtype) for key, value in given.items()}
+
+    def rank_state(self, rank: int) -> Mapping[str, Any] | None:
+        return None
+
+    def read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        for key, target in targets.items():
+            if target.shape != self.given[key].shape:
+                raise stratagem.CheckpointError(key)
+            target.copy_(self.given[key])
+
+
+def test_every_process_reads_its_piece() -> None:
+    saved = {
+        "model/weight": torch.rand(20, 30),
+        "model/count": torch.tensor(3),
+        "model/scale": torch.rand(()),
+        "optimizer/0/weight/exp_avg": torch.rand(20, 30),
+        "optimizer/0/weight/step": torch.tensor(5.0),
+        "optimizer/0/scale/exp_avg": torch.rand(()),
+        "optimizer/0/scale/step": torch.tensor(7.0),
+    }
+    piece, small = torch.Size([256]), torch.Size([128])
+    shapes = {"weight": (torch.Size([20, 30]), piece), "scale": (torch.Size([]), small)}
+    told = {
+        "model/weight": piece,
+        "model/count": (),
+        "model/scale": small,
+        "optimizer/0/weight/exp_avg": piece,
+        "optimizer/0/weight/step": (),
+        "optimizer/0/scale/exp_avg": small,
+        "optimizer/0/scale/step": (),
+    }
+    for rank in range(RANKS):
+        reader = PiecesReader(Saved(saved), shapes, rank)
+        assert {key: info.shape for key, info in reader.tensors.items()} == told
+        targets = {
+            key: torch.full(info.shape, 9, dtype=info.dtype)
+            for key, info in reader.tensors.items()
+        }
+        reader.read(targets)
+        for key, target in targets.items():
+            expected = saved[key] if told[key] == () else cut(saved[key], tuple(told[key]))[rank]
+            assert torch.equal(target, expected), key
+
+
+def test_a_checkpoint_of_another_shape_is_refused() -> None:
+    shapes = {"weight": (torch.Size([4, 5]), torch.Size([128]))}
+    with pytest.raises(stratagem.CheckpointError):
+        PiecesReader(Saved({"model/weight": torch.rand(5, 5)}), shapes, 0).read({"model/weight": torch.zeros(128)})
+
+
+def test_an_optimizer_steps_pieces_with_its_states() -> None:
+    layer = nn.Linear(5, 4)
+    optimizer = torch.optim.Adagrad([{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}])
+    with torch.no_grad():
+        optimizer.state[layer.weight]["sum"].copy_(torch.arange(20.0).view(4, 5))
+    pieces = {id(parameter): nn.Parameter(torch.zeros(8)) for parameter in layer.parameters()}
+    wrapped: Any = SimpleNamespace(pieces=pieces)
+    assert set(Wrapped.__dataclass_fields__) >= {"pieces"}
+    point_at_pieces(optimizer, wrapped, 1)
+    assert [group["params"] for group in optimizer.param_groups] == [
+        [pieces[id(layer.weight)]],
+        [pieces[id(layer.bias)]],
+    ]
+    assert optimizer.param_groups[1]["lr"] == 0.5
+    state = optimizer.state[pieces[id(layer.weight)]]
+    assert state["sum"].tolist() == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
+    assert state["step"].shape == ()
+    assert optimizer.state[pieces[id(layer.bias)]]["sum"].shape == (8,)
+    assert len(optimizer.state) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"reshard_after": True}, "xla_fsdp has no option 'reshard_after'"),
+        ({"flatten_parameters": True}, "flatten_parameters=True can't be had"),
+        ({"sharding_rank": 1}, "sharding_rank=1 can't be had"),
+        ({"reduce_scatter_bucket_size_mb": 8}, "would lose the gradients"),
+        ({"compute_dtype": "float16"}, "compute_dtype='float16' is none of float32, bfloat16"),
+        ({"start_method": "popen"}, "none of spawn, fork"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(stratagem.ConfigError, match=told):
+        XLAFSDPStrategy(spmd=False, **options)
+
+
+def test_options_that_are_passed_on() -> None:
+    strategy = XLAFSDPStrategy(
+        compute_dtype=torch.bfloat16, buffer_dtype="float32", flatten_parameters=False, param_init_fn=None
+    )
+    assert strategy.wrapper_options == {"compute_dtype": torch.bfloat16, "buffer_dtype": torch.float32}
+
+
+@pytest.fixture
+def tpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "problem", lambda: None)
+    monkeypatch.setattr("stratagem.component.Component.missing", lambda component: [])
+    monkeypatch.setattr(library, "tpu_devices", lambda: 4)
+    monkeypatch.setenv("TPU_LIBRARY_PATH", "/somewhere")
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+
+
+@pytest.mark.usefixtures("tpus")
+def test_processes_where_there_are_tpus() -> None:
+    run = assemble(RunConfig(strategy="xla_fsdp", strategy_options={"spmd": False}))
+    assert run.plan.world_size == 4
+    assert type(run.launcher()).__name__ == "XlaLauncher"
+    assert "collective_forward" in run.capabilities.features
+    assert "manual_backward" not in run.capabilities.features
+    assert assemble(RunConfig(strategy="xla_fsdp")).plan.world_size == 1
+
+
+@pytest.mark.usefixtures("tpus")
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"precision": "64-true"}, "64-true"),
+        ({"precision": "bf16-mixed", "strategy_options": {"compute_dtype": "bfloat16"}}, "both say in what"),
+    ],
+)
+def test_refusals_before_launch(config: dict[str, Any], told: str) -> None:
+    options = {"spmd": False, **config.pop("strategy_options", {})}
+    with pytest.raises(stratagem.UsageError, match=told):
+        assemble(RunConfig(strategy="xla_fsdp", strategy_options=options, **config))
+
+
+@pytest.mark.usefixtures("tpus")
+def test_several_devices_of_a_cpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    config = RunConfig(strategy="xla_fsdp", accelerator="xla", devices=2, strategy_options={"spmd": False})
+    with pytest.raises(stratagem.CombinationError, match="PJRT's CPU only has one"):
+        assemble(config)
