@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+
+from stratagem.launch import LaunchPlan, Task
+from stratagem.launch.elastic import ElasticLauncher
 
 PROGRAM = """
 import sys
@@ -86,3 +90,20 @@ def test_ending_signal(
         assert err.splitlines()[-1].startswith("KeyboardInterrupt")
     assert list(tmp_path.glob("stratagem-*")) == []
     assert list(tmp_path.glob("torchelastic*")) == []
+
+
+def test_what_a_killed_launch_leaves_is_removed_by_the_next_but_nothing_of_a_living_one(
+    start_program: Any, tmp_path: Path, all_end: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, below = begin(start_program, "popen", "ignore_sigterm_and_wait", tmp_path)
+    killed.kill()
+    assert all_end(below, 3)
+    (left,) = tmp_path.glob("stratagem-*")
+    for path in tmp_path.glob("pid.*"):
+        path.unlink()
+    begin(start_program, "fork", "ignore_sigterm_and_wait", tmp_path)
+    (living,) = tmp_path.glob("stratagem-*")
+    assert living != left
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert ElasticLauncher(LaunchPlan(1, start_method="popen")).launch(Task(max, (3, 4))) == 4
+    assert list(tmp_path.glob("stratagem-*")) == [living]

@@ -21,6 +21,7 @@ from stratagem.launch.base import Launcher, LaunchPlan, Task
 from stratagem.launch.exchange import Exchange, Failure, Job
 from stratagem.launch.fork_check import require_forkable
 from stratagem.launch.fork_server import preload_fork_server
+from stratagem.launch.leftovers import claimed
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
 from stratagem.launch.network import gloo_variables
 from stratagem.launch.rendezvous import launch_config
@@ -73,12 +74,13 @@ class ElasticLauncher(Launcher):
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
         exchange = Exchange.create()
         try:
-            self._fill(exchange, None if forked else task)
-            if self.plan.start_method == "forkserver":
-                preload_fork_server(self.plan.preload)
-            with _ending_signals_raise(), Supervision(exchange) as supervision:
-                started = self._run(exchange, task, supervision)
-            return pickle.loads(exchange.get("result")) if 0 in started else None
+            with claimed(exchange.path):
+                self._fill(exchange, None if forked else task)
+                if self.plan.start_method == "forkserver":
+                    preload_fork_server(self.plan.preload)
+                with _ending_signals_raise(), Supervision(exchange) as supervision:
+                    started = self._run(exchange, task, supervision)
+                return pickle.loads(exchange.get("result")) if 0 in started else None
         finally:
             exchange.remove()
 

@@ -9,6 +9,9 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
+ROUND = "round"
+"""File with the number of the round that this node's workers are started for, where nodes agree on rounds."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -69,7 +72,7 @@ class Exchange:
     @classmethod
     def create(cls) -> Exchange:
         """Make a new directory, open to this user alone."""
-        return cls(tempfile.mkdtemp(prefix="stratagem-"))
+        return cls(tempfile.mkdtemp(prefix="stratagem-launch-"))
 
     def remove(self) -> None:
         """Delete it and all in it."""

@@ -24,12 +24,10 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from stratagem.launch.exchange import Exchange
+from stratagem.launch.exchange import ROUND, Exchange
 
 BACKEND = "stratagem"
 """Its name among torch's meeting places."""
-ROUND = "round"
-"""File in the exchange with the number of the round that this node's workers are started for."""
 _INNER, _EXCHANGE = "stratagem_backend", "stratagem_exchange"
 
 

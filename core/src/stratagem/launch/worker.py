@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from stratagem.errors import StratagemError, UsageError
 from stratagem.launch.base import Task
-from stratagem.launch.exchange import Exchange, Failure, Job, log_file
+from stratagem.launch.exchange import ROUND, Exchange, Failure, Job, log_file
 from stratagem.launch.fork_server import own_fork_servers
 from stratagem.launch.guard import die_with, die_with_parent, share_fate_with_children
 from stratagem.launch.words import LAUNCH_VARIABLE
@@ -111,7 +111,7 @@ def _attempt(exchange: Exchange, restarts: int) -> int:
     Whoever reads the environment is to find what all ranks agree on, too.
     """
     try:
-        attempt = int(exchange.get("round"))
+        attempt = int(exchange.get(ROUND))
     except FileNotFoundError:
         return restarts
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
