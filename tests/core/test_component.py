@@ -45,7 +45,7 @@ def test_load_raises_what_the_import_raises(target, error):
 
 
 def test_records_are_frozen_and_picklable():
-    record = component(presets={"z": {"a": 1}}, capabilities=Capabilities(features=frozenset({"fork"})))
+    record = component(presets={"z": {"a": 1}}, capabilities=Capabilities(features=frozenset({"closure"})))
     assert pickle.loads(pickle.dumps(record)) == record
     with pytest.raises(AttributeError):
         record.name = "y"

@@ -121,6 +121,18 @@ def test_a_launcher_decides_how_many_processes_there_are() -> None:
         run(ELASTIC, accelerator="cpu", strategy="single")
 
 
+def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
+    class Own(stratagem.ParallelStrategy):
+        pass
+
+    told = "'Own' can't do this: more than one node; installed strategies that can: .*ddp"
+    with pytest.raises(CombinationError, match=told):
+        run(strategy=Own(), devices=2, num_nodes=2, accelerator="cpu")
+    with pytest.raises(CombinationError, match=told):
+        run({**ELASTIC, "WORLD_SIZE": "4"}, strategy=Own(), accelerator="cpu")
+    assert run({**ELASTIC, "WORLD_SIZE": "4"}, strategy="ddp", accelerator="cpu").environment.world_size == 4
+
+
 def test_environment_overrides_detection() -> None:
     assert run(ELASTIC, environment="single", accelerator="cpu").plan.world_size == 1
 

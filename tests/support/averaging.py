@@ -18,7 +18,6 @@ FEATURES = {
     "norm_clipping",
     "value_clipping",
     "resharding",
-    "fork",
 }
 
 

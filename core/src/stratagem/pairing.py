@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stratagem.component import FEATURES, Capabilities, Component
@@ -45,7 +45,7 @@ def _go_together(strategy: Component, accelerator: Chosen) -> bool:
 
 
 def refuse_missing_features(
-    catalogue: Catalogue, name: str, capabilities: Capabilities, needed: Iterable[str]
+    catalogue: Catalogue, name: str, capabilities: Capabilities, needed: Sequence[str]
 ) -> None:
     """Refuse what the strategy doesn't declare, naming strategies that do.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import import_module
@@ -17,7 +17,7 @@ from stratagem.devices import devices_of
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
-from stratagem.launch.nodes import meeting_settings, nodes_of
+from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
 from stratagem.pairing import refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, Selection, load_catalogue
 from stratagem.requests import LaunchRequest
@@ -61,6 +61,11 @@ class Run:
             return self.config
         return replace(self.config, environment=launcher.worker_environment)
 
+    @property
+    def world_size(self) -> int:
+        """Number of processes: those that the environment made, or else that the launcher makes, at most."""
+        return self.environment.world_size if self.environment.creates_processes else self.plan.world_size
+
     def device(self) -> torch.device:
         """The device of this process."""
         given = getattr(self.strategy, "parallel_devices", None)
@@ -75,14 +80,14 @@ class Run:
         given = getattr(self.strategy, "parallel_devices", None)
         return tuple(given) if given else tuple(self.accelerator.device(index) for index in self.devices)
 
-    def require(self, features: Iterable[str]) -> None:
+    def require(self, features: Sequence[str]) -> None:
         """Refuse what the strategy doesn't declare.
 
         Raises:
             CombinationError: names strategies that can.
         """
         name = next(choice.name for choice in self.choices if choice.kind == "strategy")
-        refuse_missing_features(self.catalogue, name, self.capabilities, list(features))
+        refuse_missing_features(self.catalogue, name, self.capabilities, features)
 
     def versions(self) -> dict[str, str]:
         """Component → origin, for comparing ranks."""
@@ -124,8 +129,9 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     )
     refuse_accelerator(catalogue, strategy, accelerator)
     _refuse_process_count(catalogue, strategy, environment, devices, config)
-    if nodes.vary and not environment.creates_processes:
-        refuse_missing_features(catalogue, strategy.choice.name, strategy.capabilities, ["elastic"])
+    refuse_missing_features(
+        catalogue, strategy.choice.name, strategy.capabilities, _nodes_features(environment, nodes)
+    )
     precision_name, create_precision, precision_choice = select.choose_precision(
         catalogue,
         getattr(strategy.value, "precision_plugin", None) or config.precision,
@@ -212,6 +218,13 @@ def _devices(
             f"devices={config.devices!r} asks for no device, and a run needs one: choose at least 1, or 'auto'"
         )
     return devices
+
+
+def _nodes_features(environment: Environment, nodes: Nodes) -> list[str]:
+    """What a strategy must be able to do for the run's machines."""
+    if environment.creates_processes:
+        return ["several_nodes"] if environment.world_size > environment.local_world_size else []
+    return ["several_nodes"] * (nodes.most > 1) + ["elastic"] * nodes.vary
 
 
 def _processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:

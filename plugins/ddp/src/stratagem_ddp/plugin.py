@@ -40,10 +40,7 @@ def stratagem_components() -> Sequence[Component]:
                         "closure",
                         "norm_clipping",
                         "value_clipping",
-                        "sharded_checkpoint",
                         "resharding",
-                        "notebook",
-                        "fork",
                         "several_nodes",
                         "elastic",
                     }

@@ -47,10 +47,7 @@ def stratagem_components() -> Sequence[Component]:
                 features=frozenset(
                     {
                         "norm_clipping",
-                        "sharded_checkpoint",
                         "resharding",
-                        "notebook",
-                        "fork",
                         "collective_forward",
                         "several_nodes",
                     }

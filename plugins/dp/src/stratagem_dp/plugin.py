@@ -13,7 +13,6 @@ _BOTH = {
     "norm_clipping",
     "value_clipping",
     "resharding",
-    "notebook",
     "several_devices",
 }
 # Replicas in one process and 16-bit precision have never been supported together.
@@ -29,9 +28,7 @@ def stratagem_components() -> Sequence[Component]:
             "dp",
             "stratagem_dp.strategy:DataParallelStrategy",
             "one process splits each batch over its devices",
-            capabilities=Capabilities(
-                processes="one", precisions=_PRECISIONS, features=frozenset({*_BOTH, "uneven_inputs"})
-            ),
+            capabilities=Capabilities(processes="one", precisions=_PRECISIONS, features=frozenset(_BOTH)),
         ),
         Component(
             "strategy",
@@ -42,7 +39,7 @@ def stratagem_components() -> Sequence[Component]:
             capabilities=Capabilities(
                 processes="per-node",
                 precisions=_PRECISIONS,
-                features=frozenset({*_BOTH, "sharded_checkpoint", "fork", "several_nodes"}),
+                features=frozenset({*_BOTH, "several_nodes"}),
             ),
         ),
     ]

@@ -28,10 +28,7 @@ def stratagem_components() -> Sequence[Component]:
                         "manual_backward",
                         "norm_clipping",
                         "value_clipping",
-                        "sharded_checkpoint",
                         "resharding",
-                        "notebook",
-                        "fork",
                         "collective_forward",
                         "several_nodes",
                     }

@@ -27,10 +27,7 @@ def stratagem_components() -> Sequence[Component]:
                         "several_optimizers",
                         "norm_clipping",
                         "value_clipping",
-                        "sharded_checkpoint",
                         "resharding",
-                        "notebook",
-                        "fork",
                         "collective_forward",
                         "several_nodes",
                     }

@@ -11,10 +11,7 @@ _BOTH = {
     "several_optimizers",
     "norm_clipping",
     "value_clipping",
-    "sharded_checkpoint",
     "resharding",
-    "notebook",
-    "fork",
     "several_nodes",
     "elastic",
 }

@@ -29,8 +29,6 @@ def stratagem_components() -> Sequence[Component]:
                         "norm_clipping",
                         "value_clipping",
                         "resharding",
-                        "notebook",
-                        "uneven_inputs",
                     }
                 ),
             ),
