@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def plan_lines(run: Run) -> list[str]:
     """Return the plan, a line per part of the run."""
-    world_size = run.environment.world_size if run.environment.creates_processes else run.plan.world_size
+    world_size = run.world_size
     how = "in this process" if world_size == 1 else f"start_method {run.plan.start_method}"
     if run.environment.creates_processes:
         how = f"made by {run.environment.name}"

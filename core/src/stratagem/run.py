@@ -19,7 +19,7 @@ from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
 from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
 from stratagem.pairing import refuse_accelerator, refuse_missing_features, strategies_for
-from stratagem.plugins import Catalogue, Selection, load_catalogue
+from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
 
@@ -138,7 +138,9 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         accelerator.value,
         strategy.capabilities,
     )
-    create_checkpointer, checkpoint_choice = _checkpointer(catalogue, config, strategy.value)
+    create_checkpointer, checkpoint_choice = select.choose_checkpointer(
+        catalogue, strategy.value.checkpoint_io, config.checkpoint
+    )
     extensions = [_extension(catalogue, extension) for extension in config.extensions]
     hooks = Hooks(
         Defaults(),
@@ -239,13 +241,14 @@ def _refuse_process_count(
     config: RunConfig,
 ) -> None:
     name, capabilities = strategy.choice.name, strategy.capabilities
+    splits = "several_devices" in capabilities.features
     several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
     made = environment.world_size if environment.creates_processes else nodes_of(config.num_nodes).most
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(
             f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"
         )
-    if capabilities.processes != "per-device" and len(devices) > 1 and not _splits(capabilities):
+    if capabilities.processes != "per-device" and len(devices) > 1 and not splits:
         raise CombinationError(
             f"strategy {name!r} uses one device per process, but devices={config.devices!r} asks for {len(devices)}: "
             f"choose one of {several}, or devices=1"
@@ -258,35 +261,11 @@ def _refuse_process_count(
         )
 
 
-def _splits(capabilities: Capabilities) -> bool:
-    return "several_devices" in capabilities.features
-
-
-def _checkpointer(catalogue: Catalogue, config: RunConfig, strategy: Strategy) -> tuple[Any, Choice]:
-    if strategy.checkpoint_io is not None:
-        return strategy.checkpoint_io, Choice("checkpoint", repr(strategy.checkpoint_io), select.GIVEN)
-    selection = catalogue.find("checkpoint", config.checkpoint)
-    return Deferred(selection), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """Imports a component when it is made.
-
-    A checkpointer's imports take half a second, which a launching process would spend for nothing: only
-    workers make one.
-    """
-
-    selection: Selection
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.selection.load()(*arguments)
-
-
 def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
     """An object given by the caller, "package.module:Class", or the name of an installed extension."""
     if not isinstance(extension, str):
-        return extension, Choice("extension", _unique_name(extension), select.GIVEN)
+        name = f"{type(extension).__module__}.{type(extension).__qualname__}"
+        return extension, Choice("extension", name, select.GIVEN)
     if extension in catalogue.names("extension") or ":" not in extension:
         selection = catalogue.find("extension", extension)
         choice = Choice("extension", selection.component.name, str(selection.offer.origin))
@@ -298,7 +277,3 @@ def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
         raise UnknownNameError(f"extension {extension!r} can't be imported: {error}") from error
     value = made() if isinstance(made, type) else made
     return value, Choice("extension", extension, select.GIVEN)
-
-
-def _unique_name(extension: object) -> str:
-    return f"{type(extension).__module__}.{type(extension).__qualname__}"

@@ -226,6 +226,28 @@ def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
     return [name for name in names if accelerator.refuse_precision(name) is None]
 
 
+def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> tuple[Any, Choice]:
+    """Return what makes a checkpointer of collectives: the strategy's own, or the one of that name."""
+    if given is not None:
+        return given, Choice("checkpoint", repr(given), GIVEN)
+    selection = catalogue.find("checkpoint", name)
+    return Deferred(selection), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Imports a component when it is made.
+
+    A checkpointer's imports take half a second, which a launching process would spend for nothing: only
+    workers make one.
+    """
+
+    selection: Selection
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.selection.load()(*arguments)
+
+
 @dataclass(frozen=True)
 class _Constant:
     """A factory that returns what the caller gave."""
