@@ -5,36 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from stratagem_deepspeed.conformance import SUBJECT
+from stratagem_deepspeed.conformance import SUBJECT, SUBJECTS
 
 from stratagem.testing import StrategyContract, StrategySubject
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def at_stage(stage: int) -> StrategySubject:
-    return replace(SUBJECT, options={**SUBJECT.options, "stage": stage})
-
-
 class TestStage0(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return at_stage(0)
+        return replace(SUBJECT, options={**SUBJECT.options, "stage": 0})
 
 
 class TestStage1(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return at_stage(1)
+        return SUBJECTS["deepspeed_stage_1"]
 
 
 class TestStage2(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return at_stage(2)
+        return SUBJECTS["deepspeed_stage_2"]
 
 
 class TestStage3(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return at_stage(3)
+        return SUBJECTS["deepspeed_stage_3"]

@@ -1,6 +1,8 @@
-"""What `stratagem conformance deepspeed` and the tests try."""
+"""What `stratagem conformance deepspeed`, its stages and the tests try."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from stratagem.testing import StrategySubject
 
@@ -21,3 +23,12 @@ SUBJECT = StrategySubject(
         "reaches those that have no gradient",
     },
 )
+
+SUBJECTS = {
+    "deepspeed": SUBJECT,
+    **{
+        name: replace(SUBJECT, strategy=name)
+        for name in ("deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
+    },
+}
+"""By name: the stages. Offloading is tried by tests/test_training.py and tests/test_nvme.py."""

@@ -39,7 +39,7 @@ def stratagem_components() -> Sequence[Component]:
             },
             requires=("deepspeed",),
             install_hint=INSTALL,
-            conformance="stratagem_deepspeed.conformance:SUBJECT",
+            conformance="stratagem_deepspeed.conformance:SUBJECTS",
             capabilities=Capabilities(
                 accelerators=("cpu", "cuda"),
                 precisions=("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"),
