@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.batches import moved
-from stratagem.errors import DataError
+from stratagem.errors import CheckpointError, DataError
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem.precision.base import Precision
 from stratagem.requests import Clipping, SetupRequest
@@ -259,8 +259,6 @@ def load_model(
     Raises:
         CheckpointError: it hasn't.
     """
-    from stratagem.errors import CheckpointError
-
     saved = {key for key in reader.tensors if key.startswith("model/")}
     missing, unexpected = sorted(set(names) - saved), sorted(saved - set(names))
     if missing or unexpected:

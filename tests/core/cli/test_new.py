@@ -85,6 +85,14 @@ def test_a_name_that_cannot_be_one_is_refused(tmp_path, name, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    done = run(BIN / "stratagem", "new", "plugin", "mine", "--into", "file/in", folder=tmp_path)
+    assert done.returncode == 2
+    assert "file/in/mine/pyproject.toml can't be written: Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     done = run(BIN / "stratagem", "new", "plugin", "mine", folder=tmp_path)

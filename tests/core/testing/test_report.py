@@ -57,6 +57,8 @@ def test_what_is_not_there_is_refused() -> None:
         UsageError, match="there is no check 'parities' of a strategy; there are light_plugin"
     ):
         report("single", only=["parities"])
+    with pytest.raises(UsageError, match="'single' can be tried at world size 1, and not at 2, 4"):
+        report("single", world_sizes=[2, 4])
 
 
 def test_the_page_shows_verdicts_and_escapes_reasons() -> None:

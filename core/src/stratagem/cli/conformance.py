@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
 from stratagem.cli.listing import print_json
 from stratagem.component import KINDS, Kind
 from stratagem.plugins import load_catalogue
+
+if TYPE_CHECKING:
+    from stratagem.testing.outcome import Outcome
 
 
 @click.command()
@@ -19,7 +23,12 @@ from stratagem.plugins import load_catalogue
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
 @click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
-@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
+@click.option(
+    "--html",
+    type=click.File("w", encoding="utf-8", lazy=False),
+    metavar="FILE",
+    help="Write a page to FILE, too.",
+)
 @click.pass_context
 def conformance(
     ctx: click.Context,
@@ -28,7 +37,7 @@ def conformance(
     world_sizes: tuple[int, ...],
     checks: tuple[str, ...],
     as_json: bool,
-    html: str | None,
+    html: IO[str] | None,
 ) -> None:
     """Check that components do what they declare; exit code 1 where one doesn't.
 
@@ -51,25 +60,20 @@ def conformance(
     if as_json:
         print_json(reports)
     if html is not None:
-        Path(html).write_text(html_page(reports), encoding="utf-8")
+        html.write(html_page(reports))
     if any(report["failed"] for report in reports):
         ctx.exit(1)
 
 
-def _progress(name: str, quiet: bool) -> Any:
+@contextmanager
+def _progress(name: str, quiet: bool) -> Iterator[Callable[[Outcome], None]]:
     """A context with a function that shows how far it is, on standard error."""
-    from contextlib import contextmanager
-
     from rich.console import Console
 
-    @contextmanager
-    def shown() -> Any:
-        with Console(stderr=True, quiet=quiet).status(f"{name}: starting processes") as status:
-            yield lambda outcome: status.update(
-                f"{name}: {outcome.check} on {outcome.world_size}: {outcome.verdict}"
-            )
-
-    return shown()
+    with Console(stderr=True, quiet=quiet).status(f"{name}: starting processes") as status:
+        yield lambda outcome: status.update(
+            f"{name}: {outcome.check} on {outcome.world_size}: {outcome.verdict}"
+        )
 
 
 def _print(report: dict[str, Any]) -> None:

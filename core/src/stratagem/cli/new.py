@@ -44,7 +44,7 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
     """Write the files of a plugin, and return their paths.
 
     Raises:
-        ConfigError: the name can't be one, or the folder is there already.
+        ConfigError: the name can't be one, or the folder is there already, or can't be made.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ConfigError(
@@ -79,8 +79,11 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error.strerror}; choose another --into") from error
     return path
 
 

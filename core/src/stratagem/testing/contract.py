@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -53,8 +52,7 @@ class Contract:
     def test_conforms(self, check: Check, world_size: int, subject: Any, pytestconfig: pytest.Config) -> None:
         """The component does what it declares."""
         outcome = run_check(check, subject, world_size)
-        record = {"name": subject.name, **asdict(replace(outcome, error=None))}
-        pytestconfig.stash.setdefault(OUTCOMES, []).append(record)
+        pytestconfig.stash.setdefault(OUTCOMES, []).append({"name": subject.name, **outcome.to_json()})
         report(outcome)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from stratagem.component import FEATURES
@@ -29,6 +29,10 @@ class Outcome:
     """Why it was skipped or waived, or what was wrong."""
     seconds: float = 0.0
     error: BaseException | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "error"}
 
 
 def skip_reason(check: Check, features: frozenset[str], world_sizes: tuple[int, ...], world_size: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratagem.component import Component, Kind, imported
@@ -48,18 +48,12 @@ class Report:
         """How many outcomes there are of a verdict."""
         return sum(outcome.verdict == verdict for outcome in self.outcomes)
 
-    @property
-    def world_sizes(self) -> list[int]:
-        """World sizes at which something was tried."""
-        return sorted({outcome.world_size for outcome in self.outcomes})
-
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; docs/reference/cli.md has the keys."""
         import torch
 
         import stratagem
 
-        checks = [{k: v for k, v in asdict(o).items() if k != "error"} for o in map(_plain, self.outcomes)]
         return {
             "name": self.name,
             "kind": self.kind,
@@ -69,7 +63,7 @@ class Report:
             "torch": torch.__version__,
             "python": platform.python_version(),
             **{verdict: self.count(verdict) for verdict in ("passed", "failed", "skipped", "waived")},
-            "checks": checks,
+            "checks": [outcome.to_json() for outcome in self.outcomes],
         }
 
 
@@ -137,7 +131,7 @@ def run_report(
         tell: called after each check.
 
     Raises:
-        UsageError: there is no such check.
+        UsageError: there is no such check, or it can't be tried at any of `world_sizes`.
     """
     chosen = set(only)
     unknown = sorted(chosen - {check.name for check in CHECKS[kind]})
@@ -145,7 +139,13 @@ def run_report(
         names = ", ".join(check.name for check in CHECKS[kind])
         raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
     subject = subject_of(kind, name, selection)
-    sizes = [size for size in subject.world_sizes() if not world_sizes or size in world_sizes]
+    possible = subject.world_sizes()
+    sizes = [size for size in possible if not world_sizes or size in world_sizes]
+    if not sizes:
+        raise UsageError(
+            f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible))}, and not at "
+            f"{', '.join(map(str, world_sizes))}"
+        )
     outcomes = []
     for check in CHECKS[kind]:
         if chosen and check.name not in chosen:
@@ -158,7 +158,3 @@ def run_report(
                 tell(outcome)
     origin = selection.offer.origin
     return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))
-
-
-def _plain(outcome: Outcome) -> Outcome:
-    return replace(outcome, error=None)
