@@ -19,9 +19,12 @@ class ThreadCollectives(Collectives):
         self.node_rank = 0
         self.world_size = world_size
         self.device = torch.device("cpu")
+        self.calls = 0
+        """How many exchanges there were."""
         self._board, self._meeting = board, meeting
 
     def gather_objects(self, value: Any) -> list[Any]:
+        self.calls += 1
         self._board[self.rank] = value
         self._meeting.wait(timeout=20)
         gathered = list(self._board)
@@ -34,7 +37,7 @@ class ThreadCollectives(Collectives):
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         gathered = self.all_gather(tensor)
         if op == "mean":
-            return gathered.sum(0) / self.world_size
+            return (gathered.sum(0) / self.world_size).to(tensor.dtype)
         by_name = {"sum": gathered.sum(0), "product": gathered.prod(0)}
         return by_name[op] if op in by_name else getattr(gathered, f"a{op}")(0)
 
@@ -42,7 +45,7 @@ class ThreadCollectives(Collectives):
         return self.gather_objects(value)[src]
 
     def barrier(self, name: str | None = None) -> None:
-        self._meeting.wait(timeout=20)
+        self.gather_objects(name)
 
 
 def on_threads(world_size: int, work: Callable[[Collectives], Any]) -> list[Any]:
