@@ -16,10 +16,12 @@ from stratagem.errors import DataError
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import EngineCheckpoint
 from stratagem_deepspeed.construction import Traces, materialize, number_modules, share_out
+from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
 from stratagem_deepspeed.parameters import Parameters, send_buffers
 from stratagem_deepspeed.states import States
+from stratagem_deepspeed.swapping import align_gradients
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -50,6 +52,7 @@ class DeepSpeedPrepared(Prepared):
         self._configuration, self.stage = configuration, configuration.stage
         self._world_size = request.collectives.world_size
         config = configuration.for_run(request)
+        self._folders = OwnFolders(config)
         self._traces = Traces(request.module)
         output.silence_deprecations()
         # Before parameters are cut: whoever groups them by their shapes sees these.
@@ -112,6 +115,7 @@ class DeepSpeedPrepared(Prepared):
             )
             if self.stage == 3:
                 number_modules(self._computed)
+                align_gradients(engine.optimizer)
             library.checkpointing.configure(None, deepspeed_config=config)
         return engine
 
@@ -239,6 +243,7 @@ class DeepSpeedPrepared(Prepared):
             engine.destroy()
             engine.optimizer = engine.basic_optimizer = None
             engine.__dict__["_modules"].clear()
+        self._folders.close()
         for parameter, value in whole.values():
             parameter.data = value
         if self.stage < 3 or whole or self._world_size == 1:

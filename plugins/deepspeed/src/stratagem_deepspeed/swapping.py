@@ -53,3 +53,36 @@ def write_piece(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: st
     with resident(zero, sub_group_of(zero, parameter)) as flat, torch.no_grad():
         target = flat if state is None else zero.optimizer.state[flat][state]
         target.narrow(0, begin, count).copy_(own)
+
+
+def align_gradients(zero: Any) -> None:
+    """Have the engine read gradients from the drive to where the system can put them.
+
+    It reads them straight into a buffer, at their offsets in the flat piece. Some file systems refuse that
+    at offsets of any other kind, and the engine doesn't look whether they did: it would step with
+    whatever was in the buffer. So what comes before the first good offset stays in memory.
+
+    Args:
+        zero: the engine's optimizer, at any stage.
+    """
+    swapper = getattr(zero, "optimizer_swapper", None)
+    if swapper is None:
+        return
+    swap_out, alignment = swapper.swap_out_gradients, swapper.numel_alignment
+
+    def swap_out_aligned(
+        parameter: torch.Tensor, gradient_offsets: list[int], gradient_tensors: list[torch.Tensor]
+    ) -> None:
+        offsets: list[int] = []
+        tensors: list[torch.Tensor] = []
+        for offset, tensor in zip(gradient_offsets, gradient_tensors):
+            before = -offset % alignment
+            if before and before < tensor.numel():
+                offsets += [offset, offset + before]
+                tensors += [tensor[:before], tensor[before:]]
+            else:
+                offsets.append(offset)
+                tensors.append(tensor)
+        swap_out(parameter, offsets, tensors)
+
+    swapper.swap_out_gradients = swap_out_aligned
