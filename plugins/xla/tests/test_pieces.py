@@ -1,4 +1,4 @@
-"""Pieces of parameters, one per process, without torch_xla: cut, put together, read from whole tensors; and options."""
+"""Pieces of parameters, one per process, without torch_xla: cut, put together, read; and options."""
 
 from __future__ import annotations
 
@@ -40,14 +40,23 @@ def cut(given: torch.Tensor, size: tuple[int, ...]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("shape", "size"),
-    [((4, 5), (128,)), ((30, 20), (256,)), ((), (128,)), ((7, 2), (3, 2)), ((2, 2), (1, 2)), ((384,), (128,))],
+    [
+        ((4, 5), (128,)),
+        ((30, 20), (256,)),
+        ((), (128,)),
+        ((7, 2), (3, 2)),
+        ((2, 2), (1, 2)),
+        ((384,), (128,)),
+    ],
 )
 def test_what_was_cut_comes_together(shape: tuple[int, ...], size: tuple[int, ...]) -> None:
     given = torch.rand(shape)
     pieces = cut(given, size)
     again = whole(pieces[0], torch.Size(shape), Ranks(pieces))  # type: ignore[arg-type]
     assert torch.equal(again, given)
-    assert float(torch.cat([piece.reshape(-1) for piece in pieces]).sum()) == pytest.approx(float(given.sum()))
+    assert float(torch.cat([piece.reshape(-1) for piece in pieces]).sum()) == pytest.approx(
+        float(given.sum())
+    )
 
 
 class Saved(stratagem.CheckpointReader):
@@ -91,10 +100,7 @@ def test_every_process_reads_its_piece() -> None:
     for rank in range(RANKS):
         reader = PiecesReader(Saved(saved), shapes, rank)
         assert {key: info.shape for key, info in reader.tensors.items()} == told
-        targets = {
-            key: torch.full(info.shape, 9, dtype=info.dtype)
-            for key, info in reader.tensors.items()
-        }
+        targets = {key: torch.full(info.shape, 9, dtype=info.dtype) for key, info in reader.tensors.items()}
         reader.read(targets)
         for key, target in targets.items():
             expected = saved[key] if told[key] == () else cut(saved[key], tuple(told[key]))[rank]
@@ -104,7 +110,9 @@ def test_every_process_reads_its_piece() -> None:
 def test_a_checkpoint_of_another_shape_is_refused() -> None:
     shapes = {"weight": (torch.Size([4, 5]), torch.Size([128]))}
     with pytest.raises(stratagem.CheckpointError):
-        PiecesReader(Saved({"model/weight": torch.rand(5, 5)}), shapes, 0).read({"model/weight": torch.zeros(128)})
+        PiecesReader(Saved({"model/weight": torch.rand(5, 5)}), shapes, 0).read(
+            {"model/weight": torch.zeros(128)}
+        )
 
 
 def test_an_optimizer_steps_pieces_with_its_states() -> None:

@@ -53,7 +53,8 @@ class XlaAccelerator(Accelerator):
         return None if 0 <= index < MOST_CPU_DEVICES else f"PJRT's CPU has {MOST_CPU_DEVICES} at most"
 
     def device(self, index: int) -> torch.device:
-        return torch.device("xla", index)
+        # A process that has one device calls it the first, whichever of its machine's it is.
+        return torch.device("xla", 0 if library.OWN_DEVICE in os.environ else index)
 
     def set_up(self, device: torch.device) -> None:
         """Import torch_xla, without starting it: the number of devices is the strategy's to say."""

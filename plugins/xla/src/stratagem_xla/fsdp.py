@@ -94,7 +94,7 @@ class XLAFSDPStrategy(XLAStrategy):
         refined = super().refine_capabilities(declared)
         if self.spmd:
             return refined
-        features = refined.features - {"manual_backward", "uneven_inputs"} | {"collective_forward"}
+        features = refined.features - {"manual_backward"} | {"collective_forward"}
         return replace(refined, precisions=PRECISIONS, features=features)
 
     def check_run(self, run: Run) -> None:

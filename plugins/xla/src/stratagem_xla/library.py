@@ -15,6 +15,8 @@ import importlib_metadata
 from stratagem_xla.plugin import INSTALL
 
 OLDEST = (2, 9)
+OWN_DEVICE = "STRATAGEM_XLA_OWN_DEVICE"
+"""Variable that is set where a process has one device, and sees no other."""
 LOGGER = logging.getLogger("torch_xla")
 
 _GOOGLE, _CORES = "0x1ae0", {"0x0027": 2, "0x005e": 1, "0x0063": 1, "0x006f": 1, "0x0076": 2}

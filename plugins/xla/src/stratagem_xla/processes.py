@@ -89,6 +89,7 @@ def _work(rank: int, payload: bytes | Task, folder: str, port: int) -> None:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
+    os.environ[library.OWN_DEVICE] = "1"
     task = pickle.loads(payload) if isinstance(payload, bytes) else payload
     result = task.function(*task.args)
     if rank == 0:
