@@ -30,7 +30,6 @@ def refusal(make: Callable[[nn.Module], Any], **options: Any) -> None:
         ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"start_powerSGD_iter": 1}}, "from 2 on"),
         ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"matrix_approximation_rank": 0}}, "from 1 on"),
         ({"ddp_comm_hook": "powersgd", "ddp_comm_state": 3}, "takes its settings by name"),
-        ({"ddp_comm_hook": "powersgd", "find_unused_parameters": True}, "aborts the process"),
         ({"ddp_comm_hook": "post_local_sgd"}, "give model_averaging_period or period_group_size"),
         ({"period_group_size": {4: 2, 2: 4}}, "makes no hierarchy"),
         ({"period_group_size": {2: 2, 4: 3}}, "makes no hierarchy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -222,9 +223,18 @@ def test_compressed_gradients_are_within_their_dtype_of_the_true_ones() -> None:
         assert 0 < error <= 3 * 2.0**-digits, name
 
 
-def drift(runtime: Any) -> list[float]:
-    """After each step, how far parameters of rank 0 and of the others are apart."""
+def drift(runtime: Any, late: float = 0) -> list[float]:
+    """After each step, how far parameters of rank 0 and of the others are apart.
+
+    Args:
+        runtime: of a rank.
+        late: seconds by which each layer's backward takes longer, the higher the rank.
+    """
     plain = net()
+    if late:
+        plain[0].unused = nn.Linear(3, 3)
+        for layer in plain[1:]:
+            layer.register_full_backward_hook(lambda *_: time.sleep(late * runtime.rank))
     model, optimizer = runtime.setup(plain, optimizer_of(plain))
     found = []
     for x, y in batches(STEPS):
@@ -243,6 +253,18 @@ def test_averaging_makes_parameters_equal_exactly_at_its_period() -> None:
     equal = [index for index, difference in enumerate(found) if difference == 0]
     assert equal == [0, 1, 2, 3, 4, 7, 10, 13]
     assert min(difference for index, difference in enumerate(found) if index not in equal) > 1e-4
+
+
+@pytest.mark.parametrize("hook", ["powersgd", "torch's"])
+def test_powersgd_in_several_buckets_with_unused_parameters_on_ranks_that_are_not_in_step(hook: str) -> None:
+    named = {"ddp_comm_hook": "powersgd", "ddp_comm_state": POWER}
+    torchs = {
+        "ddp_comm_hook": powerSGD_hook.powerSGD_hook,
+        "ddp_comm_state": powerSGD_hook.PowerSGDState(None, **POWER),
+    }
+    how = {"bucket_cap_mb": 0.001, "find_unused_parameters": True}
+    found = launched(drift, 2, 0.01, **(named if hook == "powersgd" else torchs), **how)
+    assert found == [0] * STEPS
 
 
 class ByHand(stratagem.Module):

@@ -60,12 +60,7 @@ SUBJECTS = {
         1e-4,
         options={**SUBJECT.options, "ddp_comm_state": _WHOLE_RANK},
         options_for={**SUBJECT.options_for, **dict.fromkeys(_SEVERAL_STEPS_APART, _LOW_RANK)},
-        waivers={
-            **_MANUAL,
-            **_SCALED,
-            "unused_parameters": "find_unused_parameters is refused: with PowerSGD it aborts the process, not yet "
-            "understood",
-        },
+        waivers={**_MANUAL, **_SCALED},
     ),
     "ddp_post_local_sgd": replace(
         SUBJECT,

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import ConfigError
+from stratagem.collectives.flat import in_few_pieces
 
 AUTO_PERIOD = 4
 """Optimizer steps between averages at the lowest level of a hierarchy that is derived."""
@@ -161,9 +162,5 @@ class LocalSGD:
 
 def average(tensors: list[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
     """Replace floating-point tensors by their means over the ranks of `group`, in place. Collective."""
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        same = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in same]).div_(dist.get_world_size(group))
-        dist.all_reduce(flat, group=group)
-        for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same])):
-            tensor.copy_(part.view_as(tensor))
+    for flat in in_few_pieces(tensors):
+        dist.all_reduce(flat.div_(dist.get_world_size(group)), group=group)

@@ -62,7 +62,12 @@ class PowerSGDMemory:
                 self._lay_out(index, pieces, bucket.buffer(), *self._before)
             if bucket.is_last():
                 self._before, self._restored = None, ({}, {})
-        return powerSGD_hook(state, bucket)
+        reduced = powerSGD_hook(state, bucket)
+        if bucket.buffer().device.type == "cpu":
+            # What follows on a bucket's first message is sent by gloo's threads, in whatever order against the
+            # next bucket's, or against DDP's own for unused parameters: ranks would take one for the other.
+            reduced.wait()
+        return reduced
 
     def remembered(self) -> tuple[Named, Named]:
         """Return by name what compression lost here, and the right factors; between two backwards."""

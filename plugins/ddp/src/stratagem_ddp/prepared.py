@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 
 from stratagem import Precision, Prepared, SetupRequest, place
+from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.own_part import OwnPart
 from stratagem_ddp.power_sgd import PowerSGDMemory
@@ -142,8 +143,7 @@ class DDPPrepared(Prepared):
     def _agree_on_buffers(self) -> None:
         """Give all ranks the buffers of rank 0, as the next forward in training would. Collective."""
         if self._ddp.broadcast_buffers:
-            for buffer in self._replica.buffers():
-                dist.broadcast(buffer.detach(), 0)
+            send_from_first(self._replica.buffers())
 
     def _ranks(self, reader: CheckpointReader) -> Iterable[int]:
         same = reader.world_size == self._collectives.world_size
@@ -162,8 +162,7 @@ class ReplicaPrepared(Prepared):
     def __init__(self, request: SetupRequest) -> None:
         super().__init__(request)
         # As DistributedDataParallel does when it is made.
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+        send_from_first((*self.module.parameters(), *self.module.buffers()))
 
 
 class ManualDDPPrepared(ReplicaPrepared):
@@ -188,8 +187,7 @@ class ManualDDPPrepared(ReplicaPrepared):
             parameter.register_post_accumulate_grad_hook(self._touched.add)  # type: ignore[no-untyped-call]
 
     def manual_step(self, *args: Any) -> Any:
-        for buffer in self.module.buffers():
-            dist.broadcast(buffer, 0)
+        send_from_first(self.module.buffers())
         return self.forward(*args)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -206,27 +204,14 @@ class ManualDDPPrepared(ReplicaPrepared):
             self._syncing = True
 
     def _average_gradients(self) -> None:
-        # A parameter that another rank used must be reduced here as well, with a zero.
-        touched = torch.tensor([p in self._touched for p in self._trainable], dtype=torch.uint8)
-        touched = touched.to(self.device)
-        dist.all_reduce(touched, dist.ReduceOp.MAX)
-        reduced = [p for p, used in zip(self._trainable, touched.tolist()) if used]
+        touched = [parameter in self._touched for parameter in self._trainable]
         self._touched.clear()
-        if not reduced:
-            return
-        for parameter in reduced:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        grads = [p.grad for p in reduced if p.grad is not None]
-        for dtype in {grad.dtype for grad in grads}:
-            same = [grad for grad in grads if grad.dtype == dtype]
-            flat = torch.cat([grad.reshape(-1) for grad in same])
+        for flat in in_few_pieces(gradients_of_any(self._trainable, touched, self.device)):
             if self._dtype is None:
                 dist.all_reduce(flat)
                 flat.div_(dist.get_world_size())
             else:
                 # Divided first: a sum overflows earlier than a mean.
-                flat = flat.to(self._dtype).div_(dist.get_world_size())
-                dist.all_reduce(flat)
-            for grad, part in zip(same, torch.split(flat, [grad.numel() for grad in same])):
-                grad.copy_(part.view_as(grad))
+                sent = flat.to(self._dtype).div_(dist.get_world_size())
+                dist.all_reduce(sent)
+                flat.copy_(sent)

@@ -135,11 +135,6 @@ class DDPStrategy(ProcessGroupStrategy):
                 f"{type(self.ddp_comm_state).__name__}: give a mapping, or the hook as a function"
             )
         settings_of(hook, self.ddp_comm_state or {})
-        if hook == "powersgd" and self.ddp_kwargs.get("find_unused_parameters"):
-            raise ConfigError(
-                "PowerSGD with find_unused_parameters=True aborts the process (seen with gloo, torch 2.13): choose "
-                "another hook, or a module that uses all of its parameters"
-            )
         if hook == "post_local_sgd" and sizes is None and self.model_averaging_period is None:
             raise ConfigError(
                 "with post_local_sgd replicas drift apart unless they are averaged: give model_averaging_period or "
@@ -155,17 +150,13 @@ class DDPStrategy(ProcessGroupStrategy):
                 f"num_nodes={run.config.num_nodes!r} lets change: "
                 'choose "auto", or a fixed number of nodes'
             )
-        if run.environment.creates_processes:
-            world_size = run.environment.world_size
-        elif run.plan.is_elastic:
+        if run.plan.is_elastic and not run.environment.creates_processes:
             return
-        else:
-            world_size = run.plan.world_size
         if isinstance(sizes, Mapping):
-            fitting_levels(check_levels(sizes), world_size)
+            fitting_levels(check_levels(sizes), run.world_size)
         asked = given.get("subgroup_size") if isinstance(hook, str) and isinstance(given, Mapping) else None
         if asked is not None:
-            fitting_subgroup(asked, world_size, world_size)
+            fitting_subgroup(asked, run.world_size, run.world_size)
 
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
         """Wrap `module`, which is on `device`; override it to wrap differently. Collective."""
@@ -178,11 +169,15 @@ class DDPStrategy(ProcessGroupStrategy):
         if not request.training or not any(p.requires_grad for p in request.module.parameters()):
             return ReplicaPrepared(request)
         if request.manual:
-            return ManualDDPPrepared(request, self._compressed_dtype())
+            return ManualDDPPrepared(request, self.manual_dtype())
         return DDPPrepared(request, self)
 
-    def _compressed_dtype(self) -> torch.dtype | None:
-        """Return the dtype in which manual optimization averages gradients; None for their own."""
+    def manual_dtype(self) -> torch.dtype | None:
+        """Return the dtype in which manual optimization averages gradients; None for their own.
+
+        Raises:
+            ConfigError: the hook, or averages of parameters, can't do without DDP's buckets.
+        """
         hook, averages = self.ddp_comm_hook, self.model_averaging_period or self.period_group_size
         if hook is None and averages is None:
             return None
