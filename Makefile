@@ -7,23 +7,29 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constrain
 XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
-XLA_CORE_TESTS := $(wildcard tests/core/*.py) $(addprefix tests/core/,checkpoint data precision trainer)
+XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision trainer) \
+	$(patsubst %,tests/core/test_%.py,group_strategy optimizer_state prepared run) \
+	$(patsubst %,tests/core/checkpoint/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
+	$(patsubst %,tests/core/data/test_%.py,resume_stateful train) \
+	$(patsubst %,tests/integration/test_%.py,parity runtime)
+XLA_STRATEGIES := single_xla xla xla_fsdp
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance bench clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla bench clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
-	@echo "make test-xla run the core's and stratagem-xla's tests on torch 2.9 with torch_xla (several GB)"
+	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\"), and write docs/conformance.md anew"
+	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make clean   remove .venv and all that was built"
 
@@ -60,6 +66,10 @@ conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py --run $(NAMES)
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
+conformance-xla: .venv-xla/.ready
+	@PJRT_DEVICE=CPU $(XLA)/python docs/gen/conformance.py --run $(or $(NAMES),$(XLA_STRATEGIES))
+	@$(XLA)/python docs/gen/conformance.py > docs/conformance.md
+
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports overhead startup throughput strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
@@ -88,17 +98,29 @@ clean:
 	@touch $@
 
 # torch_xla needs a torch of its own, and so an environment of its own.
+define XLA_NEEDS
+import platform, shutil, sys
+version, machine = sys.version_info[:2], platform.system() + " " + platform.machine()
+if machine != "Linux x86_64" or not (3, 10) <= version < (3, 14):
+    sys.exit("torch_xla 2.9 is there for Python 3.10 to 3.13 on Linux x86_64, and $(PYTHON) is Python %d.%d on %s: make PYTHON=python3.12 test-xla, or do without" % (*version, machine))
+free = shutil.disk_usage(".").free / 1e9
+if free < 12:
+    sys.exit("torch_xla and its PyTorch need 12 GB of disk while they are installed, and %.1f GB are free: make room, or do without make test-xla" % free)
+endef
+export XLA_NEEDS
+
 .venv-xla/bin/python:
+	@$(PYTHON) -c "$$XLA_NEEDS"
 	@echo "Making .venv-xla"
 	@$(PYTHON) -m venv .venv-xla
 
 .venv-xla/.engine: .venv-xla/bin/python constraints-xla.txt
 	@echo "Installing torch_xla and its PyTorch, some 4 GB"
-	@$(XLA_PIP) torch torch_xla numpy
+	@$(XLA_PIP) torch torch_xla numpy || { echo "torch 2.9 and torch_xla 2.9 could not be installed into .venv-xla: see above why; the next make test-xla tries again" >&2; exit 1; }
 	@touch $@
 
 .venv-xla/.ready: .venv-xla/.engine constraints-xla.txt $(PROJECTS)
 	@echo "Installing Stratagem beside torch_xla"
 	@$(XLA_PIP) hatchling editables
-	@$(XLA_PIP) --no-build-isolation $(EDITABLE) pytest pytest-timeout transformers
+	@$(XLA_PIP) --no-build-isolation $(EDITABLE) pytest pytest-timeout torchdata transformers
 	@touch $@

@@ -17,7 +17,8 @@ MARKS = {"passed": "✓", "failed": "✗", "skipped": "–", "waived": "~"}
 HEAD = """# Conformance
 
 What every strategy has to do, and which does: written by `make conformance` from the JSON of
-`stratagem conformance`, in one, two and four processes on CPU. ✓ passes at every world size at which
+`stratagem conformance`, in one, two and four processes on CPU, or in one process with as many devices
+(`make conformance-xla` tries those that need torch_xla). ✓ passes at every world size at which
 it says something; – is skipped, because it isn't declared or says nothing there; ~ is waived, an
 expected failure with a reason; ✗ fails. [Writing a plugin](writing-a-plugin.md) tells how to try
 yours.
