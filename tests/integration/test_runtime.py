@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from averaging import Twins
 from small import Line, samples
 from stratagem_ddp import DDPStrategy
 from torch.nn import functional as F
@@ -65,6 +67,23 @@ def test_a_raw_loop_equals_plain_torch(world_size: int) -> None:
         expected.append(loss.item())
     assert losses == pytest.approx(expected, abs=1e-6)
     torch.testing.assert_close(torch.tensor(weights["layer.weight"]), plain.layer.weight.detach())
+
+
+def draw_by_part(runtime: Any, path: str, *, saves: bool) -> list[float]:
+    runtime.setup(Line())
+    torch.manual_seed(runtime.data_rank)
+    runtime.save(path) if saves else runtime.load(path)
+    return list(runtime.collectives.data.gather_objects(torch.rand(()).item()))
+
+
+def test_ranks_that_shared_a_copy_draw_apart_where_they_do_not(tmp_path: Path) -> None:
+    path = str(tmp_path / "saved")
+    shared = stratagem.Runtime(strategy=Twins(), accelerator="cpu", devices=4)
+    drawn = shared.launch(partial(draw_by_part, path=path, saves=True), quiet=True)
+    assert drawn[0] != drawn[1]
+    # Ranks 0 and 1 had drawn alike.
+    apart = on_ranks(2, partial(draw_by_part, path=path, saves=False))
+    assert apart == drawn
 
 
 def test_saves_on_two_ranks_and_loads_on_one(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from stratagem.checkpoint.base import Checkpoint
 from stratagem.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem.collectives.base import Collectives
     from stratagem.prepared import Prepared
     from stratagem.session import Session
 
@@ -32,7 +34,16 @@ def load_session(session: Session, prepared: Prepared, path: str) -> dict[str, A
     reader = session.checkpointer.open(path)
     prepared.load(reader, dict(reader.state["prepared"]))
     own = reader.rank_state(session.collectives.rank)
-    # Where ranks share a copy of the model otherwise than before, they must not draw apart.
-    if own is not None and reader.state.get("data_ranks") == session.collectives.data.world_size:
+    if own is not None and same_ranks(reader, session.collectives):
         restore_rng(own["rng"], session.device)
     return dict(reader.state.get("user", {}))
+
+
+def same_ranks(reader: CheckpointReader, collectives: Collectives) -> bool:
+    """Whether each rank reads the part of the data that it read when the checkpoint was written.
+
+    Only then is what it drew there its own to draw: ranks that share a copy of the model draw alike, and
+    all others apart.
+    """
+    saved = (reader.world_size, reader.state.get("data_ranks", reader.world_size))
+    return saved == (collectives.world_size, collectives.data.world_size)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.errors import CheckpointError
+from stratagem.raw_checkpoint import same_ranks
 from stratagem.rng import capture_rng, restore_rng
 from stratagem.trainer.live import Progress
 
@@ -81,18 +82,15 @@ def restore(
     live.moments("on_load_checkpoint", trainer, live.module, state["user"])
     for name, value in Progress(**state["progress"]).__dict__.items():
         setattr(live.progress, name, value)
-    same_world = (reader.world_size, state.get("data_ranks", reader.world_size)) == (
-        live.runtime.world_size,
-        live.runtime.collectives.data.world_size,
-    )
-    own = dict(reader.rank_state(live.runtime.rank if same_world else 0) or {})
+    same = same_ranks(reader, live.runtime.collectives)
+    own = dict(reader.rank_state(live.runtime.rank if same else 0) or {})
     data_state = own.get("data")
     if data_state is not None and live.progress.batch:
         live.progress.batch = data.done_after_resume(data_state)
-    live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same_world)
+    live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
 
     def resume() -> None:
-        if same_world and "rng" in own:
+        if same and "rng" in own:
             restore_rng(own["rng"], live.runtime.device)
 
     return data_state, resume
