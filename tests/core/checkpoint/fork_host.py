@@ -19,39 +19,18 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 import torch.distributed.tensor.parallel
 
-from stratagem.collectives.base import Collectives
+from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.local import LocalCollectives
 
 DEADLINE_S = 120
 
 
-class GlooCollectives(Collectives):
-    """Enough of a gloo group for checkpoints; `process_group` stays None, as under other engines."""
+class GlooCollectives(GroupCollectives):
+    """A gloo group; `process_group` is None, as under other engines."""
 
-    def __init__(self, rank, world_size):
-        self.rank = self.local_rank = rank
-        self.node_rank = 0
-        self.world_size = world_size
-        self.device = torch.device("cpu")
-
-    def all_reduce(self, tensor, op="mean"):
-        raise NotImplementedError
-
-    def all_gather(self, tensor, sync_grads=False):
-        raise NotImplementedError
-
-    def broadcast(self, value, src=0):
-        box = [value]
-        dist.broadcast_object_list(box, src)
-        return box[0]
-
-    def gather_objects(self, value):
-        gathered = [None] * self.world_size
-        dist.all_gather_object(gathered, value)
-        return gathered
-
-    def barrier(self, name=None):
-        dist.barrier()
+    @property
+    def process_group(self):
+        return None
 
 
 def run_rank(function, rank, request):
@@ -62,7 +41,7 @@ def run_rank(function, rank, request):
         store = dist.FileStore(os.path.join(request["folder"], "store"), world_size)
         timeout = timedelta(seconds=60)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-        collectives = GlooCollectives(rank, world_size)
+        collectives = GlooCollectives(dist.group.WORLD, torch.device("cpu"), local_rank=rank)
     result = function(collectives, **request["arguments"])
     if world_size > 1:
         dist.barrier()
