@@ -81,7 +81,7 @@ def test_ending_signal(
     began = time.monotonic()
     program.send_signal(number)
     _, err = program.communicate(timeout=30)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # 3 s on a machine that does nothing else; torch alone waits 30 s
     assert all_end(below, 0.5)
     if number == signal.SIGTERM:
         assert (program.returncode, err) == (143, "")

@@ -24,7 +24,8 @@ from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.leftovers import claimed
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
 from stratagem.launch.network import gloo_variables
-from stratagem.launch.rendezvous import launch_config
+from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
+from stratagem.launch.signal_watch import signal_watch
 from stratagem.launch.supervision import Supervision
 from stratagem.launch.worker import run_worker, threads_per_worker, unguarded_sentence
 
@@ -78,8 +79,8 @@ class ElasticLauncher(Launcher):
                 self._fill(exchange, None if forked else task)
                 if self.plan.start_method == "forkserver":
                     preload_fork_server(self.plan.preload)
-                with _ending_signals_raise(), Supervision(exchange) as supervision:
-                    started = self._run(exchange, task, supervision)
+                with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
+                    started = self._run(exchange, task, eye)
                 return pickle.loads(exchange.get("result")) if 0 in started else None
         finally:
             exchange.remove()
@@ -136,6 +137,8 @@ class ElasticLauncher(Launcher):
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             failure = supervision.first_failure(codes)
         except SignalException as error:
+            if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
+                raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
         except RendezvousError as error:
             raise StratagemError(
@@ -196,6 +199,11 @@ def _ending_signals_raise() -> Iterator[None]:
         for number, handler in before.items():
             if handler is not None:
                 signal.signal(number, handler)
+
+
+def _watch() -> contextlib.AbstractContextManager[Callable[[], bool]]:
+    """Watch for ending signals where the agent alone would wait half a minute for workers that ignore them."""
+    return contextlib.nullcontext(lambda: False) if agent_ends_workers_in_time() else signal_watch()
 
 
 @contextlib.contextmanager

@@ -65,5 +65,16 @@ def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
         from stratagem.launch.rounds import within_rounds
 
         settings = within_rounds(settings, exchange)
-    known = {entry.name for entry in dataclasses.fields(LaunchConfig)}  # the last two came after torch 2.8
+    known = _known_settings()  # the last two came after torch 2.9
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
+
+
+def agent_ends_workers_in_time() -> bool:
+    """Tell whether this torch's agent can be told how long workers may take to obey a signal."""
+    return "shutdown_timeout" in _known_settings()
+
+
+def _known_settings() -> set[str]:
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return {entry.name for entry in dataclasses.fields(LaunchConfig)}

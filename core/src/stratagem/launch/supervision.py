@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratagem.launch.exchange import Exchange, Failure
@@ -41,10 +42,14 @@ class Supervision:
 
     Args:
         exchange: where the workers note their starts and ends.
+        is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
+            no less than half a minute then needs it.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, is_ending: Callable[[], bool] = lambda: False) -> None:
         self._exchange = exchange
+        self._is_ending = is_ending
+        self._signalled: float | None = None
         self._workers: dict[int, _Worker] = {}
         self._trouble: dict[int, float] = {}
         """When each failing attempt began to fail, by this clock's seconds since the epoch."""
@@ -95,6 +100,8 @@ class Supervision:
                 if mark.event == "started" and mark.pid not in self._workers:
                     self._workers[mark.pid] = _worker(mark.attempt, mark.rank, mark.pid)
             now = time.time()
+            if self._is_ending() and self._signalled is None:
+                self._signalled = now
             finished = {mark.pid for mark in marks if mark.event == "done"}
             for worker in self._workers.values():
                 if worker.ended is None and _has_ended(worker):
@@ -105,7 +112,7 @@ class Supervision:
                 if mark.event == "failed":
                     self._trouble.setdefault(mark.attempt, now)
             for worker in self._workers.values():
-                if now - self._trouble.get(worker.attempt, now) > GRACE_S:
+                if now - self._trouble.get(worker.attempt, self._signalled or now) > GRACE_S:
                     _kill(worker)
 
     def _end_all(self) -> None:
