@@ -176,11 +176,6 @@ class Metrics:
         if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
             self.flush()
 
-    def write_now(self, step: int, epoch: int, values: dict[str, float]) -> None:
-        """Log values outside of any step, as a callback does. Only rank 0's are written."""
-        self._latest.update(values)
-        self._write(step, epoch, dict(values))
-
     def flush(self) -> None:
         """Hand all rows to the loggers; waits for the device."""
         rows = [
