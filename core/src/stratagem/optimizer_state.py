@@ -13,6 +13,7 @@ from stratagem.errors import CheckpointError
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
+    from stratagem.collectives.base import Collectives
 
 
 def parameter_names(plain: nn.Module) -> dict[int, str]:
@@ -53,6 +54,18 @@ def describe_optimizer(plain: nn.Module, optimizer: Optimizer) -> dict[str, Any]
         if (others := {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
     }
     return {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) -> None:
+    """Put into descriptions what other ranks alone have: only rank 0's are written. Collective.
+
+    Args:
+        described: what `describe_optimizer` returned of each optimizer, changed in place.
+        collectives: of all ranks.
+    """
+    everyone = collectives.gather_objects([each["values"] for each in described])
+    for index, each in enumerate(described):
+        each["values"] = {name: others for values in everyone for name, others in values[index].items()}
 
 
 def _names_in(plain: nn.Module, optimizer: Optimizer) -> dict[int, str]:

@@ -40,5 +40,7 @@ def test_a_block_that_shares_a_parameter_is_left_to_the_rest():
 
 
 def test_a_class_that_is_not_there_is_refused():
-    with pytest.raises(stratagem.ConfigError, match=r"blocks names Layer.*name some of them"):
+    with pytest.raises(
+        stratagem.ConfigError, match=r"blocks names 'Layer', and this model has none: it has Block"
+    ):
         blocks_in(Model(), ["Layer"])

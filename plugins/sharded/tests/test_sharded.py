@@ -12,6 +12,7 @@ import torch
 from parity import Net
 from small import Closure, Line, Normed, TwoPlayers
 from stratagem_sharded import DDPFullyShardedStrategy, DDPShardedStrategy
+from stratagem_sharded.optimizer import ShardedOptimizer
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -259,12 +260,29 @@ def test_evaluation(tmp_path: Path, strategy: str) -> None:
     assert together == pytest.approx(trainer(tmp_path, 1, "single").test(module), abs=1e-6)
 
 
-def test_manual_optimization(tmp_path: Path) -> None:
-    one, two = TwoPlayers(), TwoPlayers()
+class Shares(TwoPlayers):
+    """Fails where its optimizers aren't shared out."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        assert all(isinstance(each.optimizer, ShardedOptimizer) for each in self.optimizers())
+        super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("options", "tolerance"), [({}, 1e-6), ({"ddp_comm_hook": "bf16"}, 2e-2)])
+def test_manual_optimization(tmp_path: Path, options: dict[str, Any], tolerance: float) -> None:
+    one, two = TwoPlayers(), Shares()
     two.batch_size = 2
     trainer(tmp_path, 1, "single", max_steps=6).fit(one)
-    trainer(tmp_path, 2, "ddp_sharded", max_steps=6).fit(two)
-    assert_close(two.state_dict(), one.state_dict())
+    trainer(tmp_path, 2, "ddp_sharded", max_steps=6, options=options).fit(two)
+    assert_close(two.state_dict(), one.state_dict(), tolerance)
+
+
+class Scaled(Line):
+    """Has a parameter without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
 
 
 def test_what_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
@@ -272,10 +290,20 @@ def test_what_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
         trainer(tmp_path, 2, "ddp_fully_sharded").fit(TwoPlayers())
     with pytest.raises(stratagem.CombinationError, match="several times per step"):
         trainer(tmp_path, 1, "ddp_sharded", max_steps=1).fit(Closure())
-    with pytest.raises(stratagem.ConfigError, match="choose strategy='ddp'"):
-        DDPShardedStrategy(model_averaging_period=4)
-    with pytest.raises(stratagem.ConfigError, match="the module has none; its modules are"):
+    averages = (
+        {"model_averaging_period": 4},
+        {"period_group_size": "auto"},
+        {"ddp_comm_hook": "post_local_sgd"},
+    )
+    for options in averages:
+        with pytest.raises(stratagem.ConfigError, match="choose strategy='ddp'"):
+            DDPShardedStrategy(**options)
+    with pytest.raises(
+        stratagem.ConfigError, match="blocks names 'Block', and this model has none: it has Dropout, Linear"
+    ):
         trainer(tmp_path, 2, DDPFullyShardedStrategy(blocks="Block"), max_steps=1).fit(Line())
+    with pytest.raises(stratagem.ConfigError, match="parameter 'scale' has no dimension along which"):
+        trainer(tmp_path, 2, "ddp_fully_sharded", max_steps=1).fit(Scaled())
     with pytest.raises(stratagem.ConfigError, match="none of forkserver"):
         DDPFullyShardedStrategy(start_method="thread")
     with pytest.raises(stratagem.ConfigError, match="give one of them"):

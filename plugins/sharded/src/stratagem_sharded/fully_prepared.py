@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from stratagem import Clipping, Prepared, SetupRequest, place
+from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
+from stratagem.collectives.flat import send_from_first
 from stratagem_sharded.blocks import blocks_in
 
 if TYPE_CHECKING:
@@ -24,10 +24,15 @@ class FullyShardedPrepared(Prepared):
     """A module whose parameters are gathered once per step and whose gradients are reduced into shards."""
 
     def __init__(self, request: SetupRequest, strategy: DDPFullyShardedStrategy) -> None:
+        for name, parameter in request.plain.named_parameters():
+            if not parameter.dim():
+                raise ConfigError(
+                    f"parameter {name!r} has no dimension along which ddp_fully_sharded could share it out: give it "
+                    "one, as in torch.ones(1), or choose fsdp or ddp_sharded"
+                )
         module = place(request)
         # Each rank keeps a piece of what it has: all must have what rank 0 has.
-        for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+        send_from_first((*module.parameters(), *module.buffers()))
         mesh = init_device_mesh(request.device.type, (request.collectives.world_size,))
         for block in blocks_in(request.plain, strategy.blocks):
             fully_shard(block, mesh=mesh, reshard_after_forward=False)
@@ -41,7 +46,7 @@ class FullyShardedPrepared(Prepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._broadcasts and torch.is_grad_enabled():
-            self._broadcast_buffers()
+            send_from_first(self.module.buffers())
         return super().forward(*args, **kwargs)
 
     @contextmanager
@@ -68,7 +73,7 @@ class FullyShardedPrepared(Prepared):
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
         if self._broadcasts:
-            self._broadcast_buffers()
+            send_from_first(self.module.buffers())
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -87,10 +92,6 @@ class FullyShardedPrepared(Prepared):
         super().release()
         self._sharded.clear()
         del self._root
-
-    def _broadcast_buffers(self) -> None:
-        for buffer in self.module.buffers():
-            dist.broadcast(buffer, 0)
 
     def _let_go(self) -> None:
         """Free the whole parameters where a forward left them: evaluation, or a skipped batch."""

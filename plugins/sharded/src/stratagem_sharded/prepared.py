@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem_ddp import DDPPrepared, ManualDDPPrepared
 
 from stratagem import Prepared, SetupRequest
-from stratagem.optimizer_state import load_optimizer
+from stratagem.optimizer_state import load_optimizer, share_values
 from stratagem_sharded.optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:
@@ -28,12 +28,9 @@ class _ShardedStates(Prepared):
 
     def state(self) -> dict[str, Any]:
         state = super().state()
-        described = state["optimizers"]
-        # Only rank 0's is written: what isn't a tensor has to come there.
-        everyone = self._request.collectives.gather_objects([each["values"] for each in described])
-        for index, optimizer in enumerate(self._sharded()):
-            described[index]["class"] = type(optimizer.whole).__name__
-            described[index]["values"] = {k: v for values in everyone for k, v in values[index].items()}
+        share_values(state["optimizers"], self._request.collectives)
+        for described, optimizer in zip(state["optimizers"], self._sharded()):
+            described["class"] = type(optimizer.whole).__name__
         return state
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
@@ -57,7 +54,7 @@ class ManualShardedPrepared(_ShardedStates, ManualDDPPrepared):
 
     def __init__(self, request: SetupRequest, strategy: DDPShardedStrategy) -> None:
         self._request = sharded(request, strategy)
-        ManualDDPPrepared.__init__(self, self._request)
+        ManualDDPPrepared.__init__(self, self._request, strategy.manual_dtype())
 
 
 def sharded(request: SetupRequest, strategy: DDPShardedStrategy) -> SetupRequest:

@@ -58,7 +58,7 @@ class DDPShardedStrategy(DDPStrategy):
         precision_plugin: Precision | str | None = None,
         parameters_as_bucket_view: bool = False,
         ddp_comm_state: object | None = None,
-        ddp_comm_hook: Callable[..., Any] | None = None,
+        ddp_comm_hook: Callable[..., Any] | str | None = None,
         ddp_comm_wrapper: Callable[..., Any] | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
@@ -66,10 +66,11 @@ class DDPShardedStrategy(DDPStrategy):
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
-        if kwargs.get("model_averaging_period") is not None or isinstance(ddp_comm_state, PostLocalSGDState):
+        averages = [name for name in ("model_averaging_period", "period_group_size") if kwargs.get(name)]
+        if averages or ddp_comm_hook == "post_local_sgd" or isinstance(ddp_comm_state, PostLocalSGDState):
             raise ConfigError(
-                "PostLocalSGD and model_averaging_period let parameters differ between ranks, and sharded "
-                "optimizers keep them equal: leave both out, or choose strategy='ddp'"
+                f"{averages[0] if averages else 'post-local SGD'} lets parameters differ between ranks, and sharded "
+                "optimizers keep them equal: leave it out, or choose strategy='ddp'"
             )
         super().__init__(
             accelerator,
@@ -92,6 +93,6 @@ class DDPShardedStrategy(DDPStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose optimizers are sharded."""
         trains = request.training and any(p.requires_grad for p in request.module.parameters())
-        if not trains or (request.manual and self.ddp_comm_hook is not None):
+        if not trains:
             return super().setup(request)
         return (ManualShardedPrepared if request.manual else ShardedPrepared)(request, self)
