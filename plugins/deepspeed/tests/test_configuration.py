@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -149,10 +148,37 @@ def test_a_file_that_is_no_configuration(content: str | bytes | None, said: str,
         DeepSpeedStrategy(config=str(path))
 
 
-def test_a_path_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+@pytest.mark.parametrize("path", ["/proc", "/sys"])
+def test_a_path_that_cannot_be_written_to(path: str) -> None:
+    if not Path(path).is_dir():
+        pytest.skip(f"there is no {path}")
     with pytest.raises(ConfigError, match="can't be written to"):
-        DeepSpeedStrategy(stage=3, remote_device="nvme", nvme_path=str(tmp_path))
+        DeepSpeedStrategy(stage=3, remote_device="nvme", nvme_path=path)
+
+
+@pytest.mark.parametrize(
+    ("batch", "world_size", "said"),
+    [
+        ({}, 3, "train_batch_size=16, which 3 ranks don't make"),
+        ({"train_micro_batch_size_per_gpu": 4}, 3, "micro-batches of 4, 3 ranks"),
+        (
+            {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1},
+            2,
+            "1 micro-batches a step",
+        ),
+        ({"gradient_accumulation_steps": "auto"}, 4, ""),
+        ({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}, 2, ""),
+    ],
+    ids=str,
+)
+def test_batch_sizes_that_come_out_nowhere(batch: dict[str, Any], world_size: int, said: str) -> None:
+    options = {"config": {"train_batch_size": 16, **batch}}
+    config = RunConfig("deepspeed", options, accelerator="cpu", devices=world_size)
+    if not said:
+        assemble(config)
+        return
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        assemble(config)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 from stratagem import CheckpointError, ConfigError, PrecisionError
@@ -14,6 +15,8 @@ NOT_ON_CPU = ("lamb", "lion", "onebitadam", "onebitlamb", "zerooneadam")
 """Optimizers of the engine that have no kernel for a CPU."""
 GONE = ("onebitadam", "onebitlamb", "zerooneadam")
 """Optimizers that DeepSpeed 0.19 doesn't have any more."""
+BATCH_PARTS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+"""Samples of an optimizer step, samples of a rank's micro-batch, micro-batches of a step."""
 
 
 def check_values(configuration: Configuration) -> None:
@@ -45,13 +48,14 @@ def check_values(configuration: Configuration) -> None:
         _check_folder(configuration, section)
 
 
-def check_run(configuration: Configuration, precision: str, accelerator: str) -> None:
-    """Refuse a precision or device that this configuration can't do.
+def check_run(configuration: Configuration, precision: str, accelerator: str, world_size: int) -> None:
+    """Refuse a precision, device or number of ranks that this configuration can't do.
 
     Raises:
         PrecisionError: the precision.
-        ConfigError: the configuration's optimizer has no kernel for the device.
+        ConfigError: the configuration's optimizer has no kernel for the device, or its batch sizes don't come out.
     """
+    _check_batch(configuration, world_size)
     if precision.startswith("16-") and accelerator == "cpu":
         raise PrecisionError(
             f"deepspeed can't compute in float16 on a CPU, and precision={precision!r} asks for it: choose "
@@ -62,6 +66,24 @@ def check_run(configuration: Configuration, precision: str, accelerator: str) ->
         raise ConfigError(
             f"{configuration.source} has the optimizer {name}, which DeepSpeed has for CUDA devices alone: choose "
             "AdamW, or run on cuda"
+        )
+
+
+def _check_batch(configuration: Configuration, world_size: int) -> None:
+    """What the loader and accumulate_grad_batches say is known later, in every rank."""
+    total, micro, steps = (
+        each if isinstance(each, int) else None for each in map(configuration.tree.get, BATCH_PARTS)
+    )
+    if total is None:
+        return
+    least = (micro or 1) * (steps or 1) * world_size
+    if total % least or (micro and steps and total != least):
+        parts = [f"micro-batches of {micro}"] if micro else []
+        parts += [f"{steps} micro-batches a step"] if steps else []
+        parts += [f"{world_size} ranks"]
+        raise ConfigError(
+            f"{configuration.source} has train_batch_size={total}, which {', '.join(parts)} don't make: leave it "
+            "out, or change one of these"
         )
 
 
@@ -90,8 +112,14 @@ def _check_folder(configuration: Configuration, section: str) -> None:
         raise ConfigError(f"{section} is on nvme without an nvme_path: give a folder on the drive")
     if not os.path.isdir(path):
         raise ConfigError(f"nvme_path={os.fspath(path)!r} isn't a folder: give one that exists, on the drive")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"nvme_path={os.fspath(path)!r} can't be written to: give a folder that can")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path) as file:
+            # As the engine does it, past the system's cache. Asked whether it may write, root always may.
+            os.close(os.open(file.name, os.O_RDWR | getattr(os, "O_DIRECT", 0)))
+    except OSError as error:
+        raise ConfigError(
+            f"nvme_path={os.fspath(path)!r} can't be written to, {error.strerror}: give a folder on a drive that can"
+        ) from error
 
 
 def check_engine_checkpoint(folder: str | None) -> None:

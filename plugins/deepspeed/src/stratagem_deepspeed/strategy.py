@@ -197,8 +197,8 @@ class DeepSpeedStrategy(DeferringStrategy):
         return replace(declared, features=frozenset(features), precisions=tuple(precisions))
 
     def check_run(self, run: Run) -> None:
-        """Refuse a precision or device that this configuration can't do."""
-        refusals.check_run(self.configuration, run.precision, run.accelerator.name)
+        """Refuse a precision, device or number of ranks that this configuration can't do."""
+        refusals.check_run(self.configuration, run.precision, run.accelerator.name, run.world_size)
         builds.check(self.configuration)
 
     def plan_lines(self) -> Sequence[str]:
