@@ -11,7 +11,7 @@ XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision trainer) \
 	$(patsubst %,tests/core/test_%.py,group_strategy optimizer_state prepared run) \
 	$(patsubst %,tests/core/checkpoint/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
 	$(patsubst %,tests/core/data/test_%.py,resume_stateful train) \
-	$(patsubst %,tests/integration/test_%.py,parity runtime)
+	tests/integration/test_runtime.py
 XLA_STRATEGIES := single_xla xla xla_fsdp
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
@@ -71,7 +71,7 @@ conformance-xla: .venv-xla/.ready
 	@$(XLA)/python docs/gen/conformance.py > docs/conformance.md
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup throughput strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports overhead startup throughput strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 clean:
 	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,8 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from functools import partial
+from io import StringIO
 from typing import Any
 
 import torch
@@ -85,7 +86,9 @@ def by_trainer(stage: int, folder: str) -> float:
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    trainer.fit(module)
+    # The plan is of no interest here.
+    with redirect_stderr(StringIO()):
+        trainer.fit(module)
     return STEPS / (module.ended - module.began)
 
 
@@ -125,20 +128,27 @@ def held(world_size: int, stage: int) -> tuple[int, int, int]:
         stage=stage, stage3_param_persistence_threshold=0, start_method="popen", **BUCKETS
     )
     runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=world_size)
-    sizes: tuple[int, int, int] = runtime.launch(_measure, stage, quiet=True)
+    sizes: tuple[int, int, int] = runtime.launch(_measure, quiet=True)
     return sizes
 
 
-def _measure(runtime: Any, stage: int) -> tuple[int, int, int]:
-    """Bytes of parameters, gradients and optimizer states on this rank."""
-    adam = partial(torch.optim.AdamW, lr=1e-4)
-    module, optimizer = runtime.setup(net(), lambda module: adam(module.parameters()), accumulate=2)
-    zero = runtime._prepared[0].engine.optimizer
+def _measure(runtime: Any) -> tuple[int, int, int]:
+    return engine_bytes(runtime, net(), partial(torch.optim.AdamW, lr=1e-4), torch.ones(2, WIDTH))
+
+
+def engine_bytes(runtime: Any, net: nn.Module, adam: Any, batch: Tensor) -> tuple[int, int, int]:
+    """Train a step of two micro-batches; return bytes of parameters, gradients and optimizer states here.
+
+    Gradients are counted between the micro-batches, where stage 1 still has all of them, and stage 2 its
+    part in a list. From stage 1 on, the states have a copy of the rank's parameters in 32 bits.
+    """
+    module, optimizer = runtime.setup(net, lambda module: adam(module.parameters()), accumulate=2)
+    prepared = runtime._prepared[-1]
+    stage, zero = prepared.stage, prepared.engine.optimizer
     for last in (False, True):
-        with nullcontext() if last else runtime.no_sync():
-            runtime.backward(module(torch.ones(2, WIDTH)).square().mean())
+        with nullcontext() if last else runtime.no_sync(module):
+            runtime.backward(module(batch).square().mean(), module)
         if not last:
-            # Between micro-batches, where stage 1 still has all of them, and stage 2 its part in a list.
             gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
             for kept in ("averaged_gradients", "all_grad_tensors") if stage else ():
                 gradients += _nbytes(getattr(zero, kept, {}))

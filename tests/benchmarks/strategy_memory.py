@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +28,16 @@ from stratagem.trainer.step_module import StepModule
 WIDTH, LAYERS, BATCH = 1024, 8, 4
 MODEL_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
 SPAWNED = {"start_method": "popen"}
+ENGINE = {
+    **SPAWNED,
+    # Half a layer's parameters and more; by itself it takes some GB.
+    "reduce_bucket_size": 1_000_000,
+    "allgather_bucket_size": 1_000_000,
+    "stage3_param_persistence_threshold": 0,
+}
 
 Theory = Callable[[int], "tuple[float, float, float]"]
 """Number of devices → which part of the model's bytes parameters, gradients and Adam's states take on each."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A strategy, and what its ranks should keep between two steps."""
-
-    strategy: str
-    theory: Theory
-    options: Mapping[str, Any] = field(default_factory=lambda: SPAWNED)
-    devices: tuple[int, ...] = (1, 2, 4)
-    whole_steps: bool = False
-    """It runs forward and backward of a training step at once, and no loop can call the module by itself."""
-
-
-ROWS: dict[str, Row] = {
-    "single": Row("single", lambda n: (1, 1, 2), {}, (1,)),
-    "dp": Row("dp", lambda n: (1, 1, 2), {}),
-    "ddp2": Row("ddp2", lambda n: (1, 1, 2)),
-    "ddp": Row("ddp", lambda n: (1, 1, 2)),
-    "ddp_sharded": Row("ddp_sharded", lambda n: (1, 1, 2 / n)),
-    "ddp_fully_sharded": Row("ddp_fully_sharded", lambda n: (1 / n, 1 / n, 2 / n)),
-    "fsdp": Row("fsdp", lambda n: (1 / n, 1 / n, 2 / n), {**SPAWNED, "auto_wrap_policy": ["Linear"]}),
-    "fsdp, 2 replicas": Row(
-        "fsdp_hybrid",
-        lambda n: (2 / n, 2 / n, 4 / n),
-        {**SPAWNED, "auto_wrap_policy": ["Linear"], "device_mesh": (2, 2)},
-        (4,),
-    ),
-    "pipeline": Row("pipeline", lambda n: (1 / n, 1 / n, 2 / n), whole_steps=True),
-    "model_parallel": Row("model_parallel", lambda n: (1 / n, 1 / n, 2 / n)),
-    "model_parallel, 2 × 2": Row(
-        "model_parallel",
-        lambda n: (1 / n, 1 / n, 2 / n),
-        {**SPAWNED, "tensor_parallel_size": 2, "auto_wrap_policy": ["Linear"]},
-        (4,),
-    ),
-}
 
 
 def main() -> None:
@@ -102,16 +73,16 @@ def print_row(name: str, devices: int) -> None:
     runtime = stratagem.Runtime(
         strategy=row.strategy, strategy_options=row.options, accelerator="cpu", devices=devices
     )
-    *sizes, peak = (max(column) for column in zip(*runtime.launch(measure, row.whole_steps, quiet=True)))
+    *sizes, peak = (max(column) for column in zip(*runtime.launch(measure, name, quiet=True)))
     cells = [
         f"{size / 1e6:.1f}, {part * MODEL_BYTES / 1e6:.1f}" for size, part in zip(sizes, row.theory(devices))
     ]
     print(f"| {name} | {devices} | {' | '.join(cells)} | {peak / 1e6:.1f} |", flush=True)
 
 
-def measure(runtime: stratagem.Runtime, whole_steps: bool) -> Any:
+def measure(runtime: stratagem.Runtime, name: str) -> Any:
     torch.set_num_threads(1)
-    train = train_by_steps if whole_steps else train_by_hand
+    train = ROWS[name].train
     train(runtime, 8)  # imports and buffers that come with any size
     # A new process begins with the peak of the one it was forked from.
     Path("/proc/self/clear_refs").write_text("5")
@@ -130,6 +101,15 @@ def train_by_hand(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int
         optimizer.zero_grad()
     states = (value for state in optimizer.state.values() for value in state.values())
     return size_bytes(net.parameters()), gradients, size_bytes(states)
+
+
+def train_in_engine(runtime: stratagem.Runtime, width: int) -> tuple[int, int, int]:
+    """Count what the engine keeps by itself; gradients between the two micro-batches of a step."""
+    from deepspeed_engine import engine_bytes
+
+    net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
+    adam = partial(torch.optim.Adam, foreach=False)
+    return engine_bytes(runtime, net, adam, torch.randn(BATCH, width))
 
 
 class Stack(stratagem.Module):
@@ -171,6 +151,51 @@ def size_bytes(tensors: Any) -> int:
 def peak_bytes() -> int:
     (line,) = (row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
+
+
+@dataclass(frozen=True)
+class Row:
+    """A strategy, and what its ranks should keep between two steps."""
+
+    strategy: str
+    theory: Theory
+    options: Mapping[str, Any] = field(default_factory=lambda: SPAWNED)
+    devices: tuple[int, ...] = (1, 2, 4)
+    train: Callable[[stratagem.Runtime, int], tuple[int, int, int]] = train_by_hand
+    """Trains a net of a width, and counts bytes of parameters, gradients and optimizer states."""
+
+
+ROWS: dict[str, Row] = {
+    "single": Row("single", lambda n: (1, 1, 2), {}, (1,)),
+    "dp": Row("dp", lambda n: (1, 1, 2), {}),
+    "ddp2": Row("ddp2", lambda n: (1, 1, 2)),
+    "ddp": Row("ddp", lambda n: (1, 1, 2)),
+    "ddp_sharded": Row("ddp_sharded", lambda n: (1, 1, 2 / n)),
+    "ddp_fully_sharded": Row("ddp_fully_sharded", lambda n: (1 / n, 1 / n, 2 / n)),
+    "fsdp": Row("fsdp", lambda n: (1 / n, 1 / n, 2 / n), {**SPAWNED, "auto_wrap_policy": ["Linear"]}),
+    "fsdp, 2 replicas": Row(
+        "fsdp_hybrid",
+        lambda n: (2 / n, 2 / n, 4 / n),
+        {**SPAWNED, "auto_wrap_policy": ["Linear"], "device_mesh": (2, 2)},
+        (4,),
+    ),
+    "pipeline": Row("pipeline", lambda n: (1 / n, 1 / n, 2 / n), train=train_by_steps),
+    "model_parallel": Row("model_parallel", lambda n: (1 / n, 1 / n, 2 / n)),
+    "model_parallel, 2 × 2": Row(
+        "model_parallel",
+        lambda n: (1 / n, 1 / n, 2 / n),
+        {**SPAWNED, "tensor_parallel_size": 2, "auto_wrap_policy": ["Linear"]},
+        (4,),
+    ),
+    "deepspeed, stage 0": Row(
+        "deepspeed", lambda n: (1, 1, 2), {**ENGINE, "stage": 0}, train=train_in_engine
+    ),
+    "deepspeed_stage_1": Row("deepspeed_stage_1", lambda n: (1, 1, 3 / n), ENGINE, train=train_in_engine),
+    "deepspeed_stage_2": Row("deepspeed_stage_2", lambda n: (1, 1 / n, 3 / n), ENGINE, train=train_in_engine),
+    "deepspeed_stage_3": Row(
+        "deepspeed_stage_3", lambda n: (1 / n, 1 / n, 3 / n), ENGINE, train=train_in_engine
+    ),
+}
 
 
 if __name__ == "__main__":
