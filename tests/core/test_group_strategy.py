@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from stratagem import ConfigError, DeferringStrategy, ProcessGroupStrategy
+from stratagem import ConfigError, DeferringStrategy, ProcessGroupStrategy, Runtime
 
 
 def test_the_deadline_is_given_once_in_either_form():
@@ -36,3 +36,25 @@ def test_a_construction_is_taken_once_and_stays_in_its_process():
     assert torch.equal(construction.materialize([module.layer.weight])[0], expected.weight)
     assert module.table.tolist() == [0, 1, 2]
     assert strategy.take_construction(module) is None
+
+
+def limits(runtime):
+    strategy = runtime.session.run.strategy
+    groups = [strategy.open_group([[0, 1]]), strategy.open_group([[1]])]
+    mesh = strategy.open_mesh((1, 2), ("copies", "parts"), "cpu")
+    groups += [mesh.get_group("copies"), mesh.get_group("parts")]
+    cpu = torch.device("cpu")
+    found = [
+        None if each is None else (each.size(), each._get_backend(cpu).options._timeout) for each in groups
+    ]
+    return runtime.collectives.gather_objects((mesh.mesh.tolist(), found))
+
+
+def test_groups_and_meshes_have_the_strategys_time_limit():
+    strategy = ProcessGroupStrategy(timeout_s=61, start_method="fork")
+    runtime = Runtime(strategy=strategy, accelerator="cpu", devices=2)
+    (mesh, first), (_, second) = runtime.launch(limits, quiet=True)
+    limit = timedelta(seconds=61)
+    assert mesh == [[0, 1]]
+    assert first == [(2, limit), None, (1, limit), (2, limit)]
+    assert second == [(2, limit), (1, limit), (1, limit), (2, limit)]

@@ -10,12 +10,13 @@ from stratagem.errors import ConfigError
 from stratagem.strategy import ParallelStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
     from stratagem.accelerator import Accelerator
     from stratagem.checkpoint.base import Checkpointer
@@ -76,6 +77,43 @@ class ProcessGroupStrategy(ParallelStrategy):
 
         backend = self.process_group_backend or request.accelerator.backend
         return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
+
+    def open_group(self, groups: Iterable[Sequence[int]]) -> Any:
+        """Open a `torch.distributed` group for each list of ranks. Collective among all ranks of the run.
+
+        Its collectives fail after this strategy's timeout; those of a group that torch makes by itself
+        would after torch's own.
+
+        Returns:
+            The group that this rank is in; None where it is in none.
+        """
+        import torch.distributed as dist
+
+        from stratagem.collectives.connecting import quiet_connecting
+
+        own = None
+        with quiet_connecting():
+            for ranks in groups:
+                group = dist.new_group(list(ranks), self.timeout)
+                if dist.get_rank() in ranks:
+                    own = group
+        return own
+
+    def open_mesh(self, shape: tuple[int, int], names: tuple[str, str], device_type: str) -> DeviceMesh:
+        """Arrange all ranks of the run in two dimensions, neighbours along the second. Collective.
+
+        Args:
+            shape: multiplies to the number of ranks.
+            names: of the dimensions.
+            device_type: as "cpu" or "cuda".
+        """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        rows, columns = shape
+        ranks = [[row * columns + column for column in range(columns)] for row in range(rows)]
+        across = self.open_group([[row[column] for row in ranks] for column in range(columns)])
+        within = self.open_group(ranks)
+        return DeviceMesh.from_group([across, within], device_type, mesh=ranks, mesh_dim_names=names)
 
 
 class DeferringStrategy(ProcessGroupStrategy):

@@ -1,8 +1,10 @@
-"""Random number generators of a process: capture for a checkpoint, and restore."""
+"""Random number generators of a process: capture for a checkpoint, restore, and lend."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,3 +36,12 @@ def restore_rng(states: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     if device.type != "cpu" and "device" in states and hasattr(torch, device.type):
         torch.get_device_module(device).set_rng_state(states["device"], device)
+
+
+@contextmanager
+def forked_rng(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn meanwhile, torch's generators for the CPU and for `device` are afterwards as they were."""
+    kind = device.type
+    devices, device_type = ([], "cuda") if kind == "cpu" else ([device], kind)
+    with torch.random.fork_rng(devices, device_type=device_type):
+        yield
