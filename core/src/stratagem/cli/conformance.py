@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from stratagem.cli.listing import print_json
 from stratagem.component import KINDS, Kind
+from stratagem.errors import ConfigError
 from stratagem.plugins import load_catalogue
 
 if TYPE_CHECKING:
@@ -23,12 +26,7 @@ if TYPE_CHECKING:
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
 @click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
-@click.option(
-    "--html",
-    type=click.File("w", encoding="utf-8", lazy=False),
-    metavar="FILE",
-    help="Write a page to FILE, too.",
-)
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
 @click.pass_context
 def conformance(
     ctx: click.Context,
@@ -37,7 +35,7 @@ def conformance(
     world_sizes: tuple[int, ...],
     checks: tuple[str, ...],
     as_json: bool,
-    html: IO[str] | None,
+    html: str | None,
 ) -> None:
     """Check that components do what they declare; exit code 1 where one doesn't.
 
@@ -47,6 +45,10 @@ def conformance(
     from stratagem.testing.html import html_page
     from stratagem.testing.report import find_component, run_report
 
+    if html is not None and not os.access(Path(html).absolute().parent, os.W_OK):
+        raise ConfigError(
+            f"--html {html} can't be written: its folder isn't there, or isn't yours to write in"
+        )
     catalogue = load_catalogue()
     # All are looked up first: a name that is misspelt costs no minutes.
     found = [(name, *find_component(catalogue, name, cast("Kind | None", kind))) for name in names]
@@ -60,7 +62,7 @@ def conformance(
     if as_json:
         print_json(reports)
     if html is not None:
-        html.write(html_page(reports))
+        Path(html).write_text(html_page(reports), encoding="utf-8")
     if any(report["failed"] for report in reports):
         ctx.exit(1)
 
