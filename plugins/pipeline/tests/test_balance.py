@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from stratagem_pipeline import PipelineStrategy
 from stratagem_pipeline.balance import by_hand, partition
 from stratagem_pipeline.measure import measured, parameter_bytes
-from stratagem_pipeline.schedules import SCHEDULES, schedule_named, stages_per_rank
+from stratagem_pipeline.schedules import SCHEDULES, schedule_named
 from torch import nn
 
 from stratagem import ConfigError, Precision
@@ -66,6 +67,7 @@ class Slow(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(self.repeats):
             x = torch.tanh(self.inner(x))
+        time.sleep(0.2)  # longer than a busy machine lets another layer wait, three times in a row
         return x
 
 
@@ -113,7 +115,7 @@ def test_which_rank_has_which_stage() -> None:
     assert SCHEDULES["1f1b"].ranks(3, 1) == [0, 1, 2]
     assert SCHEDULES["interleaved_1f1b"].ranks(2, 3) == [0, 1, 0, 1, 0, 1]
     assert SCHEDULES["zbv"].ranks(3, 2) == [0, 1, 2, 2, 1, 0]
-    assert stages_per_rank(SCHEDULES["looped_bfs"], None) == 2
+    assert SCHEDULES["looped_bfs"].stages_per_rank(None) == 2
     wrongs = (("zbv", 3, "exactly 2"), ("gpipe", 2, "has 1 stage"), ("looped_bfs", 0, "at least 1"))
     for schedule, wrong, why in wrongs:
         with pytest.raises(ConfigError, match=why):

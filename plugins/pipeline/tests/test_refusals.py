@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import stratagem
+from stratagem.config import RunConfig
 from stratagem.errors import UsageError
+from stratagem.run import assemble
 from stratagem.testing import StrategySubject
 from stratagem.testing.trained import RecipeModule
 
@@ -25,6 +27,10 @@ from stratagem.testing.trained import RecipeModule
     [
         ({"data_parallel_size": 3}, "doesn't make the 4 processes of this run"),
         ({"pipeline_parallel_size": 2}, "doesn't make the 4 processes of this run"),
+        (
+            {"data_parallel_size": "some"},
+            "data_parallel_size=some × pipeline_parallel_size=auto doesn't make",
+        ),
         ({"balance": [1, 2]}, "has 2 entries, and this pipeline 4 stages"),
         ({"micro_batches": 2}, "needs at least as many micro-batches as stages"),
         (
@@ -40,6 +46,25 @@ def test_refused_before_anything_is_launched(options: dict[str, Any], why: str) 
     )
     with pytest.raises(UsageError, match=why):
         trainer.fit(RecipeModule(Stack(), 16))
+
+
+def test_sizes_are_held_against_processes_that_are_there_already() -> None:
+    # As torchrun makes them: two on each of two nodes.
+    made = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+    }
+    config = RunConfig(strategy="pipeline", accelerator="cpu", strategy_options={"balance": [3, 3, 3, 2]})
+    assert assemble(config, made).world_size == 4
+    with pytest.raises(UsageError, match="doesn't make the 4 processes of this run"):
+        assemble(replace(config, strategy_options={"pipeline_parallel_size": 2}), made)
 
 
 class Plain(RecipeModule):

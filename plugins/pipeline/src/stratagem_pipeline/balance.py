@@ -54,12 +54,8 @@ def by_hand(balance: Sequence[int], layers: int, stages: int) -> list[int]:
     Raises:
         ConfigError: it has another number of stages, or doesn't add up to the layers.
     """
-    sizes = [int(size) for size in balance]
-    if len(sizes) != stages:
-        raise ConfigError(
-            f"balance={sizes} has {len(sizes)} entries, and this pipeline {stages} stages: give the number of layers "
-            "of each stage"
-        )
+    sizes = list(balance)
+    refuse_other_stages(sizes, stages)
     if any(size < 1 for size in sizes):
         raise ConfigError(f"balance={sizes} has a stage without layers: give each at least one")
     if sum(sizes) != layers:
@@ -68,6 +64,19 @@ def by_hand(balance: Sequence[int], layers: int, stages: int) -> list[int]:
             "give each of them to one stage"
         )
     return sizes
+
+
+def refuse_other_stages(sizes: Sequence[int], stages: int) -> None:
+    """Refuse a user's balance of another number of stages.
+
+    Raises:
+        ConfigError: says what to give.
+    """
+    if len(sizes) != stages:
+        raise ConfigError(
+            f"balance={sizes} has {len(sizes)} entries, and this pipeline {stages} stages: give the number of layers "
+            "of each stage"
+        )
 
 
 def refuse_more_stages(layers: int, stages: int) -> None:

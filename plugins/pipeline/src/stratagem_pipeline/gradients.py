@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.collectives.connecting import quiet_connecting
+from stratagem.collectives.flat import gradients_of_any, in_few_pieces
 
 if TYPE_CHECKING:
     from stratagem import Collectives
-
-BUCKET = 8 * 2**20
-"""Elements that are averaged in one message, at most."""
 
 
 class Gradients:
@@ -26,6 +23,7 @@ class Gradients:
         holders: id(parameter) → the ranks of the copy that hold it, in order.
         pipe: the ranks of this copy.
         data: this rank and its like in every other copy.
+        open_group: opens groups of ranks of the run, and returns this rank's.
     """
 
     def __init__(
@@ -35,47 +33,30 @@ class Gradients:
         shared_among: Sequence[tuple[int, ...]],
         pipe: Collectives,
         data: Collectives,
+        open_group: Callable[[Iterable[Sequence[int]]], Any],
     ) -> None:
         self._held = [parameter for parameter in held if parameter.requires_grad]
         self._pipe, self._data = pipe, data
         self._own = {id(p) for p in held if holders[id(p)][0] == pipe.rank}
         self._shared: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
         for ranks in shared_among:
-            group = _group_of(ranks, pipe, data)
+            group = pipe.process_group
+            if len(ranks) < pipe.world_size:
+                copies = range(data.world_size)
+                group = open_group([[copy * pipe.world_size + rank for rank in ranks] for copy in copies])
             if pipe.rank in ranks:
-                assert group is not None
                 same = [parameter for parameter in self._held if holders[id(parameter)] == ranks]
                 self._shared.append((group, same))
 
     def reduce(self) -> None:
         """Sum over stages, average over copies. Collective."""
         for group, parameters in self._shared:
-            for flat in self._flat(parameters, group):
+            for flat in _gradients(parameters, group):
                 dist.all_reduce(flat, group=group)
         if self._data.world_size > 1:
-            for flat in self._flat(self._held, self._data.process_group):
+            for flat in _gradients(self._held, self._data.process_group):
                 dist.all_reduce(flat, group=self._data.process_group)
                 flat.div_(self._data.world_size)
-
-    def _flat(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> Iterator[torch.Tensor]:
-        """Yield gradients in large pieces, and take them back as they are then.
-
-        One that any rank of the group has counts as zero where it isn't; one that none has stays none.
-        """
-        if not parameters:
-            return
-        device = parameters[0].device
-        has_one = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8, device=device)
-        dist.all_reduce(has_one, dist.ReduceOp.MAX, group=group)
-        wanted = [parameter for parameter, some in zip(parameters, has_one.tolist()) if some]
-        for parameter in wanted:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        for bucket in _buckets([p.grad for p in wanted if p.grad is not None]):
-            flat = torch.cat([grad.reshape(-1) for grad in bucket])
-            yield flat
-            for grad, part in zip(bucket, torch.split(flat, [grad.numel() for grad in bucket])):
-                grad.copy_(part.view_as(grad))
 
     def clip_norm(
         self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float, device: torch.device
@@ -93,28 +74,9 @@ class Gradients:
         return total
 
 
-def _buckets(grads: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    for dtype in dict.fromkeys(grad.dtype for grad in grads):
-        bucket: list[torch.Tensor] = []
-        for grad in (grad for grad in grads if grad.dtype == dtype):
-            if bucket and sum(each.numel() for each in bucket) + grad.numel() > BUCKET:
-                yield bucket
-                bucket = []
-            bucket.append(grad)
-        if bucket:
-            yield bucket
-
-
-def _group_of(ranks: tuple[int, ...], pipe: Collectives, data: Collectives) -> dist.ProcessGroup | None:
-    """Open the group of some ranks of every copy; return this copy's. Collective among all ranks."""
-    if len(ranks) == pipe.world_size:
-        group: dist.ProcessGroup = pipe.process_group
-        return group
-    mine = None
-    for copy in range(data.world_size):
-        members = [copy * pipe.world_size + rank for rank in ranks]
-        with quiet_connecting():
-            opened = dist.new_group(members)
-        if copy == data.rank and pipe.rank in ranks:
-            mine = opened
-    return mine
+def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> Iterator[torch.Tensor]:
+    """Yield in large pieces the gradients that any rank of the group has; one that none has stays none."""
+    if not parameters:
+        return iter(())
+    has_one = [parameter.grad is not None for parameter in parameters]
+    return in_few_pieces(gradients_of_any(parameters, has_one, parameters[0].device, group))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest
-from stratagem.optimizer_state import load_optimizer
+from stratagem.optimizer_state import load_optimizer, share_values
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
 from stratagem_pipeline.training import Training
@@ -27,9 +27,15 @@ class PipelinePrepared(Prepared):
     Args:
         request: as the `setup` hook received it; its tensors have been placed.
         pipeline: what of it is where.
+        open_group: opens groups of ranks, and returns this rank's.
     """
 
-    def __init__(self, request: SetupRequest, pipeline: Pipeline) -> None:
+    def __init__(
+        self,
+        request: SetupRequest,
+        pipeline: Pipeline,
+        open_group: Callable[[Iterable[Sequence[int]]], Any],
+    ) -> None:
         if request.training and request.part is None:
             raise ConfigError(
                 "a pipeline runs forward and backward of a training step at once, and a loop of one's own calls them "
@@ -44,12 +50,9 @@ class PipelinePrepared(Prepared):
         self._held = {id(parameter) for _, parameter in named}
         optimizers = request.make_optimizers() if request.training else ()
         self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
-        super().__init__(request, request.module, optimizers)
-        for optimizer in self.optimizers:
+        for optimizer in optimizers:
             self._drop_foreign(optimizer)
-        self._parameters = tuple(
-            [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
-        )
+        super().__init__(request, request.module, optimizers)
         self._collectives = request.collectives
         self._pipeline = pipeline
         self._forward = PipelinedForward(pipeline)
@@ -61,6 +64,7 @@ class PipelinePrepared(Prepared):
                 sorted({ranks for ranks in pipeline.holders.values() if len(ranks) > 1}),
                 pipeline.line.pipe,
                 request.collectives.data,
+                open_group,
             )
             assert request.part is not None
             self._training = Training(pipeline, request.part, self._call, request)
@@ -102,14 +106,9 @@ class PipelinePrepared(Prepared):
     def state(self) -> dict[str, Any]:
         with self._whole_groups():
             state = super().state()
-        described = state["optimizers"]
-        # Only rank 0's is written: what isn't a tensor has to come there.
-        everyone = self._collectives.gather_objects(
-            ([each["values"] for each in described], self._own_extra(state["extra"]))
-        )
-        for index in range(len(described)):
-            described[index]["values"] = {k: v for values, _ in everyone for k, v in values[index].items()}
-        state["extra"] = {name: value for _, extra in reversed(everyone) for name, value in extra.items()}
+        share_values(state["optimizers"], self._collectives)
+        extras = self._collectives.gather_objects(self._own_extra(state["extra"]))
+        state["extra"] = {name: value for extra in reversed(extras) for name, value in extra.items()}
         if self._training is not None:
             state["pipeline"] = self._training.seeds.state()
         return state

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from stratagem.rng import forked_rng
 from stratagem_pipeline.stage_module import StageModule
 from stratagem_pipeline.values import Form
 
@@ -73,7 +74,7 @@ class Route:
         """Of what goes into each stage, and of what comes out of the last."""
         self.modules: dict[int, StageModule] = {}
         last = len(line.stage_ranks) - 1
-        with torch.random.fork_rng(devices=[] if line.device.type == "cpu" else [line.device]):
+        with forked_rng(line.device):
             for stage, rank in enumerate(line.stage_ranks):
                 form: Form | None = None
                 if rank == line.pipe.rank:

@@ -28,6 +28,30 @@ class Schedule:
             return [*range(size), *reversed(range(size))]
         return [stage % size for stage in range(size * per_rank)]
 
+    def stages_per_rank(self, wanted: int | None) -> int:
+        """Return how many stages each rank has.
+
+        Args:
+            wanted: by the user; None for 2 where a rank has several, else 1.
+
+        Raises:
+            ConfigError: the schedule can't have so many.
+        """
+        if wanted is None:
+            return 2 if self.several else 1
+        if self.is_v and wanted != 2:
+            raise ConfigError(
+                f"schedule={self.name!r} has exactly 2 stages per rank, and stages_per_rank={wanted}: leave it out"
+            )
+        if not self.several and wanted != 1:
+            several = ", ".join(name for name, each in SCHEDULES.items() if each.several)
+            raise ConfigError(
+                f"schedule={self.name!r} has 1 stage per rank, and stages_per_rank={wanted}: choose one of {several}"
+            )
+        if wanted < 1:
+            raise ConfigError(f"stages_per_rank={wanted} must be at least 1")
+        return wanted
+
     def torch_class(self) -> Any:
         """Torch's class."""
         from torch.distributed.pipelining.schedules import get_schedule_class
@@ -79,33 +103,7 @@ def schedule_named(name: str) -> Schedule:
     for schedule in SCHEDULES.values():
         if wanted in (_spelt(schedule.name), _spelt(schedule.torch_name)):
             return schedule
-    raise ConfigError(f"schedule={name!r} is none of {', '.join(SCHEDULES)}")
-
-
-def stages_per_rank(schedule: Schedule, wanted: int | None) -> int:
-    """Return how many stages each rank has.
-
-    Args:
-        schedule: which decides what is possible.
-        wanted: by the user; None for 2 where a rank has several, else 1.
-
-    Raises:
-        ConfigError: the schedule can't have so many.
-    """
-    if wanted is None:
-        return 2 if schedule.several else 1
-    if schedule.is_v and wanted != 2:
-        raise ConfigError(
-            f"schedule={schedule.name!r} has exactly 2 stages per rank, and stages_per_rank={wanted}"
-        )
-    if not schedule.several and wanted != 1:
-        several = ", ".join(name for name, each in SCHEDULES.items() if each.several)
-        raise ConfigError(
-            f"schedule={schedule.name!r} has 1 stage per rank, and stages_per_rank={wanted}: choose one of {several}"
-        )
-    if wanted < 1:
-        raise ConfigError(f"stages_per_rank={wanted} must be at least 1")
-    return wanted
+    raise ConfigError(f"schedule={name!r} is none of {', '.join(SCHEDULES)}: choose one of them")
 
 
 def _spelt(name: str) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stratagem.rng import forked_rng
+
 if TYPE_CHECKING:
     from stratagem import Collectives
 
@@ -41,10 +43,7 @@ class Seeds:
             own = int(torch.randint(2**62, ()).item())
             self._base = int(self._collectives.broadcast(own))
         self._batches += 1
-        kind = self._device.type
-        with torch.random.fork_rng(
-            devices=[] if kind == "cpu" else [self._device], device_type="cuda" if kind == "cpu" else kind
-        ):
+        with forked_rng(self._device):
             yield
 
     def plant(self, *what: int) -> None:

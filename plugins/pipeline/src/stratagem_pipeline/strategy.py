@@ -22,12 +22,11 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
-from stratagem_pipeline.balance import read_balance
+from stratagem_pipeline.balance import read_balance, refuse_other_stages
 from stratagem_pipeline.building import build
 from stratagem_pipeline.prepared import PipelinePrepared
-from stratagem_pipeline.schedules import schedule_named, stages_per_rank
+from stratagem_pipeline.schedules import schedule_named
 
 if TYPE_CHECKING:
     from stratagem.run import Run
@@ -102,7 +101,7 @@ class PipelineStrategy(DeferringStrategy):
         self.pipeline_module = pipeline_module
         self.split_points = None if split_points is None else list(split_points)
         self.balance = read_balance(balance)
-        self.stages_per_rank = _stages(self.schedule, stages_per_rank)
+        self.stages_per_rank = self.schedule.stages_per_rank(stages_per_rank)
         self.activation_checkpointing = activation_checkpointing
         self.pipeline_parallel_size = pipeline_parallel_size
         self.data_parallel_size = data_parallel_size
@@ -116,15 +115,12 @@ class PipelineStrategy(DeferringStrategy):
 
     def check_run(self, run: Run) -> None:
         """Refuse sizes, schedules and balances that don't go with the number of processes."""
-        size = self.sizes(run.plan.world_size)[1]
+        size = self.sizes(run.world_size)[1]
         stages = size * self.stages_per_rank
         if self.micro_batches is not None:
             self.schedule.check_micro_batches(self.micro_batches, size, stages)
-        if not isinstance(self.balance, str) and len(self.balance) != stages:
-            raise ConfigError(
-                f"balance={self.balance} has {len(self.balance)} entries, and this pipeline {stages} "
-                "stages: give the number of layers of each stage"
-            )
+        if not isinstance(self.balance, str):
+            refuse_other_stages(self.balance, stages)
 
     def sizes(self, world_size: int) -> tuple[int, int]:
         """Return how many copies there are, and how many ranks share one.
@@ -133,15 +129,14 @@ class PipelineStrategy(DeferringStrategy):
             ConfigError: they don't multiply to the world size.
         """
         copies, size = self.data_parallel_size, self.pipeline_parallel_size
-        if size == "auto":
+        if size == "auto" and isinstance(copies, int):
             size = max(1, world_size // max(1, copies))
-        if not isinstance(size, int) or size < 1 or copies < 1 or copies * size != world_size:
-            raise ConfigError(
-                f"data_parallel_size={copies} × pipeline_parallel_size={self.pipeline_parallel_size} "
-                "doesn't make the "
-                f"{world_size} processes of this run: choose sizes whose product is {world_size}"
-            )
-        return copies, size
+        if isinstance(copies, int) and isinstance(size, int) and copies > 0 and copies * size == world_size:
+            return copies, size
+        raise ConfigError(
+            f"data_parallel_size={copies} × pipeline_parallel_size={self.pipeline_parallel_size} doesn't make the "
+            f"{world_size} processes of this run: choose sizes whose product is {world_size}"
+        )
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device: layers get their values on the ranks that have them."""
@@ -150,12 +145,9 @@ class PipelineStrategy(DeferringStrategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and in it the ranks of each copy and those that read different batches."""
-        from torch.distributed.device_mesh import init_device_mesh
-
         collectives = self.open_process_group(request)
         copies, size = self.sizes(collectives.world_size)
-        with quiet_connecting():
-            mesh = init_device_mesh(request.device.type, (copies, size), mesh_dim_names=("data", "pipe"))
+        mesh = self.open_mesh((copies, size), ("data", "pipe"), request.device.type)
         collectives.share_data_among(mesh.get_group("data"))
         self._pipe = GroupCollectives(mesh.get_group("pipe"), request.device)
         return collectives
@@ -165,7 +157,7 @@ class PipelineStrategy(DeferringStrategy):
         """Answer with a module of which this rank has its stages."""
         construction = self.take_construction(request.plain)
         assert self._pipe is not None
-        return PipelinePrepared(request, build(request, self, self._pipe, construction))
+        return PipelinePrepared(request, build(request, self, self._pipe, construction), self.open_group)
 
     def teardown(self) -> None:
         """Let go of the ranks of this copy."""
@@ -173,6 +165,3 @@ class PipelineStrategy(DeferringStrategy):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_pipe": None}
-
-
-_stages = stages_per_rank

@@ -14,6 +14,7 @@ from stratagem.batches import map_tensors
 from stratagem.errors import DataError
 from stratagem.parts import PartLogs, merge, split
 from stratagem.prepared import loss_of
+from stratagem.rng import forked_rng
 from stratagem_pipeline.building import refuse_small_batch
 from stratagem_pipeline.forward import remember
 from stratagem_pipeline.outcome import Outcome
@@ -156,8 +157,7 @@ class Training:
     @contextmanager
     def _drawing(self, index: int) -> Iterator[None]:
         """The step draws the same numbers wherever it runs for a micro-batch."""
-        device = self._pipeline.line.device
-        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        with forked_rng(self._pipeline.line.device):
             self.seeds.plant(IN_STEP, index)
             yield
 
