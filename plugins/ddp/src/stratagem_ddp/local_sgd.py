@@ -100,29 +100,26 @@ def fitting_subgroup(asked: int | None, world_size: int, local_world_size: int) 
     return size
 
 
-def group_of(size: int) -> dist.ProcessGroup | None:
-    """Return this rank's group of `size` neighbours; None for all ranks. Collective."""
-    if size == dist.get_world_size():
-        return None
-    group: dist.ProcessGroup = dist.new_subgroups(group_size=size)[0]  # type: ignore[no-untyped-call]
-    return group
-
-
 class LocalSGD:
-    """Averages parameters over ranks, by the number of optimizer steps. Collective to construct.
+    """Averages parameters over ranks, by the number of optimizer steps.
 
     Args:
         parameters: those that are trained, in the same order on every rank.
-        levels: lowest first; of two that are due, the higher one goes.
+        groups: period in optimizer steps and group, None for all ranks, lowest level first; of two that are
+            due, the higher one goes.
         warm_up: optimizer steps before any average.
         drifts: whether replicas differ between averages, since gradients aren't averaged over all ranks.
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], levels: tuple[Level, ...], warm_up: int, drifts: bool
+        self,
+        parameters: list[nn.Parameter],
+        groups: list[tuple[int, dist.ProcessGroup | None]],
+        warm_up: int,
+        drifts: bool,
     ) -> None:
         self._parameters = parameters
-        self._groups = [(level.period, group_of(level.size)) for level in levels]
+        self._groups = groups
         self._warm_up = warm_up
         self._may_drift = drifts
         self.steps = 0

@@ -22,7 +22,6 @@ from stratagem_ddp.local_sgd import (
     derived_levels,
     fitting_levels,
     fitting_subgroup,
-    group_of,
 )
 from stratagem_ddp.power_sgd import PowerSGDMemory
 
@@ -45,7 +44,7 @@ def hook_state(strategy: DDPStrategy, module: nn.Module, collectives: Collective
     size = _subgroup_size(strategy, collectives)
     return PostLocalSGDState(  # type: ignore[no-untyped-call]
         process_group=None,
-        subgroup=(group_of(size) or dist.group.WORLD) if size > 1 else None,
+        subgroup=(_group_of(strategy, size) or dist.group.WORLD) if size > 1 else None,
         start_localSGD_iter=settings["start_localSGD_iter"],
         post_local_gradient_allreduce=size > 1,
     )
@@ -76,7 +75,8 @@ def local_sgd(
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     warm_up = getattr(state, "start_localSGD_iter", 0)
     drifts = isinstance(state, PostLocalSGDState)
-    return LocalSGD(parameters, _levels(strategy, collectives), warm_up, drifts)
+    groups = [(level.period, _group_of(strategy, level.size)) for level in _levels(strategy, collectives)]
+    return LocalSGD(parameters, groups, warm_up, drifts)
 
 
 def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state: Any) -> None:
@@ -119,6 +119,17 @@ def _is_zero(optimizer: Optimizer) -> bool:
 
 def _memory(state: PowerSGDState, module: nn.Module) -> PowerSGDMemory:
     return PowerSGDMemory(state, {id(parameter): name for name, parameter in module.named_parameters()})
+
+
+def _group_of(strategy: DDPStrategy, size: int) -> dist.ProcessGroup | None:
+    """Return this rank's group of `size` neighbours; None for all ranks. Collective."""
+    world_size = dist.get_world_size()
+    if size == world_size:
+        return None
+    group: dist.ProcessGroup = strategy.open_group(
+        [range(start, start + size) for start in range(0, world_size, size)]
+    )
+    return group
 
 
 def _levels(strategy: DDPStrategy, collectives: Collectives) -> tuple[Level, ...]:
