@@ -17,7 +17,16 @@ from stratagem_xla.library import OWN_DEVICE
 from stratagem_xla.plugin import ACCELERATORS, ONE_DEVICE, PRECISIONS
 from torch import Tensor
 
-from stratagem import Capabilities, Collectives, Launcher, LaunchRequest, Prepared, SetupRequest, hookimpl
+from stratagem import (
+    Capabilities,
+    Collectives,
+    Launcher,
+    LaunchRequest,
+    Prepared,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
 from stratagem.defaults import Defaults
 
 
@@ -33,6 +42,12 @@ class HostFSDP(XLAFSDPStrategy):
     def setup_environment(self) -> None:
         super().setup_environment()
         os.environ[OWN_DEVICE] = "1"
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        collectives = super().open_collectives(request)
+        # The next run in this process looks for devices of the machine, and not of the process.
+        del os.environ["CPU_NUM_DEVICES"]
+        return collectives
 
     @hookimpl
     def launch(self, request: LaunchRequest) -> Launcher:

@@ -53,7 +53,7 @@ class XlaPrepared(Prepared):
         self._masked = takes_mask(request.plain)
         self._padded: deque[Padded] = deque(maxlen=max(request.accumulate, 1))
         self._pending = False
-        self._rank = request.collectives.rank
+        self._collectives = request.collectives
         self.mark()
 
     def mark(self) -> None:
@@ -150,7 +150,8 @@ class XlaPrepared(Prepared):
     def state(self) -> dict[str, Any]:
         import torch_xla.core.xla_model as xm
 
-        return {**super().state(), RNG: int(xm.get_rng_state())}
+        # Of every rank: only the first one's state is kept.
+        return {**super().state(), RNG: self._collectives.gather_objects(int(xm.get_rng_state()))}
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         super().load(CpuReader(reader, super().model_tensors()), state, model_only=model_only)
@@ -162,9 +163,10 @@ class XlaPrepared(Prepared):
         """Take up where XLA's generator was when `state` was made."""
         import torch_xla
 
-        if RNG in state:
-            # Other ranks draw other numbers; of these, only rank 0's place is known.
-            torch_xla.manual_seed(state[RNG] + self._rank)
+        places, rank = state.get(RNG, ()), self._collectives.rank
+        if places:
+            same = len(places) == self._collectives.world_size
+            torch_xla.manual_seed(places[rank] if same else places[0] + rank)
 
     def release(self) -> None:
         self._padded.clear()

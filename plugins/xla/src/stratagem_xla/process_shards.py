@@ -82,7 +82,7 @@ class ProcessShardsPrepared(XlaPrepared):
     ) -> None:
         import torch_xla.core.xla_model as xm
 
-        self._wrapped, self._collectives = wrapped, request.collectives
+        self._wrapped = wrapped
         self._reduce: Callable[[str, torch.Tensor], torch.Tensor] = xm.all_reduce
         super().__init__(request, layout, wrapped.root, optimizers)
         self._mesh = _mesh(request.collectives.world_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,12 @@ class XLAStrategy(XlaStrategy):
                 f"spmd=False starts a process per device, of which PJRT's CPU only has one, and the run asks for "
                 f"{len(run.devices)}: leave spmd=True, which drives any number of them from one process"
             )
+
+    def setup_environment(self) -> None:
+        """Set what torch_xla reads; a process that has one device calls it the first."""
+        super().setup_environment()
+        if self.parallel_devices and library.OWN_DEVICE in os.environ:
+            self.parallel_devices = [torch.device("xla", 0)] * len(self.parallel_devices)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""

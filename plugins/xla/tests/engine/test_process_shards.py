@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from stratagem_xla.conformance import FSDP, FSDP_PROCESS
+from xla_host_fsdp import HostFSDP
 from xla_process_tasks import (
     TOKENS,
     Half,
@@ -42,6 +43,30 @@ class TestConformance(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return FSDP_PROCESS
+
+
+class TestTwoProcesses(StrategyContract):
+    """What several processes could break; gloo stands for the links that PJRT's CPU hasn't."""
+
+    world_sizes = (2,)
+    checks = tuple(
+        check
+        for check in StrategyContract.checks
+        if check.name
+        in (
+            "same_start",
+            "tied_weights",
+            "unused_parameters",
+            "norm_clipping",
+            "evaluation_once",
+            "save_and_load",
+            "other_world_size",
+        )
+    )
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return replace(FSDP_PROCESS, strategy=HostFSDP, options={})
 
 
 RECIPES = {
