@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratagem_fsdp.kinds import by_kind
     from stratagem_fsdp.options import mixed_precision
     from stratagem_fsdp.prepared import FSDPPrepared
     from stratagem_fsdp.sharding import Sharded, inside, move_the_rest
@@ -15,6 +16,7 @@ __all__ = [
     "FSDPPrepared",
     "FSDPStrategy",
     "Sharded",
+    "by_kind",
     "inside",
     "mixed_precision",
     "move_the_rest",
@@ -24,6 +26,7 @@ _HOMES = {
     "FSDPPrepared": "prepared",
     "FSDPStrategy": "strategy",
     "Sharded": "sharding",
+    "by_kind": "kinds",
     "inside": "sharding",
     "mixed_precision": "options",
     "move_the_rest": "sharding",

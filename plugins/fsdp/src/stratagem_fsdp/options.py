@@ -18,10 +18,9 @@ from torch.distributed.fsdp import (
 )
 
 from stratagem import ConfigError
-from stratagem.collectives.connecting import quiet_connecting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stratagem import Collectives, Precision
 
@@ -152,6 +151,7 @@ def make_mesh(
     given: DeviceMesh | Sequence[int] | None,
     device: torch.device,
     collectives: Collectives,
+    open_mesh: Callable[[tuple[int, int], tuple[str, str], str], DeviceMesh],
 ) -> DeviceMesh:
     """Return the mesh over which parameters are sharded: (shards,), or (replicas, shards). Collective.
 
@@ -171,9 +171,10 @@ def make_mesh(
     if given is not None:
         shape = tuple(given)
         _check_shape(shape, strategy, world_size)
-    names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
-    with quiet_connecting():
-        return init_device_mesh(device.type, shape, mesh_dim_names=names)
+    if len(shape) == 2:
+        return open_mesh((shape[0], shape[1]), ("replicate", "shard"), device.type)
+    # Of the run's own group.
+    return init_device_mesh(device.type, shape, mesh_dim_names=("shard",))
 
 
 def _node_shape(collectives: Collectives) -> tuple[int, int]:

@@ -6,12 +6,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
+from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
 from stratagem.errors import DataError
-from stratagem_fsdp.whole import average_gradients, send_buffers
+from stratagem_fsdp.kinds import by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +37,8 @@ class FSDPPrepared(Prepared):
         self._world_size = request.collectives.world_size
         self._reduces = True
         self._unreduced = False
-        self._buffers = [buffer for buffer in request.module.buffers() if self._world_size > 1]
+        buffers = [each for each in request.module.buffers() if not isinstance(each, DTensor)]
+        self._has_buffers = self._world_size > 1 and bool(buffers)
         self._buffers_differ = False
         for optimizer in self.optimizers:
             # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
@@ -44,7 +47,7 @@ class FSDPPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._make_buffers_equal()
         output = super().forward(*args, **kwargs)
-        self._buffers_differ = bool(self._buffers) and self.plain.training
+        self._buffers_differ = self._has_buffers and self.plain.training
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +69,7 @@ class FSDPPrepared(Prepared):
         super().backward(loss, **kwargs)
         self._unreduced = not self._reduces and bool(self._sharded.roots)
         if self._reduces and self._world_size > 1:
-            average_gradients(self._sharded.whole, self.device)
+            self._average_whole()
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
@@ -80,15 +83,19 @@ class FSDPPrepared(Prepared):
         return self._accumulating()
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        kinds = self._by_kind(index)
-        if len(kinds) < 2 or clipping.max_norm is None:
+        kinds = by_kind(self._parameters[index])
+        if len(kinds) < 2:
             before = super().clip(index, clipping)
             return None if before is None else _gathered(before)
-        super().clip(index, Clipping(max_value=clipping.max_value))
-        norms = []
-        for parameters in kinds:
-            grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            norms.append(_gathered(nn.utils.get_total_norm(grads, clipping.norm_type)))
+        self.precision.unscale(self.optimizers[index])
+        if clipping.max_value is not None:
+            for parameters in kinds:
+                nn.utils.clip_grad_value_(parameters, clipping.max_value)
+        if clipping.max_norm is None:
+            return None
+        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
+        grads = [[p.grad for p in parameters if p.grad is not None] for parameters in kinds]
+        norms = [_gathered(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads]
         device = norms[0].device
         norms = [norm.to(device) for norm in norms]
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
@@ -125,7 +132,7 @@ class FSDPPrepared(Prepared):
         if type(self.precision).unscale is Precision.unscale:
             return
         for index in range(len(self.optimizers)):
-            if len(self._by_kind(index)) > 1:
+            if len(by_kind(self._parameters[index])) > 1:
                 names = {id(parameter): name for name, parameter in self.plain.named_parameters()}
                 whole = [p for p in self._parameters[index] if not isinstance(p, DTensor)]
                 raise PrecisionError(
@@ -150,15 +157,20 @@ class FSDPPrepared(Prepared):
         """Rank 0's buffers on every rank, before anything reads them. Collective."""
         if self._buffers_differ:
             self._buffers_differ = False
-            send_buffers(self.module)
+            # What is in shards, as by a plan of tensors' dimensions, is nobody else's.
+            send_from_first(each for each in self.module.buffers() if not isinstance(each, DTensor))
 
-    def _by_kind(self, index: int) -> list[list[nn.Parameter]]:
-        """Parameters of an optimizer: those in shards, those that are whole."""
-        sharded: list[nn.Parameter] = []
-        whole: list[nn.Parameter] = []
-        for parameter in self._parameters[index]:
-            (sharded if isinstance(parameter, DTensor) else whole).append(parameter)
-        return [kind for kind in (sharded, whole) if kind]
+    def _average_whole(self) -> None:
+        """Average gradients of parameters that every rank has all of. Collective.
+
+        Averaging what is equal on all ranks already leaves it as it is, so that gradients may accumulate
+        over several calls.
+        """
+        trained = [parameter for parameter in self._sharded.whole if parameter.requires_grad]
+        has_one = [parameter.grad is not None for parameter in trained]
+        for flat in in_few_pieces(gradients_of_any(trained, has_one, self.device)):
+            dist.all_reduce(flat)
+            flat.div_(self._world_size)
 
 
 def _gathered(norm: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,11 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     if not has_meta:
         request.precision.convert_module(root)
     mesh = options.make_mesh(
-        strategy.sharding_strategy, strategy.device_mesh, request.device, request.collectives
+        strategy.sharding_strategy,
+        strategy.device_mesh,
+        request.device,
+        request.collectives,
+        strategy.open_mesh,
     )
     outermost = (
         {root} if not by_hand else set(modules) - {inner for unit in modules for inner in inside(unit)}

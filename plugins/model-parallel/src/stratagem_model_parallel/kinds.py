@@ -1,25 +1,15 @@
-"""Parameters by kind: torch's optimizers and norms take several at a time only where all lie on one mesh."""
+"""Optimizers over parameters of several kinds, and what tells the kinds apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from stratagem_fsdp import by_kind
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from stratagem_model_parallel.mesh import TENSOR
-
-
-def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return parameters in groups: plain ones, and DTensors by their mesh; in the order of the first of each."""
-    kinds: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        kind = parameter.device_mesh if isinstance(parameter, DTensor) else None
-        kinds.setdefault(kind, []).append(parameter)
-    return list(kinds.values())
 
 
 def is_split(parameter: torch.Tensor) -> bool:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
-
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
+from typing import Union
 
 from stratagem import ConfigError
-from stratagem.collectives.connecting import quiet_connecting
-
-if TYPE_CHECKING:
-    from datetime import timedelta
 
 DATA, TENSOR = "data", "tensor"
 """Names of the mesh's dimensions: copies of the model, parts of a copy."""
@@ -55,31 +48,6 @@ def mesh_shape(data: Size, tensor: Size, processes: int, per_node: int) -> tuple
             f"tensor_parallel_size={_nearest(fitting, tensors)} with data_parallel_size='auto'"
         )
     return copies, tensors
-
-
-def make_mesh(shape: tuple[int, int], device_type: str, timeout: timedelta) -> DeviceMesh:
-    """Return the mesh ("data", "tensor"); neighbouring ranks have parts of one copy. Collective.
-
-    Args:
-        shape: its sizes; they multiply to the world size.
-        device_type: as "cpu" or "cuda".
-        timeout: of collectives along its dimensions. A group that torch makes for a mesh would have torch's own.
-    """
-    copies, tensors = shape
-    ranks = [[copy * tensors + part for part in range(tensors)] for copy in range(copies)]
-    with quiet_connecting():
-        across = _own_group([[row[part] for row in ranks] for part in range(tensors)], timeout)
-        within = _own_group(ranks, timeout)
-    return DeviceMesh.from_group([across, within], device_type, mesh=ranks, mesh_dim_names=(DATA, TENSOR))
-
-
-def _own_group(groups: list[list[int]], timeout: timedelta) -> dist.ProcessGroup:
-    """Every rank makes all groups, and gets the one that it is in."""
-    own = [
-        group for ranks in groups if (group := dist.new_group(ranks, timeout)) and dist.get_rank() in ranks
-    ]
-    made: dist.ProcessGroup = own[0]
-    return made
 
 
 def _nearest(sizes: list[int], wanted: int) -> int:

@@ -6,15 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import FSDPPrepared, Sharded
-from torch import nn
+from stratagem_fsdp import FSDPPrepared, Sharded, by_kind
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from stratagem import Clipping, SetupRequest
 from stratagem.batches import map_tensors
-from stratagem_model_parallel.kinds import SplitGroups, by_kind
+from stratagem_model_parallel.kinds import SplitGroups
 from stratagem_model_parallel.replicas import Replicas
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class ModelParallelPrepared(FSDPPrepared):
     ) -> None:
         super().__init__(request, sharded)
         self._loss_parallel = loss_parallel
-        self._buffers = [buffer for buffer in self._buffers if not isinstance(buffer, DTensor)]
         self._replicas = Replicas(self.plain, mesh)
         self._index = {id(optimizer): index for index, optimizer in enumerate(self.optimizers)}
         self._settled: set[int] = set()
@@ -54,23 +52,8 @@ class ModelParallelPrepared(FSDPPrepared):
             super().backward(loss, **kwargs)
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        self.precision.unscale(self.optimizers[index])
         self._settle(index)
-        kinds = by_kind(self._parameters[index])
-        if clipping.max_value is not None:
-            for parameters in kinds:
-                nn.utils.clip_grad_value_(parameters, clipping.max_value)
-        if clipping.max_norm is None:
-            return None
-        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
-        grads = [[p.grad for p in parameters if p.grad is not None] for parameters in kinds]
-        norms = [_whole(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads if each]
-        if not norms:
-            return torch.zeros((), device=self.device)
-        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
-        for parameters in kinds:
-            nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
-        return total
+        return super().clip(index, clipping)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         super()._before_step()

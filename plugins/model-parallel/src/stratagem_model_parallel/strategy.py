@@ -24,7 +24,7 @@ from stratagem import (
     hookimpl,
 )
 from stratagem_model_parallel.blocks import BlockPlan
-from stratagem_model_parallel.mesh import DATA, Size, check_size, make_mesh, mesh_shape
+from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan
 from stratagem_model_parallel.prepared import ModelParallelPrepared
 from stratagem_model_parallel.splitting import split
@@ -129,9 +129,8 @@ class ModelParallelStrategy(DeferringStrategy):
 
     def check_run(self, run: Run) -> None:
         """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
-        environment, plan = run.environment, run.plan
-        processes = environment.world_size if environment.creates_processes else plan.world_size
-        mesh_shape(self.data_parallel_size, self.tensor_parallel_size, processes, plan.processes_per_node)
+        per_node = run.plan.processes_per_node
+        mesh_shape(self.data_parallel_size, self.tensor_parallel_size, run.world_size, per_node)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group and the mesh; ranks with the same part of the model share the data."""
@@ -139,7 +138,7 @@ class ModelParallelStrategy(DeferringStrategy):
         per_node = request.environment.local_world_size
         world_size = collectives.world_size
         shape = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, world_size, per_node)
-        self._mesh = make_mesh(shape, request.device.type, self.timeout)
+        self._mesh = self.open_mesh(shape, (DATA, TENSOR), request.device.type)
         collectives.share_data_among(self._mesh[DATA].get_group())
         return collectives
 

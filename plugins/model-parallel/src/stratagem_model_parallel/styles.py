@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from stratagem import ConfigError
+from stratagem.rng import forked_rng
 from stratagem_model_parallel.sequence import EnterSequence, LeaveSequence, WholeInput
 
 Style = Union[ParallelStyle, str]
@@ -113,8 +114,7 @@ def _draw_apart(forward: Any, module: nn.Module, rank: int, x: torch.Tensor) -> 
         return forward(x)
     # From the generator that activation checkpointing puts back, so that what is computed again is the same.
     seed = int(torch.randint(2**62, ())) + rank
-    devices = [] if x.device.type == "cpu" else [x.device]
-    with torch.random.fork_rng(devices, device_type=x.device.type if devices else "cuda"):
+    with forked_rng(x.device):
         torch.manual_seed(seed)
         return forward(x)
 
