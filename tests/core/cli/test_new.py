@@ -17,7 +17,7 @@ BIN = Path(sys.executable).parent
 
 def run(*words, folder, path=""):
     environ = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=170)
+    return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture(scope="module")

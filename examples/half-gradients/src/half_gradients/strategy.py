@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
 
-from stratagem import (
-    CheckpointReader,
-    Collectives,
-    ConfigError,
-    ParallelStrategy,
-    Prepared,
-    ProcessGroupCollectives,
-    ReduceRequest,
-    SetupRequest,
-    hookimpl,
-)
+from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
 
 
-class HalfGradients(ParallelStrategy):
-    """Configuration. What runs lives in the objects that its hooks answer with.
+class HalfGradients(ProcessGroupStrategy):
+    """A process per device, in one process group. Takes what `stratagem.ProcessGroupStrategy` takes.
 
-    Args:
-        timeout_s: seconds after which a collective that a rank doesn't join fails.
-        further: as for `stratagem.ParallelStrategy`.
+    It is configuration: what runs lives in the objects that its hooks answer with.
     """
-
-    def __init__(self, timeout_s: float = 600.0, **further: Any) -> None:
-        _refuse_unknown(further)
-        super().__init__(**further)
-        if timeout_s <= 0:
-            raise ConfigError(f"timeout_s={timeout_s} must be more than 0 seconds")
-        self.timeout = timedelta(seconds=timeout_s)
-
-    def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group."""
-        backend = request.accelerator.backend
-        return ProcessGroupCollectives(request.environment, request.device, backend, self.timeout)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
@@ -114,17 +89,3 @@ class HalfGradientsPrepared(Prepared):
         names = [key[len(prefix) :] for key in reader.tensors if key.startswith(prefix)]
         self.residuals = {} if model_only else {name: torch.zeros_like(parameters[name]) for name in names}
         reader.read({prefix + name: value for name, value in self.residuals.items()})
-
-
-def _refuse_unknown(further: dict[str, Any]) -> None:
-    allowed = (
-        "accelerator",
-        "parallel_devices",
-        "cluster_environment",
-        "checkpoint_io",
-        "precision_plugin",
-    )
-    unknown = sorted(set(further) - set(allowed))
-    if unknown:
-        names = ", ".join(("timeout_s", *allowed))
-        raise ConfigError(f"strategy half-gradients has no setting {unknown[0]!r}; it has {names}")
