@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from ctypes.util import find_library
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,11 +53,22 @@ def device_problem(kind: str) -> str | None:
         if find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
             return "a TPU, but no libtpu: pip install 'torch_xla[tpu]'"
         return None
-    installed = {entry.name.upper() for entry in importlib_metadata.entry_points(group="torch_xla.plugins")}
-    if kind not in installed and not (kind == "NEURON" and find_spec("libneuronxla")):
+    installed = _vendors()
+    if kind not in installed:
         known = ", ".join(sorted({"CPU", "TPU"} | installed))
         return f"{named} a device for which torch_xla has no plugin here: allowed are {known}"
     return None
+
+
+def _vendors() -> set[str]:
+    """Whose devices have a PJRT plugin here. torch_xla names some itself, whose libraries come from elsewhere."""
+    entries = importlib_metadata.entry_points(group="torch_xla.plugins")
+    found = {entry.name.upper() for entry in entries if not entry.value.startswith("torch_xla.")}
+    if find_spec("libneuronxla"):
+        found.add("NEURON")
+    if "XPU_LIBRARY_PATH" in os.environ or find_library("xpu"):
+        found.add("XPU")
+    return found
 
 
 def device_count(kind: str) -> int:
