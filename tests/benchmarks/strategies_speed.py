@@ -1,7 +1,8 @@
 """Steps per second of strategies beside each other: python tests/benchmarks/strategies_speed.py [strategy ...]
 
 The same small transformer under `Trainer` on two CPU processes of one thread each. The strategies take turns,
-a run each, and each run's figure is over that of the first strategy in the same round.
+a run each, and each run's figures are over those of the first strategy in the same round. Steps per second
+need an idle machine; CPU time per step hardly does.
 """
 
 from __future__ import annotations
@@ -35,17 +36,21 @@ class Clock(stratagem.Callback):
     """When the steps that count began and ended."""
 
     def __init__(self) -> None:
-        self.began = self.ended = 0.0
+        self.began = self.ended = clocks()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx + 1 == WARM_UP:
-            self.began = time.perf_counter()
+            self.began = clocks()
         elif batch_idx + 1 == WARM_UP + STEPS:
-            self.ended = time.perf_counter()
+            self.ended = clocks()
 
 
-def steps_per_second(strategy: str) -> float:
-    """Train for a while. Run by every rank."""
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def seconds_per_step(strategy: str) -> tuple[float, ...]:
+    """Train for a while; return seconds per step, and those of CPU time. Run by every rank."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     clock = Clock()
@@ -62,26 +67,32 @@ def steps_per_second(strategy: str) -> float:
             logger=False,
             run_dir=folder,
         ).fit(Transformer())
-    return STEPS / (clock.ended - clock.began)
+    return tuple((ended - began) / STEPS for began, ended in zip(clock.began, clock.ended))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("strategies", nargs="*", default=STRATEGIES)
     asked = parser.parse_args().strategies
-    rates: dict[str, list[float]] = {strategy: [] for strategy in asked}
+    seconds: dict[str, list[tuple[float, ...]]] = {strategy: [] for strategy in asked}
     workers = Workers()
     for _ in range(ROUNDS):
         for strategy in asked:
-            rates[strategy].append(workers.run(2, steps_per_second, strategy, timeout_s=900)[0])
+            seconds[strategy].append(workers.run(2, seconds_per_step, strategy, timeout_s=900)[0])
     workers.close()
     parameters = sum(parameter.numel() for parameter in Transformer().parameters())
     print(f"{parameters:,} parameters; median and range of {ROUNDS} rounds of {STEPS} steps\n")
-    print(f"| 2 processes | steps per second | over {asked[0]} |\n| --- | --- | --- |")
-    for strategy, own in rates.items():
-        ratios = [rate / first for rate, first in zip(own, rates[asked[0]])]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"| {strategy} | {statistics.median(own):.1f} | {statistics.median(ratios):.2f} ({spread}) |")
+    print("| 2 processes | a step | steps per second | CPU time |\n| --- | --- | --- | --- |")
+    for strategy, own in seconds.items():
+        pairs = list(zip(own, seconds[asked[0]]))
+        step = f"{1000 * statistics.median(wall for wall, _ in own):.1f} ms"
+        speed = [first[0] / each[0] for each, first in pairs]
+        cpu = [each[1] / first[1] for each, first in pairs]
+        print(f"| {strategy} | {step} | {middle(speed)} | {middle(cpu)} |")
+
+
+def middle(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 if __name__ == "__main__":
