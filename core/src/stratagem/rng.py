@@ -41,7 +41,9 @@ def restore_rng(states: dict[str, Any], device: torch.device) -> None:
 @contextmanager
 def forked_rng(device: torch.device) -> Iterator[None]:
     """Whatever is drawn meanwhile, torch's generators for the CPU and for `device` are afterwards as they were."""
-    kind = device.type
-    devices, device_type = ([], "cuda") if kind == "cpu" else ([device], kind)
-    with torch.random.fork_rng(devices, device_type=device_type):
+    if device.type == "cpu":
+        lent = torch.random.fork_rng([])
+    else:
+        lent = torch.random.fork_rng([device], device_type=device.type)
+    with lent:
         yield
