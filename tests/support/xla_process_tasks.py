@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -224,6 +225,14 @@ def refused(subject: StrategySubject, recipe: Recipe) -> str:
     except stratagem.UsageError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def warnings_of(subject: StrategySubject, recipe: Recipe) -> list[str]:
+    """What a run warns of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        train(subject, recipe)
+    return [str(warning.message) for warning in told]
 
 
 @dataclass(frozen=True)

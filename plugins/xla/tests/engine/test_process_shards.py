@@ -20,6 +20,7 @@ from xla_process_tasks import (
     loops_of_ones_own,
     refused,
     train_all,
+    warnings_of,
 )
 from xla_tasks import go_on, launch_processes, refusal, save
 
@@ -215,3 +216,9 @@ def test_several_processes_are_refused_on_a_cpu() -> None:
 )
 def test_refusals(options: dict[str, Any], recipe: Recipe, told: str) -> None:
     assert told in with_options(**options).run(refused, recipe)[0]
+
+
+def test_what_spmd_has_no_use_for_is_told_once() -> None:
+    subject = replace(FSDP.at(1), options={"reshard_after_forward": False})
+    told = [each for each in subject.run(warnings_of, Recipe(steps=1))[0] if "no use" in each]
+    assert told == ["xla_fsdp has no use for reshard_after_forward under SPMD"]
