@@ -41,7 +41,11 @@ class Prepared:
         precision: the run's precision.
         device: where batches go.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
+        leaves_pieces: whether the user's module has only this process's pieces of parameters after `release`,
+            so that it can't be prepared again; False unless set.
     """
+
+    leaves_pieces = False
 
     def __init__(
         self,

@@ -62,6 +62,11 @@ class Run:
         return replace(self.config, environment=launcher.worker_environment)
 
     @property
+    def strategy_name(self) -> str:
+        """As the strategy was chosen."""
+        return next(choice.name for choice in self.choices if choice.kind == "strategy")
+
+    @property
     def world_size(self) -> int:
         """Number of processes: those that the environment made, or else that the launcher makes, at most."""
         return self.environment.world_size if self.environment.creates_processes else self.plan.world_size
@@ -86,8 +91,7 @@ class Run:
         Raises:
             CombinationError: names strategies that can.
         """
-        name = next(choice.name for choice in self.choices if choice.kind == "strategy")
-        refuse_missing_features(self.catalogue, name, self.capabilities, features)
+        refuse_missing_features(self.catalogue, self.strategy_name, self.capabilities, features)
 
     def versions(self) -> dict[str, str]:
         """Component → origin, for comparing ranks."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
+from weakref import WeakKeyDictionary
 
 import torch
 
-from stratagem.errors import DigestMismatchError
+from stratagem.errors import CombinationError, DigestMismatchError
 from stratagem.requests import CheckpointRequest, PrecisionRequest, ReduceRequest, SetupRequest
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from stratagem.prepared import Prepared
     from stratagem.run import Run
+
+_IN_PIECES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""Modules of which earlier sessions of this process left only its pieces → by which strategy."""
 
 
 class Session:
@@ -51,7 +55,17 @@ class Session:
         make_optimizers: Callable[[], Sequence[Optimizer]],
         **how: Any,
     ) -> Prepared:
-        """Ask the `setup` hook. Collective. `how` are the further fields of `SetupRequest`."""
+        """Ask the `setup` hook. Collective. `how` are the further fields of `SetupRequest`.
+
+        Raises:
+            CombinationError: a run before this one left the module in pieces.
+        """
+        if plain in _IN_PIECES:
+            raise CombinationError(
+                f"this {type(plain).__name__} is in pieces since the run before, under {_IN_PIECES[plain]}, and can't be "
+                "set up again in the same processes: make a new one and load the checkpoint of that run, as in "
+                "trainer.validate(Net(), loader, ckpt_path=...)"
+            )
         prepared = self.run.hooks.setup(
             SetupRequest(
                 module=module,
@@ -75,7 +89,10 @@ class Session:
             failed: this rank is ending with an exception: don't wait for the others.
         """
         while self._prepared:
-            self._prepared.pop().release()
+            prepared = self._prepared.pop()
+            prepared.release()
+            if prepared.leaves_pieces:
+                _IN_PIECES[prepared.plain] = f"strategy {self.run.strategy_name!r}"
         self.collectives.close(failed)
         self.run.strategy.teardown()
 

@@ -51,6 +51,7 @@ class DeepSpeedPrepared(Prepared):
     ) -> None:
         self._configuration, self.stage = configuration, configuration.stage
         self._world_size = request.collectives.world_size
+        self.leaves_pieces = self.stage == 3 and self._world_size > 1
         config = configuration.for_run(request)
         self._folders = OwnFolders(config)
         self._traces = Traces(request.module)

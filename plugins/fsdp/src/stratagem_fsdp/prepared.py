@@ -32,6 +32,7 @@ class FSDPPrepared(Prepared):
 
     def __init__(self, request: SetupRequest, sharded: Sharded) -> None:
         self._sharded = sharded
+        self.leaves_pieces = sharded.restore is None
         super().__init__(request, request.module)
         self._refuse_scaling()
         self._world_size = request.collectives.world_size

@@ -83,6 +83,7 @@ class ProcessShardsPrepared(XlaPrepared):
         import torch_xla.core.xla_model as xm
 
         self._wrapped = wrapped
+        self.leaves_pieces = request.collectives.world_size > 1
         self._reduce: Callable[[str, torch.Tensor], torch.Tensor] = xm.all_reduce
         super().__init__(request, layout, wrapped.root, optimizers)
         self._mesh = _mesh(request.collectives.world_size)
