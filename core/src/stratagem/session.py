@@ -62,9 +62,9 @@ class Session:
         """
         if plain in _IN_PIECES:
             raise CombinationError(
-                f"this {type(plain).__name__} is in pieces since the run before, under {_IN_PIECES[plain]}, and can't be "
-                "set up again in the same processes: make a new one and load the checkpoint of that run, as in "
-                "trainer.validate(Net(), loader, ckpt_path=...)"
+                f"this {type(plain).__name__} is in pieces since the run before, under {_IN_PIECES[plain]}, and "
+                "can't be set up again in the same processes: make a new one and load the checkpoint of that run, as "
+                "in trainer.validate(Net(), loader, ckpt_path=...)"
             )
         prepared = self.run.hooks.setup(
             SetupRequest(
