@@ -28,8 +28,8 @@ class XlaPrepared(Prepared):
     """A module on an XLA device, or on all of a process.
 
     Operations are recorded and run when they are marked: after each backward of a micro-batch that isn't
-    the last of its step, after the last optimizer has stepped, after each batch of an evaluation, and
-    at the latest when the next batch is asked for.
+    the last of its step, when gradients are dropped after the last optimizer has stepped, after each batch
+    of an evaluation, and at the latest when the next batch is asked for.
 
     Args:
         request: as the `setup` hook received it.
@@ -58,7 +58,7 @@ class XlaPrepared(Prepared):
 
     def mark(self) -> None:
         """Send off what has been recorded; doesn't wait for it."""
-        self._pending = False
+        self._pending = self._stepped = False
         self._sync()
 
     def mark_pending(self) -> None:
@@ -100,9 +100,14 @@ class XlaPrepared(Prepared):
         self.reduce_gradients(index)
         applied = super().step(index, None if closure is None else partial(self._evaluated, closure))
         self.stepped(index)
-        if index + 1 == len(self.optimizers):
-            self.mark()
+        self._stepped = index + 1 == len(self.optimizers)
         return applied
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        if self._stepped and index + 1 == len(self.optimizers):
+            # Not before: gradients that are still there would be results of the program, and be written out.
+            self.mark()
 
     def _evaluated(self, closure: Callable[[], Any]) -> Any:
         """Evaluate a closure by itself: otherwise each would run all before it anew, since the last mark."""
