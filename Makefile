@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla bench clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -31,6 +31,7 @@ help:
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\"), and write docs/conformance.md anew"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
+	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
 
 demo: .venv/.ready-to-run
@@ -73,6 +74,9 @@ conformance-xla: .venv-xla/.ready
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports overhead startup throughput strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+
+bench-xla: .venv-xla/.ready
+	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done
 
 clean:
 	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
