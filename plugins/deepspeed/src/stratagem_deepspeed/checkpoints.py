@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from stratagem import CheckpointError
+from stratagem.checkpoint.cutting import own_rows
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
-from stratagem_deepspeed.parameters import Parameters, named, shard
+from stratagem_deepspeed.parameters import Parameters, named
 from stratagem_deepspeed.states import BATCH_BYTES, States
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class EngineCheckpoint:
         return optimizer_tensors(self._prepared.plain, self._prepared.optimizers)
 
     def _keep(self, whole: torch.Tensor) -> torch.Tensor:
-        return shard(whole, self._mesh)
+        return own_rows(whole, self._mesh)
 
     def state(self) -> dict[str, Any]:
         """Groups, extra states of modules, the engine's scheduler and scale."""

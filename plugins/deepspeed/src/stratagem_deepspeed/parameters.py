@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
 
+from stratagem.checkpoint.cutting import own_piece
 from stratagem_deepspeed.swapping import write_piece
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Parameters:
@@ -66,33 +63,7 @@ class Parameters:
 def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     """This rank's piece of `whole` as stage 3 cuts `parameter`: flat, filled up with zeros."""
     # A tensor that is on NVMe has another size.
-    count = parameter.ds_tensor.ds_numel
-    flat = whole.detach().reshape(-1)
-    begin = min(count * dist.get_rank(), flat.numel())
-    own = flat[begin : begin + count]
-    return torch.nn.functional.pad(own, (0, count - own.numel()))
-
-
-def shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return `whole`, of which each rank keeps some rows, for a checkpoint.
-
-    Args:
-        whole: the same on all ranks; not kept.
-        mesh: all ranks; None for one process, which keeps a copy.
-    """
-    if mesh is None or whole.dim() == 0:
-        return whole.detach().clone()
-    rows = torch.chunk(whole.detach(), mesh.size(), 0)
-    rank = mesh.get_local_rank()
-    own = rows[rank].clone() if rank < len(rows) else whole.new_empty((0, *whole.shape[1:]))
-    stride = torch.empty(whole.shape, device="meta").stride()
-    return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=stride)
-
-
-def send_buffers(module: nn.Module) -> None:
-    """Give every rank the buffers of rank 0. Collective."""
-    for buffer in module.buffers():
-        dist.broadcast(buffer.detach(), 0)
+    return own_piece(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
 
 
 def named(plain: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:

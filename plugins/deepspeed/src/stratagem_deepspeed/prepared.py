@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
+from stratagem.collectives.flat import send_from_first
 from stratagem.errors import DataError
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import EngineCheckpoint
@@ -19,7 +20,7 @@ from stratagem_deepspeed.construction import Traces, materialize, number_modules
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
-from stratagem_deepspeed.parameters import Parameters, send_buffers
+from stratagem_deepspeed.parameters import Parameters
 from stratagem_deepspeed.states import States
 from stratagem_deepspeed.swapping import align_gradients
 
@@ -255,4 +256,4 @@ class DeepSpeedPrepared(Prepared):
         """Rank 0's buffers on every rank, before anything reads them. Collective."""
         if self._buffers_differ:
             self._buffers_differ = False
-            send_buffers(self._computed)
+            send_from_first(self._computed.buffers())

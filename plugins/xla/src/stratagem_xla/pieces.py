@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard
 
 from stratagem import CheckpointReader
 from stratagem.checkpoint import TensorInfo
+from stratagem.checkpoint.cutting import own_piece
 from stratagem_xla.checkpoints import CpuReader
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from stratagem import Collectives
 
 SCALARS = ("step", "mu_product", "eta", "mu")
@@ -35,29 +33,16 @@ def whole(piece: torch.Tensor, shape: torch.Size, collectives: Collectives) -> t
 
 def fill(piece: torch.Tensor, given: torch.Tensor, rank: int) -> None:
     """Fill rank `rank`'s piece in place from the whole tensor, and its padding with zeros."""
-    flat, count = given.detach().reshape(-1), piece.numel()
-    begin = min(rank * count, flat.numel())
-    own = flat[begin : begin + count]
-    own = torch.nn.functional.pad(own, (0, count - own.numel()))
     with torch.no_grad():
-        piece.copy_(own.view(piece.shape))
+        piece.copy_(own_piece(given, piece.numel(), rank).view(piece.shape))
 
 
-def rows(given: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return what a checkpoint takes of a whole tensor from this rank.
-
-    Args:
-        given: the same on all ranks.
-        mesh: all ranks; None for one process, which keeps all of it.
-    """
-    if mesh is None or given.dim() == 0:
-        return given
-    parts = torch.chunk(given, mesh.size(), 0)
-    rank = mesh.get_local_rank()
-    # A copy, so that the whole isn't kept.
-    own = parts[rank].clone() if rank < len(parts) else given.new_empty((0, *given.shape[1:]))
-    stride = torch.empty(given.shape, device="meta").stride()
-    return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=given.shape, stride=stride)
+def send_from_first(tensors: Iterable[torch.Tensor], collectives: Collectives) -> None:
+    """Give every process the first one's values, in place. Collective."""
+    if collectives.world_size > 1:
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.copy_(collectives.broadcast(tensor.detach()))
 
 
 class PiecesReader(CheckpointReader):

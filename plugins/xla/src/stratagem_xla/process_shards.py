@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from stratagem import Clipping, ConfigError, SetupRequest
+from stratagem.checkpoint.cutting import own_rows
 from stratagem.optimizer_state import optimizer_tensors
 from stratagem.prepared import load_model
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
-from stratagem_xla.pieces import PiecesReader, rows, whole
+from stratagem_xla.pieces import PiecesReader, send_from_first, whole
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
 
@@ -106,7 +107,7 @@ class ProcessShardsPrepared(XlaPrepared):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        self._send_buffers()
+        send_from_first(self.plain.buffers(), self._collectives)
         yield
 
     def evaluating(self) -> AbstractContextManager[Any]:
@@ -135,7 +136,7 @@ class ProcessShardsPrepared(XlaPrepared):
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU; of several ranks, each has some rows. Collective."""
         self._free()
-        self._send_buffers()
+        send_from_first(self.plain.buffers(), self._collectives)
         send_off()
         tensors: dict[str, torch.Tensor] = {}
         made: dict[int, torch.Tensor] = {}
@@ -164,7 +165,7 @@ class ProcessShardsPrepared(XlaPrepared):
         return tensors
 
     def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-        return rows(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
+        return own_rows(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._free()
@@ -194,12 +195,6 @@ class ProcessShardsPrepared(XlaPrepared):
             self._wrapped.restore()
         super().release()
         del self._wrapped
-
-    def _send_buffers(self) -> None:
-        """Give every process the first one's buffers. Collective."""
-        if self._collectives.world_size > 1:
-            for buffer in self.plain.buffers():
-                buffer.copy_(self._collectives.broadcast(buffer.detach()))
 
 
 def _mesh(world_size: int) -> DeviceMesh | None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from stratagem import ConfigError, DeviceError
 from stratagem.units import units_among
-from stratagem_xla.pieces import fill, whole
+from stratagem_xla.pieces import fill, send_from_first, whole
 from stratagem_xla.sharded import units
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     named = [unit for unit in units(request.plain, policy) if unit is not request.plain]
     candidates = [unit for unit in named if _can_be_called(unit, policy)]
     found = [unit for unit in units_among(module, candidates) if not _is_shared(module, unit)]
-    if sync and collectives.world_size > 1:
-        _send(module, collectives)
+    if sync:
+        send_from_first((*module.parameters(), *module.buffers()), collectives)
     places = _places(module)
     wholes = _at(places)
     orders = {each: list(each._parameters) for each in module.modules()}
@@ -197,17 +197,6 @@ def _check_place(wrapper: Any, collectives: Collectives) -> None:
             f"PJRT says that this is process {wrapper.rank} of {wrapper.world_size}, and the run that it is "
             f"{collectives.rank} of {collectives.world_size}: leave spmd=True"
         )
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]
-
-
-def _send(module: nn.Module, collectives: Collectives) -> None:
-    """Give every process the first one's parameters and buffers."""
-    with torch.no_grad():
-        for tensor in _tensors(module):
-            tensor.copy_(collectives.broadcast(tensor.detach()))
 
 
 def _move(
