@@ -49,24 +49,36 @@ def clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
+def fit_quietly(
+    module: stratagem.Module,
+    strategy: str,
+    callback: stratagem.Callback,
+    steps: int,
+    accelerator: str = "cpu",
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Train on two devices, with nothing but the strategy and `callback`. Run by every process."""
+    with tempfile.TemporaryDirectory() as folder:
+        stratagem.Trainer(
+            strategy=strategy,
+            strategy_options=options or {},
+            accelerator=accelerator,
+            devices=2,
+            max_steps=steps,
+            callbacks=callback,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            logger=False,
+            run_dir=folder,
+        ).fit(module)
+
+
 def seconds_per_step(strategy: str) -> tuple[float, ...]:
     """Train for a while; return seconds per step, and those of CPU time. Run by every rank."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder:
-        stratagem.Trainer(
-            strategy=strategy,
-            strategy_options=OPTIONS.get(strategy, {}),
-            accelerator="cpu",
-            devices=2,
-            max_steps=WARM_UP + STEPS,
-            callbacks=clock,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            logger=False,
-            run_dir=folder,
-        ).fit(Transformer())
+    fit_quietly(Transformer(), strategy, clock, WARM_UP + STEPS, options=OPTIONS.get(strategy, {}))
     return tuple((ended - began) / STEPS for began, ended in zip(clock.began, clock.ended))
 
 

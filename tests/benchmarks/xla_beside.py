@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from strategies_speed import fit_quietly
 from throughput import BATCH, Transformer, dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -87,18 +87,8 @@ def train(strategy: str) -> tuple[float, int, int]:
     torch.set_num_threads(1)
     on_xla = strategy.startswith("xla")
     watch = Watch(on_xla)
-    with tempfile.TemporaryDirectory() as folder:
-        stratagem.Trainer(
-            strategy=strategy,
-            accelerator="xla" if on_xla else "cpu",
-            devices=2,
-            max_steps=WARM_UP + STEPS,
-            callbacks=watch,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            logger=False,
-            run_dir=folder,
-        ).fit(Global(1 if on_xla else 2))
+    accelerator = "xla" if on_xla else "cpu"
+    fit_quietly(Global(1 if on_xla else 2), strategy, watch, WARM_UP + STEPS, accelerator)
     return (STEPS / (watch.ended - watch.began), *watch.bytes)
 
 
