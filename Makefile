@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla parity parity-deepspeed bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -28,8 +28,10 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
-	@echo "make conformance try every strategy (long; only NAMES=\"a b\"), and write docs/conformance.md anew"
+	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md anew"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
+	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
+	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
@@ -65,15 +67,23 @@ hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 
 conformance: .venv/.ready-to-develop
-	@$(BIN)/python docs/gen/conformance.py --run $(NAMES)
+	@$(BIN)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(NAMES)
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
 conformance-xla: .venv-xla/.ready
-	@PJRT_DEVICE=CPU $(XLA)/python docs/gen/conformance.py --run $(or $(NAMES),$(XLA_STRATEGIES))
+	@PJRT_DEVICE=CPU $(XLA)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(or $(NAMES),$(XLA_STRATEGIES))
 	@$(XLA)/python docs/gen/conformance.py > docs/conformance.md
 
+# The page is written also where cells are neither equal nor refused as listed; then this fails.
+parity: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.parity.run --json docs/gen/parity.json $(if $(COLUMNS),--columns $(COLUMNS)); \
+	tried=$$?; $(BIN)/python docs/gen/parity.py > docs/parity.md; exit $$tried
+
+parity-deepspeed: .venv/.ready-to-develop
+	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
+
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup throughput strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports overhead startup throughput replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

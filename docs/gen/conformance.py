@@ -2,6 +2,7 @@
 
 python docs/gen/conformance.py --run           tries every installed strategy, and keeps the JSON
 python docs/gen/conformance.py --run NAME...   tries these, and keeps what the JSON has of others
+python docs/gen/conformance.py --run --new …   tries the checks alone that the JSON hasn't of a strategy
 python docs/gen/conformance.py                 prints the page
 """
 
@@ -20,16 +21,18 @@ What every strategy has to do, and which does: written by `make conformance` fro
 `stratagem conformance`, in one, two and four processes on CPU, or in one process with as many devices
 (`make conformance-xla` tries those that need torch_xla). ✓ passes at every world size at which
 it says something; – is skipped, because it isn't declared or says nothing there; ~ is waived, an
-expected failure with a reason; ✗ fails. [Writing a plugin](writing-a-plugin.md) tells how to try
+expected failure with a reason; ✗ fails. An empty cell hasn't been tried since the check came:
+`make conformance NEW=1` tries those. [Writing a plugin](writing-a-plugin.md) tells how to try
 yours.
 """
 
 
-def run(chosen: list) -> None:
+def run(chosen: list, only_new: bool = False) -> None:
     """Try strategies one after the other; what the JSON has of others, or of what can't run here, stays.
 
     Args:
         chosen: names; all that are installed and run here, when empty.
+        only_new: try the checks alone that the JSON hasn't of a strategy yet.
     """
     from stratagem.plugins import load_catalogue
     from stratagem.testing.report import subject_names
@@ -43,17 +46,43 @@ def run(chosen: list) -> None:
     if unknown:
         sys.exit(f"no strategy {unknown[0]} has a subject of its own and runs here; {', '.join(names)} do")
     for name in chosen or names:
-        done = subprocess.run([stratagem, "conformance", name, "--json"], stdout=subprocess.PIPE, text=True)
+        checks = new_checks(name) if only_new else []
+        if only_new and not checks:
+            continue
+        only = [word for check in checks for word in ("--check", check)]
+        command = [stratagem, "conformance", name, "--json", *only]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode not in (0, 1):
             sys.exit(done.returncode)
-        keep(json.loads(done.stdout)[0])
+        keep(json.loads(done.stdout)[0], only_new)
 
 
-def keep(report: dict) -> None:
-    """Put a report into the JSON, in the place of the one before it."""
+def reports_by_name() -> dict:
+    """Return what the JSON has, by strategy."""
+    return {each["name"]: each for each in json.loads(DATA.read_text(encoding="utf-8"))}
+
+
+def new_checks(name: str) -> list:
+    """Return the names of checks that the JSON hasn't of a strategy."""
+    from stratagem.testing.strategies import STRATEGY_CHECKS
+
+    has = {check["check"] for check in reports_by_name().get(name, {"checks": []})["checks"]}
+    return [check.name for check in STRATEGY_CHECKS if check.name not in has]
+
+
+def keep(report: dict, only_new: bool = False) -> None:
+    """Put a report into the JSON: in the place of the one before it, or into it, in the order of the checks."""
+    from stratagem.testing.strategies import STRATEGY_CHECKS
+
     for check in report["checks"]:
         del check["seconds"]  # would be another each time
-    reports = {each["name"]: each for each in json.loads(DATA.read_text(encoding="utf-8"))}
+    reports = reports_by_name()
+    if only_new and report["name"] in reports:
+        order = [check.name for check in STRATEGY_CHECKS]
+        before = [check for check in reports[report["name"]]["checks"] if check["check"] in order]
+        report["checks"] = sorted([*before, *report["checks"]], key=lambda check: order.index(check["check"]))
+        for verdict in MARKS:
+            report[verdict] = sum(check["verdict"] == verdict for check in report["checks"])
     reports[report["name"]] = report
     ordered = [reports[name] for name in sorted(reports)]
     DATA.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -63,7 +92,9 @@ def keep(report: dict) -> None:
 def page() -> str:
     """Return the page."""
     reports = json.loads(DATA.read_text(encoding="utf-8"))
-    claims = {check["check"]: check for report in reports for check in report["checks"]}
+    from stratagem.testing.strategies import STRATEGY_CHECKS
+
+    claims = {c.name: {"claim": c.claim, "theme": c.theme} for c in STRATEGY_CHECKS}
     themes: dict[str, list[str]] = {}
     for name, check in claims.items():
         themes.setdefault(check["theme"], []).append(name)
@@ -111,6 +142,6 @@ def told(reports: list, name: str) -> list:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        run(sys.argv[2:])
+        run([name for name in sys.argv[2:] if name != "--new"], "--new" in sys.argv)
     else:
         print(page(), end="")

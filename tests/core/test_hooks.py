@@ -130,6 +130,20 @@ def test_an_unknown_hook_is_refused_with_the_nearest(misspelt):
         hooks(plugin)
 
 
+def test_a_plugin_without_a_hook_is_refused():
+    class Nothing:
+        pass
+
+    class Unmarked:
+        def reduce(self, request):
+            return 1
+
+    with pytest.raises(LostMarkerError, match=r"'Nothing' implements no hook.*callbacks="):
+        hooks(Nothing())
+    with pytest.raises(LostMarkerError, match="mark its method 'reduce' with @hookimpl"):
+        hooks(Unmarked())
+
+
 def test_an_unknown_hook_far_from_any_is_refused_with_the_list():
     class Odd:
         @hookimpl
@@ -202,7 +216,7 @@ def test_a_marker_lost_in_the_middle_of_a_hierarchy_and_found_again_is_fine():
 
 
 def test_a_method_that_happens_to_be_called_like_a_hook_is_no_implementation():
-    class Unrelated:
+    class Unrelated(Reduces):
         def setup(self):
             raise AssertionError("called")
 

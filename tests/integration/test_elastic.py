@@ -49,7 +49,7 @@ class Net(stratagem.Module):
 
     def train_dataloader(self):
         numbers = torch.arange({SAMPLES})
-        return DataLoader(TensorDataset(numbers.float().unsqueeze(1), numbers), {BATCH})
+        return DataLoader(TensorDataset(numbers.float().unsqueeze(1), numbers), {BATCH}, shuffle=True)
 """
 
 CONFIG = f"""

@@ -32,7 +32,7 @@ def train(runtime: Any, steps: int, save: str | None = None, load: str | None = 
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     wrapped, optimizer = runtime.setup(model, optimizer)
     state = runtime.load(load) if load is not None else {"step": 0}
-    loader = runtime.dataloader(DataLoader(samples(), 12 // runtime.world_size))
+    loader = runtime.dataloader(DataLoader(samples(), 12 // runtime.world_size, shuffle=True))
     losses = []
     for step, (x, y) in enumerate(loader):
         if step < state["step"] or step >= steps:
@@ -202,6 +202,15 @@ def test_a_runtime_outside_of_launch_says_so() -> None:
         runtime.launch(quiet=True)
     with pytest.raises(ConfigError, match="no argument 'gpus'"):
         stratagem.Runtime(gpus=2)
+
+
+def test_a_script_launches_a_runtime_once() -> None:
+    runtime = stratagem.Runtime(strategy="single", accelerator="cpu")
+    runtime.launch(quiet=True)
+    first = runtime.session
+    with pytest.raises(UsageError, match="live already"):
+        runtime.launch(quiet=True)
+    assert runtime.session is first
 
 
 def accumulate(runtime: Any) -> Any:

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
+from stratagem.collectives.flat import gradients_of_any
+from stratagem.prepared import loss_of
 
 FEATURES = {
     "several_optimizers",
@@ -18,6 +20,8 @@ FEATURES = {
     "norm_clipping",
     "value_clipping",
     "resharding",
+    "sparse_gradients",
+    "whole_optimizer",
 }
 
 
@@ -41,16 +45,23 @@ class AveragedPrepared(Prepared):
         finally:
             self.syncing = True
 
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if self.syncing and sync and loss_of(output) is None:
+            self.average()
+        return output
+
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         super().backward(loss, **kwargs)
         if self.syncing:
             self.average()
 
     def average(self) -> None:
-        for parameter in self.averaged():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= self.world_size
+        averaged = list(self.averaged())
+        has_one = [parameter.grad is not None for parameter in averaged]
+        for grad in gradients_of_any(averaged, has_one, self.device):
+            dist.all_reduce(grad)
+            grad /= self.world_size
 
     def averaged(self) -> Any:
         return self.plain.parameters()

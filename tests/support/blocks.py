@@ -86,7 +86,7 @@ class Blocks(stratagem.Module):
         return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=self.lr)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(samples(self.count), self.batch_size)
+        return DataLoader(samples(self.count), self.batch_size, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(samples(29), self.batch_size)

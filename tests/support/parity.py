@@ -68,12 +68,13 @@ class Net(stratagem.Module):
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def loader(self, start: int, stop: int) -> DataLoader[Any]:
+    def loader(self, start: int, stop: int, shuffle: bool = False) -> DataLoader[Any]:
         images, labels = images_and_labels()
-        return DataLoader(TensorDataset(images[start:stop], labels[start:stop]), self.batch_size)
+        data = TensorDataset(images[start:stop], labels[start:stop])
+        return DataLoader(data, self.batch_size, shuffle=shuffle)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self.loader(0, 1408)
+        return self.loader(0, 1408, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return self.loader(1408, 1797)

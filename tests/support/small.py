@@ -50,7 +50,7 @@ class Line(stratagem.Module):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(samples(self.count), self.batch_size)
+        return DataLoader(samples(self.count), self.batch_size, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(samples(self.count), self.batch_size)

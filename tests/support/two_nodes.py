@@ -134,4 +134,4 @@ class Placed(stratagem.Module):
     def train_dataloader(self) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(320, 6, generator=generator)
-        return DataLoader(TensorDataset(x, x.prod(1, keepdim=True)), self.batch_size)
+        return DataLoader(TensorDataset(x, x.prod(1, keepdim=True)), self.batch_size, shuffle=True)

@@ -5,18 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import sys
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from averaging import FEATURES, AveragedPrepared, Averaging
 from torch import nn
 
-from stratagem import Capabilities, Launcher, ProcessGroupCollectives, hookimpl
+from stratagem import Capabilities, Launcher, ParallelStrategy, ProcessGroupCollectives, hookimpl
 
 WRONG: dict[str, tuple[type[Averaging], str]] = {}
 """Check → a strategy that fails it, and words of the failure."""
+
+
+def _compares_nothing(self: Any) -> Any:
+    return iter(())
 
 
 def caught_by(check: str, words: str) -> Any:
@@ -28,8 +34,11 @@ def caught_by(check: str, words: str) -> Any:
             # Workers find it under its name.
             name = f"{cls.__name__}Strategy"
             part = "prepared" if issubclass(cls, AveragedPrepared) else "collectives_class"
-            parts = {part: cls, "__module__": __name__, "__qualname__": name}
-            strategy = globals()[name] = type(name, (Averaging,), parts)
+            if part == "prepared" and check != "replicas_are_compared":
+                cls.replicas = _compares_nothing  # or that would notice before the check does
+            parts = {part: cls, "__module__": cls.__module__, "__qualname__": name}
+            strategy = type(name, (Averaging,), parts)
+            setattr(sys.modules[cls.__module__], name, strategy)
         WRONG[check] = (strategy, words)
         return cls
 
@@ -48,6 +57,12 @@ class TakesAnything(Averaging):
 # What ranks say to each other ---------------------------------------------------------------------------
 
 
+class OpensNothing(ParallelStrategy):
+    """Derived from the base, and no more: every process would train alone."""
+
+    start_method = "fork"
+
+
 @caught_by("ranks", "local ranks aren't")
 class AllFirst(ProcessGroupCollectives):
     def __init__(self, *args: Any) -> None:
@@ -59,6 +74,17 @@ class AllFirst(ProcessGroupCollectives):
 class SumsProducts(ProcessGroupCollectives):
     def all_reduce(self, tensor: Any, op: Any = "mean") -> Any:
         return super().all_reduce(tensor, "sum" if op == "product" else op)
+
+
+class MixesShapes(ProcessGroupCollectives):
+    """Takes tensors of unequal shapes, of which torch makes what it likes."""
+
+    def _agree(self, call: str) -> None:
+        pass
+
+
+class MixesShapesStrategy(Averaging):
+    collectives_class = MixesShapes
 
 
 @caught_by("all_gather_gradients", "does not require grad")
@@ -101,6 +127,36 @@ class DividesByFullWindows(AveragedPrepared):
         return super().forward_backward(*args, divisor=self.request.accumulate, sync=sync)
 
 
+# Steps without a loss -----------------------------------------------------------------------------------
+
+
+@caught_by("missing_losses", "the loss of micro-batch")
+class StepsWithoutALoss(AveragedPrepared):
+    """Takes a window without any loss for one whose gradients are zero."""
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        for parameter in self.plain.parameters():
+            if self.syncing and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return output
+
+
+@caught_by("some_ranks_without_loss", "the loss of micro-batch")
+class LeavesRanksOut(AveragedPrepared):
+    """Averages over the ranks that had a loss in the last micro-batch."""
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if self.syncing:
+            had = torch.tensor(float(output is not None))
+            dist.all_reduce(had)
+            for parameter in self.plain.parameters():
+                if parameter.grad is not None and had > 0:
+                    parameter.grad *= self.world_size / had
+        return output
+
+
 # Optimizers ---------------------------------------------------------------------------------------------
 
 
@@ -111,6 +167,32 @@ class ForgetsGroups(AveragedPrepared):
         for group in others:
             group["weight_decay"] = first["weight_decay"]
         return super().step(index, closure)
+
+
+@caught_by("whole_optimizers", "kind='Adafactor'")
+class StepsRowsAlone(AveragedPrepared):
+    """Says that it steps whole tensors, and steps the halves of each as if they were tensors of their own."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.halves: list[Any] = []
+        for optimizer in self.optimizers:
+            groups = [
+                {
+                    **group,
+                    "params": [nn.Parameter(half) for p in group["params"] for half in p.detach().chunk(2)],
+                }
+                for group in optimizer.param_groups
+            ]
+            self.halves.append(type(optimizer)(groups))
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        for group, halves in zip(self.optimizers[index].param_groups, self.halves[index].param_groups):
+            grads = [half for p in group["params"] for half in p.grad.chunk(2)]
+            for half, grad in zip(halves["params"], grads):
+                half.grad = grad
+        self.halves[index].step()
+        return True
 
 
 @caught_by("schedulers", "kind='step'")
@@ -140,11 +222,63 @@ class EvaluatesOnce(AveragedPrepared):
         return super().step(index, lambda: loss)
 
 
+@caught_by("line_search", "the loss of micro-batch")
+class SearchesForTheFirst(AveragedPrepared):
+    """All ranks decide by the loss of rank 0."""
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        self.own = output.detach().clone()
+        return output
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        def first() -> Any:
+            closure()
+            dist.broadcast(self.own, 0)
+            return self.own
+
+        return super().step(index, first if closure else None)
+
+
 @caught_by("manual_optimization", "the loss of micro-batch 0 is")
 class LeavesManualGradients(AveragedPrepared):
     def average(self) -> None:
         if not self.request.manual:
             super().average()
+
+
+@caught_by("penalties", "kind='penalty'")
+class HidesBlocksAfterTheirForward(AveragedPrepared):
+    """Their parameters are zeros from then to the backward."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.hidden: dict[Any, Any] = {}
+        for module in self.plain.modules():
+            for block in module if isinstance(module, nn.ModuleList) else ():
+                block.register_forward_hook(self.hide)
+
+    def hide(self, block: Any, *_: Any) -> None:
+        for parameter in block.parameters() if torch.is_grad_enabled() else ():
+            self.hidden[parameter] = parameter.data
+            parameter.data = torch.zeros_like(parameter)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        for parameter, data in self.hidden.items():
+            parameter.data = data
+        self.hidden.clear()
+        super().backward(loss, **kwargs)
+
+
+@caught_by("stages_in_a_row", "a prediction")
+class LosesWhatItTrained(AveragedPrepared):
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.first = {name: value.clone() for name, value in self.plain.state_dict().items()}
+
+    def release(self) -> None:
+        super().release()
+        self.plain.load_state_dict(self.first)
 
 
 @caught_by("norm_clipping", "max_norm=0.05")
@@ -177,7 +311,7 @@ class FillsMissingGradients(AveragedPrepared):
         super().average()
 
 
-@caught_by("tied_weights", "the loss of micro-batch 1 is")
+@caught_by("tied_weights", "has lost its tie")
 class Unties(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         seen = set()
@@ -189,7 +323,7 @@ class Unties(AveragedPrepared):
         super().__init__(request)
 
 
-@caught_by("frozen_parameters", "the loss of micro-batch 1 is")
+@caught_by("frozen_parameters", "has lost requires_grad")
 class ThawsAll(AveragedPrepared):
     def start(self) -> None:
         super().start()
@@ -376,6 +510,17 @@ class HoldsALambda(Averaging):
     def __init__(self) -> None:
         super().__init__()
         self.scale = lambda gradient: gradient
+
+
+@caught_by("sparse_gradients", "the loss of micro-batch")
+class AveragesDenseOnes(AveragedPrepared):
+    def averaged(self) -> Any:
+        return (p for p in self.plain.parameters() if p.grad is not None and not p.grad.is_sparse)
+
+
+@caught_by("replicas_are_compared", "nobody has said so")
+class ComparesNothing(AveragedPrepared):
+    replicas = _compares_nothing
 
 
 @caught_by("rank_raises", "the failure of a rank is swallowed")

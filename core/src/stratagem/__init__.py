@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stratagem.collectives.deadline import deadline
     from stratagem.collectives.local import LocalCollectives
     from stratagem.collectives.process_group import ProcessGroupCollectives
+    from stratagem.collectives.wrapper import CollectivesWrapper
     from stratagem.component import Availability, Capabilities, Component
     from stratagem.config import RunConfig
     from stratagem.data.sampler import ShardedSampler
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         ConfigError,
         DeviceError,
         PrecisionError,
+        ReplicaError,
         StratagemError,
         UsageError,
         WorkerError,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from stratagem.loggers.base import Logger, Row
     from stratagem.module import Module
     from stratagem.precision.base import Precision
-    from stratagem.prepared import Prepared, place
+    from stratagem.prepared import Prepared, Replica, place
     from stratagem.requests import (
         CheckpointRequest,
         Clipping,
@@ -66,6 +68,7 @@ _WHERE = {
     "Checkpointer": "checkpoint.base",
     "Clipping": "requests",
     "Collectives": "collectives.base",
+    "CollectivesWrapper": "collectives.wrapper",
     "CombinationError": "errors",
     "Component": "component",
     "ConfigError": "errors",
@@ -88,6 +91,8 @@ _WHERE = {
     "ProcessGroupCollectives": "collectives.process_group",
     "ProcessGroupStrategy": "group_strategy",
     "ReduceRequest": "requests",
+    "Replica": "prepared",
+    "ReplicaError": "errors",
     "Row": "loggers.base",
     "RunConfig": "config",
     "Runtime": "runtime",
@@ -117,6 +122,7 @@ __all__ = [
     "Checkpointer",
     "Clipping",
     "Collectives",
+    "CollectivesWrapper",
     "CombinationError",
     "Component",
     "ConfigError",
@@ -139,6 +145,8 @@ __all__ = [
     "ProcessGroupCollectives",
     "ProcessGroupStrategy",
     "ReduceRequest",
+    "Replica",
+    "ReplicaError",
     "Row",
     "RunConfig",
     "Runtime",

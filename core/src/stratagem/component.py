@@ -28,11 +28,13 @@ FEATURES: Mapping[str, str] = {
     "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
     "norm_clipping": "clipping gradients by norm",
     "value_clipping": "clipping gradients by value",
+    "sparse_gradients": "sparse gradients, as of nn.Embedding(sparse=True)",
     "resharding": "loading a checkpoint written at another world size",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",
     "several_nodes": "more than one node",
     "elastic": "a number of nodes that changes while it runs",
     "several_devices": "several devices in one process",
+    "whole_optimizer": "an optimizer that needs whole tensors, or all gradients at once",
 }
 """The vocabulary of `Capabilities.features`; anything else is refused when it is declared."""
 

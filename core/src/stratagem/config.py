@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from stratagem.errors import ConfigError
+
 Devices = Union[int, str, "list[int]", "tuple[int, ...]"]
 """3, "3", -1, "auto", [0, 2], "0,2" or "0,": docs/guides/devices.md has the grammar."""
 
@@ -40,6 +42,9 @@ class RunConfig:
     """How often a failed group of workers is started again."""
     seed: int | None = None
     run_dir: str | None = None
+    check_replicas_every: int = 100
+    """Optimizer steps between two comparisons of ranks that hold copies, beside the first steps and
+    checkpoints; 0 for none."""
     log_level: str | None = None
     """From which level on records of engines that keep a log reach the terminal: "debug", "info",
     "warning" or "error"; None leaves that to each engine's strategy."""
@@ -49,3 +54,10 @@ class RunConfig:
     """Distributions to consider beside the core; empty means all."""
     without_plugins: tuple[str, ...] = ()
     """Distributions to leave out."""
+
+    def __post_init__(self) -> None:
+        every = self.check_replicas_every
+        if not isinstance(every, int) or isinstance(every, bool) or every < 0:
+            raise ConfigError(
+                f"check_replicas_every={every!r} must be a number of optimizer steps, or 0 for no comparison"
+            )

@@ -41,6 +41,17 @@ def parse_devices(devices: Any, *, count: int, default: int) -> tuple[int, ...]:
     raise _nonsense(devices)
 
 
+def count_of(devices: Any) -> int | None:
+    """Return how many devices `devices` asks for; None where that depends on the machine.
+
+    Raises:
+        DeviceError: as `parse_devices` does.
+    """
+    if devices == "auto" or str(devices).strip() == "-1":
+        return None
+    return len(parse_devices(devices, count=0, default=0)) or None
+
+
 def devices_of(accelerator: Accelerator, devices: Any, default: int | None = None) -> tuple[int, ...]:
     """Return the indices that `devices` asks for among those of `accelerator`.
 

@@ -63,8 +63,16 @@ class DataError(UsageError):
     """Loaders or batches that the run can't use."""
 
 
+class ShardedUseError(UsageError):
+    """Parameters were used where this process has only its shard of them."""
+
+
 class LoggingError(StratagemError):
     """Ranks logged different values, or a value that is no number."""
+
+
+class NonFiniteError(StratagemError):
+    """A loss or a parameter became NaN or infinite in a run with `terminate_on_nan`."""
 
 
 class SealError(StratagemError):
@@ -84,7 +92,7 @@ class HookArgumentError(SealError):
 
 
 class LostMarkerError(SealError):
-    """A subclass overrides a hook implementation without marking it `@hookimpl`."""
+    """A hook implementation isn't marked `@hookimpl`: a plugin has none, or a subclass overrides one."""
 
 
 class NoneAnswerError(SealError):
@@ -93,6 +101,10 @@ class NoneAnswerError(SealError):
 
 class DigestMismatchError(StratagemError):
     """The ranks of one run don't run the same components in the same versions."""
+
+
+class ReplicaError(StratagemError):
+    """Ranks that hold copies have come to differ; the message names what, when, and the ranks."""
 
 
 class CollectiveError(StratagemError):

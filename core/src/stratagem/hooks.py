@@ -45,7 +45,7 @@ class Hooks:
     Raises:
         UnknownHookError: a plugin marks a method that is no hook.
         HookArgumentError: an implementation takes something else than `request`.
-        LostMarkerError: a subclass overrides an implementation and forgot `@hookimpl`.
+        LostMarkerError: a plugin has no implementation, or overrides one, and forgot `@hookimpl`.
         DoubleAnswerError: two plugins answer one hook (wrappers don't count).
     """
 
@@ -58,6 +58,9 @@ class Hooks:
             _refuse_wrong_arguments(name, plugin)
             self._manager.register(plugin, name=name)
         _refuse_unknown_hooks(self._manager)
+        for name, plugin in plugins:
+            if not self._manager.get_hookcallers(plugin):
+                _refuse_without_hooks(name, plugin)
         self.answered_by: dict[str, str] = {}
         """Hook name → name of the plugin whose answer counts."""
         self._callers: dict[str, Any] = {}
@@ -122,6 +125,17 @@ def _refuse_lost_markers(name: str, plugin: object) -> None:
                 f"{type(plugin).__qualname__}.{hook} of {name!r} overrides an implementation of the hook "
                 f"{hook!r} without @hookimpl, so it would never be called: mark it"
             )
+
+
+def _refuse_without_hooks(name: str, plugin: object) -> None:
+    unmarked = [hook for hook in RUN_HOOKS if callable(inspect.getattr_static(plugin, hook, None))]
+    why = (
+        f"mark its method {unmarked[0]!r} with @hookimpl" if unmarked else f"the hooks are {list(RUN_HOOKS)}"
+    )
+    raise LostMarkerError(
+        f"the plugin {name!r} implements no hook, so it would never be called: {why}; a callback goes to "
+        "callbacks=, a logger to logger=, a strategy to strategy="
+    )
 
 
 def _refuse_wrong_arguments(name: str, plugin: object) -> None:

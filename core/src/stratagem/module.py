@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import StratagemError, UsageError
+from stratagem.parts.current import refuse_in_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,7 +77,7 @@ class Module(nn.Module):
     # Construction ---------------------------------------------------------------------------------
 
     def configure_model(self) -> None:
-        """Create layers in every worker, under the strategy's and the precision's context."""
+        """Create layers, under the strategy's and the precision's context; called once in every worker."""
 
     def parallelize(self, mesh: Any) -> Any:
         """Say how to split this module among ranks that share one copy: optional, for strategies that do so.
@@ -91,7 +92,7 @@ class Module(nn.Module):
     def configure_optimizers(self) -> Any:
         """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
-        "monitor"}).
+        "monitor"}), and "monitor" where the scheduler takes a metric.
         """
         raise UsageError(f"{type(self).__qualname__} has no configure_optimizers: fit needs one")
 
@@ -171,14 +172,14 @@ class Module(nn.Module):
         sync_dist: bool | None = None,
         batch_size: int | None = None,
     ) -> None:
-        """Log a value of this batch.
+        """Log a value of this batch; where both on_step and on_epoch are set, as `x_step`, `x_epoch` and `x`.
 
         Args:
             name: as "val_loss"; the same on every rank that logs with `sync_dist`.
-            value: a number, or a tensor with one element on any device; it is detached and not waited for.
+            value: a number, or a tensor with one element on any device; it is copied and not waited for.
             prog_bar: show it in the progress bar.
             on_step: log it for this step; by default in training steps only.
-            on_epoch: log its reduction over the epoch; by default in evaluation only.
+            on_epoch: log its reduction over the epoch, in float64; by default anywhere but in training steps.
             reduce_fx: how batches are reduced to an epoch's value; "mean" weighs them by size.
             sync_dist: reduce over ranks too; by default in evaluation only. All values of one logging
                 point share one collective.
@@ -201,8 +202,15 @@ class Module(nn.Module):
             self.log(name, value, **how)
 
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        """Stack every rank's tensor along a new first dim; collective. See `Collectives.all_gather`."""
-        return self.trainer.collectives.all_gather(tensor, sync_grads)
+        """Stack the tensors of all ranks that read different batches along a new first dim. Collective.
+
+        Ranks that share one copy of the model, by layers or by tensors, count as one. See `Collectives.all_gather`.
+
+        Raises:
+            CombinationError: the strategy splits batches, and the step has one part of several.
+        """
+        refuse_in_part("all_gather")
+        return self.trainer.collectives.data.all_gather(tensor, sync_grads)
 
     # Manual optimization ----------------------------------------------------------------------------
 

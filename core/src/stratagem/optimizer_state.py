@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +54,41 @@ def describe_optimizer(plain: nn.Module, optimizer: Optimizer) -> dict[str, Any]
         if (others := {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
     }
     return {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> Iterator[tuple[str, Any]]:
+    """Yield settings and step counts of an optimizer, for comparing ranks that hold copies of it.
+
+    Args:
+        index: its place among the run's optimizers.
+        optimizer: of this rank.
+        counts_too: whether all ranks have states for the same parameters.
+    """
+    groups = [{k: _setting(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    yield f"the settings of optimizer {index}", groups
+    if not counts_too:
+        return
+    counts: dict[torch.device, list[torch.Tensor]] = {}
+    others = []
+    for state in optimizer.state.values():
+        count = state.get("step") if isinstance(state, dict) else None
+        if isinstance(count, torch.Tensor):
+            count = count.to_local() if hasattr(count, "to_local") else count
+            counts.setdefault(count.device, []).append(count.detach().reshape(-1))
+        else:
+            others.append(count)
+    yield f"which parameters optimizer {index} has stepped, and how often", others
+    for device, tensors in counts.items():
+        yield f"the step counts of optimizer {index} on {device.type}", torch.cat(tensors)
+
+
+def _setting(value: Any) -> Any:
+    """What is compared of a setting: objects print addresses, and a device would have to be waited for."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist() if value.device.type == "cpu" else None
+    if isinstance(value, (list, tuple)):
+        return [_setting(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
 
 
 def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) -> None:

@@ -55,12 +55,17 @@ def refuse_missing_features(
     missing = [feature for feature in needed if feature not in capabilities.features]
     if not missing:
         return
+    raise refusal(catalogue, name, FEATURES[missing[0]], needed)
+
+
+def refusal(catalogue: Catalogue, name: str, what: str, needed: Sequence[str]) -> CombinationError:
+    """Return the error that strategy `name` can't do `what`; it names strategies that have the features `needed`."""
     able = [
         offer.component.name
         for offer in catalogue.of_kind("strategy")
         if set(needed) <= offer.component.capabilities.features
     ]
-    raise CombinationError(f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {_instead(able)}")
+    return CombinationError(f"strategy {name!r} can't do this: {what}; {_instead(able)}")
 
 
 def refuse_accelerator(catalogue: Catalogue, strategy: Chosen, accelerator: Chosen) -> None:

@@ -8,22 +8,41 @@ nothing else, and never asks which class it has.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.batches import moved
-from stratagem.errors import CheckpointError, DataError
-from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
+from stratagem.errors import DataError
+from stratagem.model_state import load_model
+from stratagem.optimizer_state import (
+    describe_optimizer,
+    load_optimizer,
+    optimizer_replicas,
+    optimizer_tensors,
+)
 from stratagem.precision.base import Precision
 from stratagem.requests import Clipping, SetupRequest
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
+
+
+class Replica(NamedTuple):
+    """Something that is equal on every rank which has the same `shard` of a `layout`."""
+
+    name: str
+    """For messages, as "parameter 'net.weight'"."""
+    value: Any
+    """A tensor, or what JSON can hold."""
+    layout: str = ""
+    """How it is shared out, as "stages"; empty where every rank has all of it."""
+    shard: str = ""
+    """What this rank has in that layout, as "2"."""
 
 
 class Prepared:
@@ -41,11 +60,20 @@ class Prepared:
         precision: the run's precision.
         device: where batches go.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
-        leaves_pieces: whether the user's module has only this process's pieces of parameters after `release`,
-            so that it can't be prepared again; False unless set.
+        leaves_module_sharded: whether the user's module has only this process's shards of parameters after
+            `release`; False unless set.
+        left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
+            `SetupRequest.left_shards`, if its strategy's `takes_up` says so. None: no run can go on with it.
+        carries_hooks: whether hooks that the user registered on parameters, which shards then replaced, are where
+            gradients are accumulated; False unless set.
+        has_all_states: whether this rank has optimizer states of every parameter, or a shard of each; True unless
+            ranks share out whole ones.
     """
 
-    leaves_pieces = False
+    leaves_module_sharded = False
+    left_shards: object | None = None
+    carries_hooks = False
+    has_all_states = True
 
     def __init__(
         self,
@@ -148,6 +176,24 @@ class Prepared:
         """Drop the gradients of optimizer `index`."""
         self.optimizers[index].zero_grad()
 
+    # Copies -------------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        """Yield what must be equal on ranks that hold copies: (name, value), or `Replica`s. Not collective.
+
+        Of a DTensor, shards are compared among the ranks that have the same one. Parameters, which of them are
+        trained, and optimizers' settings and step counts, unless a strategy says otherwise: buffers where it keeps
+        them equal, nothing that differs on purpose.
+        """
+        trained = []
+        for name, parameter in self.plain.named_parameters():
+            yield f"parameter {name!r}", parameter
+            if parameter.requires_grad:
+                trained.append(name)
+        yield "the set of parameters that require gradients", trained
+        for index, optimizer in enumerate(self.optimizers):
+            yield from optimizer_replicas(index, optimizer, self.has_all_states)
+
     # Data ---------------------------------------------------------------------------------------
 
     def dataloader(self, loader: Iterable[Any]) -> Iterable[Any]:
@@ -242,41 +288,3 @@ def loss_of(output: Any) -> torch.Tensor | None:
     if not isinstance(loss, torch.Tensor):
         raise DataError(f'training_step returned a "loss" that is {type(loss).__name__}, not a tensor')
     return loss
-
-
-def load_model(
-    plain: nn.Module,
-    targets: dict[str, torch.Tensor],
-    reader: CheckpointReader,
-    extra: dict[str, Any],
-    names: Collection[str],
-) -> None:
-    """Fill `targets` ("model/<name>" → tensor) from `reader`, and give modules their extra state.
-
-    Args:
-        plain: the module.
-        targets: what this rank has of it.
-        reader: the opened checkpoint.
-        extra: name → extra state.
-        names: keys of the whole module, which the checkpoint must have, and no others.
-
-    Raises:
-        CheckpointError: it hasn't.
-    """
-    saved = {key for key in reader.tensors if key.startswith("model/")}
-    missing, unexpected = sorted(set(names) - saved), sorted(saved - set(names))
-    if missing or unexpected:
-        raise CheckpointError(
-            "the checkpoint was made by another module: "
-            f"it lacks {_some(missing)} and has {_some(unexpected)} in excess"
-        )
-    with torch.no_grad():
-        reader.read(targets)
-    if extra:
-        # set_extra_state is only reachable through load_state_dict.
-        plain.load_state_dict({**plain.state_dict(), **extra})
-
-
-def _some(keys: list[str]) -> str:
-    names = [key.split("/", 1)[1] for key in keys[:4]]
-    return ", ".join(names) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "") if names else "nothing"

@@ -1,18 +1,19 @@
-"""What `Runtime.setup` and `Runtime.dataloader` return: drop-in module, optimizer and loader."""
+"""What `Runtime.setup` returns: drop-in module and optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem.data.train import TrainData
+from stratagem.collectives.closures import mean_closure
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
     from stratagem.prepared import Prepared
+    from stratagem.strategies import ReplicaGuard
 
 
 class PreparedModule(nn.Module):
@@ -49,14 +50,16 @@ class PreparedOptimizer(Optimizer):
     It shares groups and state with the optimizer it stands for, so that schedulers work on it.
     """
 
-    def __init__(self, prepared: Prepared, index: int) -> None:
+    def __init__(self, prepared: Prepared, index: int, guard: ReplicaGuard, data_ranks: Collectives) -> None:
         inner = prepared.optimizers[index]
         # Optimizer.__init__ would copy the groups; schedulers must change the inner ones.
         self.__dict__.update({k: v for k, v in inner.__dict__.items() if k != "step"})
-        self.prepared, self.index, self.inner = prepared, index, inner
+        self.prepared, self.index, self.inner, self.guard = prepared, index, inner, guard
+        self.data_ranks = data_ranks
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        self.prepared.step(self.index, closure)
+        self.prepared.step(self.index, mean_closure(closure, self.data_ranks))
+        self.guard.after_step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.prepared.zero_grad(self.index)
@@ -67,38 +70,6 @@ class PreparedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         self.inner.load_state_dict(state_dict)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
-
-
-class EpochLoader:
-    """One epoch per iteration, each in its own order; the same order on any number of ranks.
-
-    Attributes:
-        epoch: index of the epoch that the next iteration runs; set it to go on where a run stopped.
-    """
-
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        collectives: Collectives,
-        mover: Callable[[Iterable[Any]], Iterable[Any]],
-        seed: int,
-        distributed_sampler: bool,
-    ) -> None:
-        self.epoch = 0
-        self._mover = mover
-        self._data = TrainData(
-            loader, collectives=collectives, seed=seed, distributed_sampler=distributed_sampler
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = self._data.epoch(self.epoch)
-        self.epoch += 1
-        return iter(self._mover(batches))
-
-    def __len__(self) -> int:
-        if self._data.num_batches is None:
-            raise TypeError("this loader doesn't know how many batches it has")
-        return self._data.num_batches
 
 
 def optimizers_for(

@@ -112,6 +112,8 @@ class SetupRequest:
     """Makes a batch like the first, on the CPU, and moves no loader on; None where that can't be had."""
     step: str = "training_step"
     """Which step is called with batches like `sample`'s; in a training others are, too, in evaluations."""
+    left_shards: Any = None
+    """Of a module that the run before left sharded in this process: its `Prepared.left_shards`."""
 
 
 @dataclass(frozen=True)

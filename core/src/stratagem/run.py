@@ -18,7 +18,7 @@ from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
 from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
-from stratagem.pairing import refuse_accelerator, refuse_missing_features, strategies_for
+from stratagem.pairing import refusal, refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
@@ -93,6 +93,10 @@ class Run:
         """
         refuse_missing_features(self.catalogue, self.strategy_name, self.capabilities, features)
 
+    def refusal(self, feature: str, what: str) -> CombinationError:
+        """Return the error for `what`, which only strategies with `feature` can do; it names those installed."""
+        return refusal(self.catalogue, self.strategy_name, what, [feature])
+
     def versions(self) -> dict[str, str]:
         """Component → origin, for comparing ranks."""
         return {f"{c.kind} {c.name}": c.origin for c in self.choices if c.kind != "environment"}
@@ -114,10 +118,15 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     environ = os.environ if environ is None else environ
     catalogue = load_catalogue(config.only_plugins, config.without_plugins)
     given = config.strategy if not isinstance(config.strategy, str) else None
-    environment, environment_choice = select.choose_environment(
-        catalogue, getattr(given, "cluster_environment", None) or config.environment, environ
-    )
     known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
+    wanted_environment = getattr(given, "cluster_environment", None) or config.environment
+    parallel = getattr(given, "parallel_devices", None)
+    size = select.requested_size(
+        len(parallel) if parallel else config.devices,
+        config.num_nodes,
+        known.component.capabilities if known else None,
+    )
+    environment, environment_choice = select.choose_environment(catalogue, wanted_environment, environ, size)
     if known is not None:
         known.refuse_missing()
     accelerator = select.choose_accelerator(
@@ -168,6 +177,9 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         max_restarts=config.max_restarts,
         preload=preload_for(type(strategy.value).__module__ if isinstance(config.strategy, str) else None),
     )
+    # Whoever names the environment has decided that other variables don't count.
+    if wanted_environment == "auto":
+        plan = environment.complete_plan(plan)
     choices = (
         strategy.choice,
         accelerator.choice,

@@ -19,25 +19,24 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem.batches import moved
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError, StratagemError, UsageError
 from stratagem.launch.base import Task
 from stratagem.plan import announce
 from stratagem.prepared import Prepared
-from stratagem.rank_view import RankView
 from stratagem.raw_checkpoint import load_session, save_session
-from stratagem.raw_loop import EpochLoader, PreparedModule, PreparedOptimizer, optimizers_for
+from stratagem.raw_data import LoaderView
+from stratagem.raw_loop import PreparedModule, PreparedOptimizer, optimizers_for
 from stratagem.requests import Clipping
 from stratagem.run import Run, assemble
 from stratagem.script_flags import with_flags
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Runtime(RankView):
+class Runtime(LoaderView):
     """Selection of a run, and, between the start and the end of `launch`, its live facade.
 
     Args:
@@ -93,8 +92,7 @@ class Runtime(RankView):
                 **further,
             )
         )
-        self.in_launching_process = True
-        """Whether what happens to objects here is seen by the caller of `launch`."""
+        self.in_launching_process = True  # what happens to objects here is seen by the caller of `launch`
         self._session: Session | None = None
         self._prepared: list[Prepared] = []
 
@@ -121,10 +119,13 @@ class Runtime(RankView):
                 "with `stratagem run`, or pass the function that each rank is to run"
             )
         self._open(run)
-        atexit.register(self._close)
+        # Python keeps the error that ends a script: nobody needs to wait for a rank that has one.
+        atexit.register(lambda: self._close(failed=getattr(sys, "last_value", None) is not None))
         return None
 
     def _open(self, run: Run) -> None:
+        if self._session is not None:
+            raise UsageError("this runtime is live already: make another Runtime for another run")
         if run.config.seed is not None:
             seed_everything(run.config.seed)
         self._session = Session(run)
@@ -183,19 +184,14 @@ class Runtime(RankView):
         self._prepared.append(prepared)
         is_module = prepared.module is module and prepared.forwards_directly
         wrapped = module if is_module else PreparedModule(prepared)
+        guard = self.session.guard(prepared)
+        data_ranks = self.session.collectives.data
+        steps_directly = prepared.steps_directly and not guard.is_active and data_ranks.world_size == 1
         stepped = [
-            optimizer if prepared.steps_directly else PreparedOptimizer(prepared, index)
+            optimizer if steps_directly else PreparedOptimizer(prepared, index, guard, data_ranks)
             for index, optimizer in enumerate(prepared.optimizers)
         ]
         return (wrapped, *stepped) if optimizers else wrapped
-
-    def dataloader(self, loader: Iterable[Any], *, use_distributed_sampler: bool = True) -> EpochLoader:
-        """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective."""
-        session = self.session
-        mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=session.device)
-        return EpochLoader(
-            loader, session.collectives.data, mover, session.run.config.seed or 0, use_distributed_sampler
-        )
 
     # Per step -------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from stratagem.component import Capabilities
+from stratagem.devices import count_of
+from stratagem.environment.base import RequestedSize
 from stratagem.environment.detect import detect_environment
 from stratagem.errors import (
     ConfigError,
@@ -16,6 +18,7 @@ from stratagem.errors import (
     UnknownNameError,
     UsageError,
 )
+from stratagem.launch.nodes import nodes_of
 from stratagem.pairing import allows, automatic_strategy
 from stratagem.plugins import Catalogue, Offer, Selection
 
@@ -49,21 +52,43 @@ class Chosen:
     """Name of the component that it is of; empty where it is nobody's."""
 
 
+def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | None = None) -> RequestedSize:
+    """Return how many processes a run asks for, as far as that is known before its parts are chosen.
+
+    Args:
+        devices: as in `RunConfig`.
+        num_nodes: as in `RunConfig`.
+        capabilities: the strategy's, where it was chosen by name.
+    """
+    nodes = nodes_of(num_nodes)
+    is_per_device = capabilities is None or capabilities.processes == "per-device"
+    return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.vary else nodes.most)
+
+
 def choose_environment(
-    catalogue: Catalogue, wanted: Any, environ: Mapping[str, str]
+    catalogue: Catalogue, wanted: Any, environ: Mapping[str, str], size: RequestedSize | None = None
 ) -> tuple[Environment, Choice]:
-    """Make the environment that is asked for, or the first that recognises its launcher's variables."""
+    """Make the environment that is asked for, or the first that recognises its launcher's variables.
+
+    Args:
+        catalogue: what is installed.
+        wanted: a name, "auto", or a class.
+        environ: the process's environment variables.
+        size: what the run asks for, for processes started by hand with some of the variables.
+    """
+    size = size or RequestedSize()
     if isinstance(wanted, type):
         name = getattr(wanted, "name", wanted.__name__)
         return wanted(environ), Choice("environment", name, GIVEN)
     if wanted != "auto":
         selection = catalogue.find("environment", wanted)
         origin = str(selection.offer.origin)
-        return selection.load()(environ), Choice("environment", selection.component.name, origin, "asked for")
+        made = selection.load().for_run(environ, size)
+        return made, Choice("environment", selection.component.name, origin, "asked for")
     offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
     cls, why = detect_environment(offers, environ)
     offer = offers[cls]
-    return cls(environ), Choice("environment", offer.component.name, str(offer.origin), why)
+    return cls.for_run(environ, size), Choice("environment", offer.component.name, str(offer.origin), why)
 
 
 def choose_strategy(

@@ -12,10 +12,11 @@ from stratagem.accelerator import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.local import LocalCollectives
 from stratagem.component import Capabilities
-from stratagem.errors import StratagemError
+from stratagem.errors import CombinationError, StratagemError
 from stratagem.hookspecs import hookimpl
 from stratagem.precision.base import Precision
 from stratagem.prepared import Prepared
+from stratagem.strategies.cuts import CUTS, Cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,10 @@ class Strategy:
     """How workers are started, when there are any."""
     capabilities: Capabilities = Capabilities()
     """What it can do, for a class that no distribution declares; a declaration goes first."""
+    optimizer_cuts: Sequence[Cut] = CUTS
+    """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
+    "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
+    other numbers."""
 
     def __init__(
         self,
@@ -85,9 +90,34 @@ class Strategy:
         """A context around the module's `configure_model`, as for building in shards; None for none."""
         return None
 
+    def takes_up(self, shards: object) -> bool:
+        """Whether `setup` can go on with what a run before it, in this process, left of a module.
+
+        Args:
+            shards: `Prepared.left_shards` of that run, of any strategy; `SetupRequest.left_shards` if so.
+        """
+        return False
+
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open what the ranks talk through. Collective."""
         return LocalCollectives(request.device)
+
+    def bind_collectives(self, collectives: Collectives | None) -> None:
+        """Take what the hook `reduce` came to, wrappers included; None when the run is over.
+
+        Raises:
+            CombinationError: a wrapper hides that several ranks read the same batches.
+        """
+        opened = self._collectives
+        if collectives is not None and opened is not None:
+            kept, wanted = collectives.data, opened.data
+            if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
+                raise CombinationError(
+                    f"{type(collectives).__name__} has ranks of its own in `data`, part {kept.rank} of "
+                    f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
+                    f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
+                )
+        self._collectives = collectives
 
     def teardown(self) -> None:
         """Undo `setup_environment`, after the process group was closed. Not collective."""

@@ -52,7 +52,9 @@ class Task(stratagem.Module):
     def train_dataloader(self) -> Any:
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(64, 12, generator=generator)
-        return DataLoader(TensorDataset(x, (x @ torch.randn(12, 3, generator=generator)).argmax(1)), 4)
+        return DataLoader(
+            TensorDataset(x, (x @ torch.randn(12, 3, generator=generator)).argmax(1)), 4, shuffle=True
+        )
 
     val_dataloader = train_dataloader
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stratagem_dp.conformance import SUBJECT
+from stratagem_dp.conformance import DP, SUBJECT
 
 from stratagem.testing import StrategyContract, StrategySubject
 
@@ -11,7 +11,7 @@ from stratagem.testing import StrategyContract, StrategySubject
 class TestDP(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject("dp")
+        return DP
 
 
 class TestDDP2(StrategyContract):

@@ -243,3 +243,72 @@ def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
 def test_ddp2_takes_the_settings_of_ddp() -> None:
     strategy = DDP2Strategy(timeout_s=60, find_unused_parameters=True, start_method="fork")
     assert strategy.ddp_kwargs == {"find_unused_parameters": True}
+
+
+class Following(Line):
+    """An average of the layer's weight follows it within the step."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.average = torch.nn.Parameter(torch.zeros_like(self.layer.weight), requires_grad=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            self.average.lerp_(self.layer.weight, 0.5)
+            self.layer.weight.clamp_(-0.2, 0.2)
+        return super().training_step(batch, batch_idx)
+
+
+def test_what_a_step_does_to_parameters_in_place_is_done_once(tmp_path: Path) -> None:
+    one, two = Following(batch_size=8), Following(batch_size=8)
+    trainer(tmp_path, 1, "single", max_steps=4).fit(one)
+    trainer(tmp_path, 3, max_steps=4).fit(two)
+    assert_close(two.state_dict(), one.state_dict())
+
+
+class Centre(Following):
+    """Its average follows the data, of which a part has its own."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            self.average.fill_(float(batch[0].mean()))
+        return Line.training_step(self, batch, batch_idx)
+
+
+class Gathering(Line):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.all_gather(batch[0])
+        return super().training_step(batch, batch_idx)
+
+
+class Freezing(Line):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.layer.bias.requires_grad_(False)
+        return super().training_step(batch, batch_idx)
+
+
+class Compiled(Line):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.layer = torch.compile(self.layer, backend="eager")
+
+
+class Lazy(Line):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.lazy = torch.nn.LazyLinear(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (Centre, "changes 'average', and differently on each part"),
+        (Gathering, "calls all_gather while it has one part of a batch.*compute it in training_step_end"),
+        (Freezing, "changes requires_grad of a parameter.*on_train_batch_start"),
+        (Compiled, r"call layer.compile\(\) in place of torch.compile"),
+        (Lazy, "'lazy', a LazyLinear, is uninitialized"),
+    ],
+)
+def test_what_parts_of_a_batch_would_do_wrong_is_refused(tmp_path: Path, make: Any, sentence: str) -> None:
+    with pytest.raises(stratagem.errors.UsageError, match=sentence):
+        trainer(tmp_path, 2, max_steps=2).fit(make(batch_size=8))

@@ -19,7 +19,7 @@ class Tied(nn.Module):
 
 def test_gradients_come_back_to_the_one_set_of_parameters():
     module, x = Tied(), torch.randn(6, 4)
-    copy = replicate(module, torch.device("cpu"))[id(module)]
+    copy = replicate(module, torch.device("cpu")).modules[id(module)]
     module.eval(), copy.eval()
     copy(x).sum().backward()
     found = [p.grad.clone() for p in module.parameters()]
@@ -31,7 +31,7 @@ def test_gradients_come_back_to_the_one_set_of_parameters():
 
 def test_on_another_device_parameters_are_copies_that_autograd_knows():
     module = Tied()
-    copies = replicate(module, torch.device("meta"))
+    copies = replicate(module, torch.device("meta")).modules
     copy = copies[id(module)]
     assert {tensor.device.type for tensor in (*copy.parameters(), *copy.buffers())} == {"meta"}
     assert all(parameter.grad_fn is not None for parameter in copy.parameters())
@@ -42,7 +42,7 @@ def test_on_another_device_parameters_are_copies_that_autograd_knows():
 
 def test_buffers_and_attributes_of_a_copy_are_its_own():
     module = Tied()
-    copy = replicate(module, torch.device("cpu"))[id(module)]
+    copy = replicate(module, torch.device("cpu")).modules[id(module)]
     copy(torch.randn(6, 4))
     copy.seen = True
     assert module.norm.num_batches_tracked == 0

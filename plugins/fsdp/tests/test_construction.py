@@ -44,6 +44,8 @@ class Deep(LateBlocks):
         return self.out(self.head(self.embedding(tokens)).mean(1)) * self.gain
 
 
+# Layers are made in the workers alone: the launching process's module stays as it was, and fit says so.
+@pytest.mark.filterwarnings("ignore:this process's .* keeps the values:UserWarning")
 def test_no_rank_ever_holds_more_than_its_shards_and_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
     fill = materialize.Materializer.fill
@@ -93,6 +95,7 @@ def test_param_init_fn_fills_each_module_that_has_tensors(tmp_path: Any) -> None
     assert seen.count("Block") == 3  # for its buffer
     assert {"Embedding", "Linear", "LayerNorm", "LateBlocks"} <= set(seen)
     assert all(torch.equal(parameter, torch.ones_like(parameter)) for parameter in module.parameters())
+    assert module.head.weight is module.embedding.weight
 
 
 def test_values_that_nothing_tells_are_refused() -> None:

@@ -158,6 +158,8 @@ class Rank0s(stratagem.Callback):
         self.values = state["values"]
 
 
+# Layers are made in the workers alone: the launching process's module stays as it was, and fit says so.
+@pytest.mark.filterwarnings("ignore:this process's .* keeps the values:UserWarning")
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_made_late_without_memory(tmp_path: Path, alone: Alone, processes: int) -> None:
     kept = Rank0s()

@@ -16,7 +16,6 @@ from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision,
 import stratagem
 from stratagem.config import RunConfig
 from stratagem.run import assemble
-from stratagem.testing import StrategySubject
 
 
 def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Trainer:
@@ -92,20 +91,6 @@ def test_a_mesh_that_is_given_is_for_one_number_of_processes() -> None:
         assemble(RunConfig(strategy=given, **where))
 
 
-class Skips(Blocks):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        output = super().training_step(batch, batch_idx)
-        return None if batch_idx % 2 else output
-
-
-def test_skipping_the_batch_that_would_reduce() -> None:
-    module = Skips()
-    trainer(max_steps=2).fit(module)  # whole windows are skipped
-    assert module.steps == 2
-    with pytest.raises(stratagem.UsageError, match="returned None in the last micro-batch"):
-        trainer(accumulate_grad_batches=2).fit(Skips())
-
-
 def test_modules_that_differ_among_ranks() -> None:
     with pytest.raises(stratagem.ConfigError, match="rank 1 built another module than rank 0"):
         trainer(2).fit(Grown())
@@ -153,24 +138,3 @@ def test_values_that_are_how_it_works_are_taken_in_silence() -> None:
         warnings.simplefilter("always")
         trainer(strategy=strategy).fit(Blocks())
     assert [str(warning.message) for warning in caught if "fsdp" in str(warning.message)] == []
-
-
-def fit_and_validate(subject: StrategySubject) -> tuple[str, float]:
-    """Run by ranks that something else has started, as under torchrun: modules outlive a run there."""
-    module, run = Line(), subject.trainer(max_steps=2)
-    run.fit(module)
-    try:
-        again = run.validate(module)
-    except stratagem.CombinationError as error:
-        return str(error), run.validate(Line())["val_loss"]
-    return "", again["val_loss"]
-
-
-def test_a_module_in_pieces_is_not_set_up_again() -> None:
-    refused = StrategySubject("fsdp", options={"timeout_s": 60}, world_size=2).run(fit_and_validate)
-    assert [message[:46] for message, _ in refused] == ["this Line is in pieces since the run before, u"] * 2
-    assert refused[0][1] == refused[1][1]
-    # A single process has its module back whole, and trained.
-    ((message, loss),) = StrategySubject("fsdp", world_size=1).run(fit_and_validate)
-    assert message == ""
-    assert loss < refused[0][1]

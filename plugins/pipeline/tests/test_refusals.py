@@ -158,6 +158,46 @@ class Reaching(Plain):
         return F.cross_entropy(self.net(batch[0]), batch[1]) + self.net[0].weight.square().sum()
 
 
+class Counter(nn.Linear):
+    """Counts its forwards in a buffer that it replaces."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls = self.calls + 1
+        return super().forward(x)
+
+
+class Counts(Plain):
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(Counter(), nn.Linear(6, 4)))
+
+
+class Normed(Plain):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, **how), nn.Linear(6, 4)))
+
+
+class NormedWithout(Normed):
+    def __init__(self) -> None:
+        super().__init__(track_running_stats=False)
+
+
+class Clamping(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            self.net[0].weight.clamp_(-0.1, 0.1)
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+
+
+class Gathering(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self.net(self.all_gather(batch[0])[0]), batch[1])
+
+
 CASES: list[tuple[Any, dict[str, Any], str]] = [
     (
         Plain,
@@ -181,6 +221,24 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
     (Twice, {}, "called net, the pipelined module, 2 times"),
     (Skipping, {}, "returned None for a part of a batch"),
     (Ended, {}, "defines training_step_end"),
+    (Counts, {"micro_batches": 2}, "the buffer 'net.0.calls', once for each of the 2 parts.*micro_batches=1"),
+    (
+        Counts,
+        {"micro_batches": 1, "activation_checkpointing": True},
+        "'net.0.calls', and activation_checkpointing",
+    ),
+    (
+        Normed,
+        {"micro_batches": 2},
+        "'net.1.num_batches_tracked', once for each .*batch_statistics_per_part=True",
+    ),
+    (
+        NormedWithout,
+        {"micro_batches": 2},
+        "'net.1', a BatchNorm1d, normalizes each part of a batch by itself",
+    ),
+    (Clamping, {}, "changes 'net.0.weight' in place"),
+    (Gathering, {"micro_batches": 2}, "calls all_gather while it has one part of a batch.*micro_batches=1"),
     (ByKeyword, {}, "0 positional and 1 keyword arguments"),
     (Scalar, {"micro_batches": 3, "schedule": "gpipe"}, r"makes an output of shape \(\) of 6 rows"),
 ]
@@ -190,8 +248,27 @@ def test_refused_in_a_sentence(tmp_path: Path) -> None:
     subject = StrategySubject("pipeline", world_size=1, data_ranks=one_copy, folder=str(tmp_path))
     (told,) = subject.run(refusals, CASES)
     for (make, options, why), (kind, message) in zip(CASES, told):
-        assert kind in ("ConfigError", "DataError"), (make, options, kind, message)
+        assert kind in ("ConfigError", "DataError", "CombinationError"), (make, options, kind, message)
         assert re.search(why, message), (make, options, message)
+
+
+def test_buffers_count_once_per_batch_or_per_part_where_that_is_asked_for(tmp_path: Path) -> None:
+    subject = StrategySubject("pipeline", world_size=1, data_ranks=one_copy, folder=str(tmp_path))
+    (counted,) = subject.run(counts)
+    assert counted == [3, 3, 6]
+
+
+def counts(subject: StrategySubject) -> list[int]:
+    found = []
+    for make, buffer, options in (
+        (Counts, "net.0.calls", {"micro_batches": 1}),
+        (Normed, "net.1.num_batches_tracked", {"micro_batches": 1}),
+        (Normed, "net.1.num_batches_tracked", {"micro_batches": 2, "batch_statistics_per_part": True}),
+    ):
+        module = make()
+        replace(subject, options={**OPTIONS, **options}).trainer(max_steps=3).fit(module)
+        found.append(int(module.get_buffer(buffer)))
+    return found
 
 
 def refusals(subject: StrategySubject, cases: list[tuple[Any, dict[str, Any], str]]) -> list[tuple[str, str]]:

@@ -36,14 +36,14 @@ def test_each_step_or_each_epoch(make_trainer):
         ("lr", 0.125, True),
     ]
     assert fit(make_trainer, LearningRateMonitor("epoch"), sgd(1.0)) == [
-        ("lr", 1.0, True),
-        ("lr", 0.25, True),
+        ("lr", 1.0, False),
+        ("lr", 0.25, False),
     ]
 
 
 def test_groups_and_optimizers_are_told_apart(make_trainer):
     logged = fit(make_trainer, LearningRateMonitor("epoch"), sgd(1.0, 2.0), sgd(3.0))
-    assert logged[:3] == [("lr/0/0", 1.0, True), ("lr/0/1", 2.0, True), ("lr/1", 3.0, True)]
+    assert logged[:3] == [("lr/0/0", 1.0, False), ("lr/0/1", 2.0, False), ("lr/1", 3.0, False)]
 
 
 def test_nonsense_is_refused():

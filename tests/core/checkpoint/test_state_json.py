@@ -53,6 +53,15 @@ def round_trip(value):
         {"$a": 1, "b": 2},
         {"a": 1, "$tuple": [1]},
         collections.OrderedDict([("b", 1), ("a", 2)]),
+        collections.Counter({3: 2, 7: 1}),
+        collections.defaultdict(list, {(1, 2): [3]}),
+        collections.defaultdict(None, {"a": {1}}),
+        collections.deque([1, (2, {3})], maxlen=4),
+        collections.deque(),
+        range(2, 9, 3),
+        torch.Size([2, 3]),
+        torch.bfloat16,
+        torch.device("cpu"),
         {"deep": {"ok": ({"$x": ({"$y": frozenset({(1, 2)})},)},)}},
     ],
     ids=repr,
@@ -126,6 +135,10 @@ class Pair(collections.namedtuple("Pair", "a b")):
     pass
 
 
+class Tally(collections.Counter):
+    pass
+
+
 class Wrapped(torch.Tensor):
     pass
 
@@ -153,9 +166,10 @@ def nested():
         ([1, [Colour.RED]], r"state\[1\]\[0\] can't be saved: it is a .*Colour"),
         ({"p": (Pair(1, 2),)}, r"state\['p'\]\[0\] can't be saved: it is a .*Pair"),
         (
-            {"d": collections.defaultdict(int)},
-            r"state\['d'\] can't be saved: it is a collections.defaultdict",
+            {"d": collections.defaultdict(lambda: 1)},
+            r"state\['d'\] can't be saved: it is a defaultdict of <function",
         ),
+        ({"c": Tally("aab")}, r"state\['c'\] can't be saved: it is a .*Tally"),
         ({"f": print}, r"state\['f'\] can't be saved: it is a builtins.builtin_function_or_method"),
         ({Colour.RED: 1}, "the key <Colour.RED: 1> of state can't be saved"),
         ({"a": np.array(["x"])}, r"state\['a'\] can't be saved: this numpy value has dtype <U1"),

@@ -77,3 +77,16 @@ def test_a_page_that_cannot_be_written_costs_no_minutes_either(tmp_path):
     assert done.returncode == 2
     assert "--html nowhere/page.html can't be written" in done.stderr
     assert done.stdout == ""
+
+
+def test_on_an_accelerator_at_the_sizes_it_has_devices_for(tmp_path):
+    done = conformance(tmp_path, "single", "--accelerator", "cpu", "--check", "parity", "--json")
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    assert [(c["check"], c["verdict"]) for c in report["checks"]] == [("parity", "passed")]
+    for arguments, words in (
+        (("64-true", "--accelerator", "cpu"), "'64-true' is a precision"),
+        (("ddp", "--accelerator", "cup"), "no accelerator is called 'cup'"),
+    ):
+        done = conformance(tmp_path, *arguments)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from stratagem.data.evaluate import EvalData
 from stratagem.data.merge import merge_predictions
+from stratagem.data.train import TrainData
+from stratagem.errors import DataError
 
-COMBINATIONS = list(itertools.product([0, 1, 3, 8, 13], [1, 2, 3, 4], [1, 3, 8]))
+COMBINATIONS = list(itertools.product([1, 3, 8, 13], [1, 2, 3, 4], [1, 3, 8]))
 
 
 class Stream(IterableDataset):
@@ -129,7 +132,7 @@ def test_switched_off_or_distributed_nothing_is_warned(ranks, numbers):
         evaluate(ranks, 2, lambda rank: DataLoader(source, sampler=DistributedSampler(source, 2, rank)))
 
 
-@pytest.mark.parametrize("lengths", [(4, 0, 1), (0, 3, 5), (2, 2, 2), (0, 0, 0)])
+@pytest.mark.parametrize("lengths", [(4, 0, 1), (0, 3, 5), (2, 2, 2)])
 @pytest.mark.parametrize("sized", [True, False])
 def test_ranks_with_unequal_loaders_run_equally_many_batches(ranks, lengths, sized):
     def make(rank):
@@ -143,6 +146,65 @@ def test_ranks_with_unequal_loaders_run_equally_many_batches(ranks, lengths, siz
         assert len(pairs) == max(lengths)
         assert [batch for batch, counts in pairs if counts] == [[i] for i in range(length)]
         assert data.num_batches == (max(lengths) if sized else None)
+        assert data.repeats is (not sized or len(set(lengths)) > 1)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_rank_without_samples_is_fine_and_no_samples_at_all_are_refused(ranks, numbers, equal):
+    def make(lengths, kind):
+        if kind == "list":
+            return lambda rank: [torch.tensor([i]) for i in range(lengths[rank])]
+        return lambda rank: DataLoader(Stream(lengths[rank], rank), batch_size=1)
+
+    for kind in ("list", "stream"):
+        results = evaluate(ranks, 3, make((2, 0, 1), kind), equal_batches=equal, distributed_sampler=False)
+        counted = [[batch for batch, counts in pairs if counts] for _, pairs in results]
+        assert counted == [[[0], [1]], [], [[0]]]
+        with pytest.raises(DataError, match=r"this evaluation has no batch .*give each rank at least one"):
+            evaluate(ranks, 3, make((0, 0, 0), kind), equal_batches=equal, distributed_sampler=False)
+    results = evaluate(ranks, 3, lambda rank: DataLoader(numbers(2)), equal_batches=equal)
+    assert [[batch for batch, counts in pairs if counts] for _, pairs in results] == [[[0]], [[1]], []]
+    with pytest.raises(DataError, match="0 samples in order over 3 ranks"):
+        evaluate(ranks, 3, lambda rank: DataLoader(numbers(0)), equal_batches=equal)
+
+
+def test_what_can_be_read_only_once_is_refused_the_second_time(alone):
+    class Sized:
+        def __init__(self):
+            self.batches = iter([1, 2])
+
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            return self.batches
+
+    for loader, match in ((iter([1, 2]), "list_iterator can be read only once"), (Sized(), "has no batch")):
+        data = EvalData(loader, collectives=alone)
+        assert list(data) == [(1, True), (2, True)]
+        with pytest.raises(DataError, match=match):
+            list(data)
+
+
+@pytest.mark.parametrize(
+    ("loaders", "said"),
+    [
+        (
+            [DataLoader([1]), DataLoader([2])],
+            "a list of 2 loaders was given, and several.*pass one DataLoader",
+        ),
+        ((DataLoader([1]),), "a tuple of 1 loaders"),
+        ([[torch.ones(1)], [DataLoader([1])]], "a list of 2 loaders"),
+        ([iter([1]), iter([2])], "a list of 2 loaders"),
+        ({"a": DataLoader([1])}, "a dict of loaders was given, and several"),
+        ({"x": torch.ones(2)}, "a dict isn't a loader, since its keys.*pass a list of batches"),
+        (type("Combined", (), {"mode": "min_size", "iterables": []})(), "a Combined was given, and several"),
+    ],
+)
+def test_several_loaders_are_refused(alone, loaders, said):
+    for make in (EvalData, partial(TrainData, seed=0)):
+        with pytest.raises(DataError, match=said):
+            make(loaders, collectives=alone)
 
 
 def test_without_equal_batches_nothing_is_sent(ranks, numbers):

@@ -5,10 +5,15 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from stratagem.data.sampler import ShardedSampler
 from stratagem.data.train import TrainData
+
+OLD_KEYS = (
+    *("source", "epoch", "done", "world_size", "batch_size", "samples", "warm"),
+    *("length", "seed", "generators"),
+)
 
 
 def sharded(ranks, world_size, loader, seed=1):
@@ -22,13 +27,13 @@ def samples_in_order(parts):
     return [sample for turn in itertools.zip_longest(*flat) for sample in turn if sample is not None]
 
 
-def order_of(length, seed, epoch):
-    sampler = ShardedSampler(length, seed=seed)
+def order_of(length, seed, epoch, shuffle=True):
+    sampler = ShardedSampler(length, seed=seed, shuffle=shuffle)
     sampler.start(epoch)
     return list(sampler)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "shuffle"), [(0, True), (2, True), (0, False)])
 @pytest.mark.parametrize(
     ("length", "before", "after", "done"),
     [
@@ -44,57 +49,112 @@ def order_of(length, seed, epoch):
     ],
 )
 def test_map_style_data_at_any_world_size_and_batch_size(
-    ranks, numbers, workers, length, before, after, done
+    ranks, numbers, workers, shuffle, length, before, after, done
 ):
     (old_world, old_batch), (new_world, new_batch) = before, after
-    old = sharded(ranks, old_world, DataLoader(numbers(length), batch_size=old_batch))
+    old = sharded(ranks, old_world, DataLoader(numbers(length), batch_size=old_batch, shuffle=shuffle))
     read = [[batch.tolist() for batch in itertools.islice(data.epoch(5), done)] for data in old]
     state = json.loads(json.dumps(old[0].state(5, done)))
     consumed = min(length, done * old_world * old_batch)
-    assert samples_in_order(read)[:consumed] == order_of(length, 1, 5)[:consumed]
+    assert samples_in_order(read)[:consumed] == order_of(length, 1, 5, shuffle)[:consumed]
 
-    loader = DataLoader(numbers(length), batch_size=new_batch, num_workers=workers)
+    loader = DataLoader(numbers(length), batch_size=new_batch, shuffle=shuffle, num_workers=workers)
     new = sharded(ranks, new_world, loader, seed=99)
     resumed_at = {data.done_after_resume(state) for data in new}
     assert len(resumed_at) == 1
     (new_done,) = resumed_at
     assert new_done in (consumed // (new_world * new_batch), consumed // (new_world * new_batch) + 1)
     rest = [[batch.tolist() for batch in data.epoch(5, new_done, state)] for data in new]
-    assert samples_in_order(rest)[: length - consumed] == order_of(length, 1, 5)[consumed:]
+    assert samples_in_order(rest)[: length - consumed] == order_of(length, 1, 5, shuffle)[consumed:]
     assert {len(part) for part in rest} == {new[0].num_batches - new_done}
 
     # And on into the next epoch, with the order that the first run would have had.
     first = samples_in_order([[next(data.epoch(6)).tolist()] for data in new])
-    assert first == order_of(length, 1, 6)[: len(first)]
+    assert first == order_of(length, 1, 6, shuffle)[: len(first)]
 
 
 def test_a_resumed_run_can_be_resumed_again_in_the_same_epoch(ranks, numbers):
-    (first,) = sharded(ranks, 1, DataLoader(numbers(50), batch_size=7))
+    (first,) = sharded(ranks, 1, DataLoader(numbers(50), batch_size=7, shuffle=True))
     state = first.state(0, 3)
-    second = sharded(ranks, 2, DataLoader(numbers(50), batch_size=4))
+    second = sharded(ranks, 2, DataLoader(numbers(50), batch_size=4, shuffle=True))
     done = second[0].done_after_resume(state)
     for data in second:
         iterator = data.epoch(0, done, state)
         next(iterator)
     again = second[1].state(0, done + 1)
     assert again["samples"] == 21 + 8
-    (third,) = sharded(ranks, 1, DataLoader(numbers(50), batch_size=5))
+    (third,) = sharded(ranks, 1, DataLoader(numbers(50), batch_size=5, shuffle=True))
     rest = [batch.tolist() for batch in third.epoch(0, third.done_after_resume(again), again)]
     assert samples_in_order([rest]) == order_of(50, 1, 0)[29:]
 
 
 def test_nothing_is_loaded_that_was_seen(ranks, numbers):
     source = numbers(20)
-    (data,) = sharded(ranks, 1, DataLoader(source, batch_size=2))
+    (data,) = sharded(ranks, 1, DataLoader(source, batch_size=2, shuffle=True))
     list(data.epoch(0, 7))
     assert source.reads == order_of(20, 1, 0)[14:]
+
+
+def test_an_epoch_ends_in_the_order_in_which_it_began(ranks, numbers):
+    def make(shuffle):
+        return sharded(ranks, 1, DataLoader(numbers(20), batch_size=2, shuffle=shuffle))[0]
+
+    def resume(data, state):
+        done = data.done_after_resume(state)
+        return [sample for batch in data.epoch(3, done, state) for sample in batch.tolist()]
+
+    def next_epoch(data):
+        return [sample for batch in data.epoch(4) for sample in batch.tolist()]
+
+    shuffled, ordered = make(True).state(3, 4), make(False).state(3, 4)
+    # Before the loader decided, every loader was shuffled, and states had no word of it.
+    old = {key: value for key, value in shuffled.items() if key in {*OLD_KEYS}}
+    for state in (shuffled, old):
+        data = make(False)
+        with pytest.warns(UserWarning, match="begun shuffled, and the loader now reads in order"):
+            assert resume(data, state) == order_of(20, 1, 3)[8:]
+        again = data.state(3, 6)
+        assert again["shuffle"] is True
+        assert next_epoch(data) == list(range(20))
+        with pytest.warns(UserWarning, match="begun shuffled"):
+            assert resume(make(False), again) == order_of(20, 1, 3)[12:]
+        assert resume(make(True), state) == order_of(20, 1, 3)[8:]
+    data = make(True)
+    with pytest.warns(UserWarning, match="begun in order, and the loader now reads shuffled"):
+        assert resume(data, ordered) == list(range(8, 20))
+    assert next_epoch(data) == order_of(20, 1, 4)
+    # Nothing of an epoch has been read: it is in the loader's order.
+    assert resume(make(False), {**old, "done": 0, "samples": 0}) == list(range(20))
+
+
+def test_a_random_sampler_s_draws_go_on_at_another_world_size(ranks, numbers):
+    def make(batch_size, **draw):
+        source = numbers(10)
+        return DataLoader(source, batch_size, sampler=RandomSampler(source, **draw))
+
+    for draw in ({"replacement": True, "num_samples": 25}, {"num_samples": 7}, {"replacement": True}):
+        (first,) = sharded(ranks, 1, make(4, **draw))
+        whole = [batch.tolist() for batch in first.epoch(2)]
+        state = json.loads(json.dumps(first.state(2, 1)))
+        second = sharded(ranks, 2, make(2, **draw))
+        done = {data.done_after_resume(state) for data in second}
+        rest = [[batch.tolist() for batch in data.epoch(2, *done, state)] for data in second]
+        expected = [sample for batch in whole[1:] for sample in batch]
+        assert samples_in_order(rest)[: len(expected)] == expected
+    other = sharded(ranks, 1, make(4, num_samples=9))[0]
+    with pytest.warns(
+        UserWarning, match="over 10 of 10 samples with replacement, and now there are 9 of 10 samples"
+    ):
+        assert other.done_after_resume({**state, "samples": 4}) == 0
 
 
 def test_a_dataset_of_another_length_begins_its_epoch_anew(ranks, numbers):
     (old,) = sharded(ranks, 1, DataLoader(numbers(20), batch_size=2))
     (new,) = sharded(ranks, 1, DataLoader(numbers(22), batch_size=2))
     state = old.state(3, 4)
-    with pytest.warns(UserWarning, match="over 20 samples, and now there are 22: this epoch begins anew"):
+    with pytest.warns(
+        UserWarning, match="over 20 samples, and now there are 22 samples: this epoch begins from"
+    ):
         assert new.done_after_resume(state) == 0
     assert len(list(new.epoch(3, 0, state))) == 11
 

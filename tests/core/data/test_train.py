@@ -5,8 +5,16 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
+from stratagem.data.sampler import ShardedSampler
 from stratagem.data.train import TrainData
 from stratagem.errors import DataError
 
@@ -63,7 +71,45 @@ def test_global_batches_are_the_same_at_any_world_size(ranks, numbers, length, b
         for epoch in range(2):
             assert globally[world_size][epoch][:whole] == globally[1][epoch][:whole]
             assert set().union(*globally[world_size][epoch]) == set(range(length))
-    assert globally[1][0] != globally[1][1] or length <= 4 * batch_size
+    if shuffle:
+        assert globally[1][0] != globally[1][1] or length <= 4 * batch_size
+    else:
+        first = [sample for step in globally[1][0] for sample in step]
+        assert first == list(range(length))
+        assert globally[1][0] == globally[1][1]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_loader_decides_the_order(ranks, numbers, world_size):
+    def turns(loader, count=2):
+        results = epochs(ranks, world_size, lambda rank: loader, count)
+        return [
+            [
+                sample
+                for step in zip(*(run[epoch] for _, run in results))
+                for turn in zip(*step)
+                for sample in turn
+            ]
+            for epoch in range(count)
+        ]
+
+    source = numbers(12)
+    assert turns(DataLoader(source, batch_size=2)) == [list(range(12))] * 2
+    assert turns(DataLoader(source, batch_size=2, sampler=SequentialSampler(source))) == [list(range(12))] * 2
+    expected = []
+    for epoch in range(2):
+        order = ShardedSampler(12, seed=1)
+        order.start(epoch)
+        expected.append(list(order))
+    assert turns(DataLoader(source, batch_size=2, shuffle=True)) == expected
+    assert turns(DataLoader(source, batch_size=2, sampler=RandomSampler(source))) == expected
+    drawn = turns(DataLoader(source, 2, sampler=RandomSampler(source, replacement=True, num_samples=24)))
+    assert [len(epoch) for epoch in drawn] == [24, 24]
+    assert drawn[0] != drawn[1]
+    alone = ShardedSampler(12, seed=1, num_samples=24, replacement=True)
+    assert drawn[0] == list(alone)
+    assert len(set(drawn[0][:12])) < 12
+    assert turns(DataLoader(source, 2, sampler=RandomSampler(source, num_samples=6)), 1)[0] == expected[0][:6]
 
 
 def test_drop_last_drops_the_same_samples_at_any_world_size(ranks, numbers):
@@ -78,9 +124,22 @@ def test_drop_last_drops_the_same_samples_at_any_world_size(ranks, numbers):
 
 
 def test_description_tells_what_is_done(ranks, numbers, alone):
-    described = TrainData(DataLoader(numbers(1437)), collectives=alone, seed=3).description
-    assert described == (
-        "1,437 samples, shuffled with seed 3 (use_distributed_sampler=False keeps the loader's own order)"
+    def described(*args, **kwargs):
+        loader = DataLoader(*args, **kwargs)
+        return TrainData(loader, collectives=alone, seed=3).description
+
+    source = numbers(1437)
+    assert described(source) == "1,437 samples in order"
+    assert described(source, shuffle=True) == "1,437 samples, shuffled with seed 3"
+    drawn = RandomSampler(source, replacement=True, num_samples=2000)
+    assert described(source, sampler=drawn) == (
+        "2,000 of 1,437 samples with replacement in each epoch, shuffled with seed 3"
+    )
+    assert epochs(ranks, 2, lambda rank: DataLoader(source))[0][0].description == (
+        "1,437 samples in order over 2 ranks, 1 repeated"
+    )
+    assert epochs(ranks, 2, lambda rank: DataLoader(source, drop_last=True))[0][0].description == (
+        "1,437 samples in order over 2 ranks"
     )
     loader = DataLoader(numbers(8), shuffle=True, batch_size=2)
     data = epochs(ranks, 2, lambda rank: loader)[0][0]
@@ -204,7 +263,7 @@ def test_known_lengths_cost_nothing_per_batch(ranks, numbers, alone):
     own_iterator = type(iter(loader))
     assert ranks(2, run) == [(own_iterator, 1)] * 2
     assert type(TrainData(loader, collectives=alone, seed=0).epoch(0)) is own_iterator
-    assert type(TrainData(DataLoader(Stream(2)), collectives=alone, seed=0).epoch(0)) is own_iterator
+    assert len(list(TrainData(DataLoader(Stream(2)), collectives=alone, seed=0).epoch(0))) == 2
     assert alone.calls == 0
 
 
@@ -216,7 +275,47 @@ def test_any_iterable_of_batches_will_do(alone, loader):
     else:
         data = TrainData(loader, collectives=alone, seed=0)
         assert data.num_batches is None
+        assert data.description.endswith("gives them, which can be read only once")
         assert list(data.epoch(0)) == [1, 2]
+        with pytest.raises(
+            DataError, match=r"^epoch 1 has no batch.*can be read only once: pass an iterable"
+        ):
+            list(data.epoch(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*read the same")
+@pytest.mark.parametrize("without", [(1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("kind", [Stream, SizedStream, list])
+def test_a_rank_without_a_batch_is_named(ranks, kind, without):
+    def make(rank):
+        count = 0 if rank in without else 4
+        return [torch.zeros(1)] * count if kind is list else DataLoader(kind(count), batch_size=2)
+
+    if len(without) == 1:
+        who = "on rank 1 of 3"
+    elif len(without) == 2:
+        who = "on ranks 0, 2 of 3"
+    else:
+        who = "" if kind is list else "on ranks 0, 1, 2 of 3"
+    with pytest.raises(DataError, match=f"^(epoch 0|an epoch of this loader).*{who}.* batch"):
+        epochs(ranks, 3, make)
+
+
+def test_an_empty_rest_of_an_epoch_is_no_error(ranks, alone):
+    data = TrainData(DataLoader(Stream(4), batch_size=2), collectives=alone, seed=0)
+    assert list(data.epoch(0, 2)) == []
+
+    def run(collectives):
+        stream = Stream(4)
+        stream.rank = collectives.rank
+        data = TrainData(DataLoader(stream, batch_size=2), collectives=collectives, seed=0)
+        return list(data.epoch(0, 2))
+
+    assert ranks(2, run) == [[], []]
+    with pytest.raises(
+        DataError, match=r"^epoch 3 has no batch \(batches as a Stream gives them\): give each"
+    ):
+        list(TrainData(DataLoader(Stream(0)), collectives=alone, seed=0).epoch(3))
 
 
 def test_too_few_samples_for_a_batch_on_each_rank_are_refused(ranks, numbers):

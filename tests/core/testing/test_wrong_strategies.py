@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+import wrong_fidelity  # noqa: F401  # registers its strategies
 from averaging import Averaging
-from wrong_strategies import WRONG
+from wrong_strategies import WRONG, MixesShapesStrategy, OpensNothing
 
 from stratagem.testing import StrategySubject, run_check
 from stratagem.testing.strategies import STRATEGY_CHECKS
@@ -39,6 +40,19 @@ def test_a_wrong_strategy_is_caught(name: str) -> None:
     for earlier in names[: names.index(name)]:
         if earlier not in ELSEWHERE and (earlier == "parity" or EXHAUSTIVE):
             assert run_check(CHECKS[earlier], subject, size_for(earlier)).reason == "", earlier
+
+
+def test_a_strategy_that_opens_no_collectives_fails_every_check() -> None:
+    for name in ("ranks", "parity"):
+        outcome = run_check(CHECKS[name], StrategySubject(OpensNothing), 2)
+        assert outcome.verdict == "failed"
+        assert "in OpensNothing.open_collectives" in outcome.reason
+
+
+def test_collectives_that_take_unequal_shapes_are_caught() -> None:
+    outcome = run_check(CHECKS["collectives"], StrategySubject(MixesShapesStrategy), 2)
+    assert outcome.verdict == "failed"
+    assert "all_gather" in outcome.reason or "unequal shapes" in outcome.reason
 
 
 def test_every_check_has_a_wrong_strategy() -> None:

@@ -190,10 +190,10 @@ def test_logs_reach_the_csv(tmp_path: Path) -> None:
     trainer(tmp_path, max_epochs=1, log_every_n_steps=3).fit(Logs(count=26))
     with (tmp_path / "run" / "metrics.csv").open() as lines:
         rows = list(csv.DictReader(lines))
-    assert [(row["step"], row["idx"]) for row in rows if row["idx"]] == [("3", "2.0"), ("6", "5.0")]
+    assert [(row["step"], row["idx_step"]) for row in rows if row["idx_step"]] == [("3", "2.0"), ("6", "5.0")]
     last = rows[-1]
     # 26 samples: six batches of 4, and one of 2 that weighs half.
-    assert float(last["idx_epoch"]) == pytest.approx((15 * 4 + 6 * 2) / 26)
+    assert float(last["idx_epoch"]) == float(last["idx"]) == pytest.approx((15 * 4 + 6 * 2) / 26)
     assert float(last["most"]) == 6
 
 

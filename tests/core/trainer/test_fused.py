@@ -9,7 +9,7 @@ import torch
 from threads import on_threads
 
 from stratagem.errors import LoggingError
-from stratagem.trainer.fused import PER_BLOCK, Partial, reduce_over_ranks
+from stratagem.trainer.fused import PER_BLOCK, LogReduction, Partial, RankLog
 
 
 def reduce_on(parts: list[dict[str, Partial]]) -> tuple[list[Any], int]:
@@ -25,7 +25,7 @@ def reduce_on(parts: list[dict[str, Partial]]) -> tuple[list[Any], int]:
 
         collectives.all_gather = counted
         try:
-            return reduce_over_ranks(collectives, parts[collectives.rank], "step 3")
+            return LogReduction(collectives).reduce(RankLog(parts[collectives.rank]), "step 3").values
         except LoggingError as error:
             return str(error)
 

@@ -61,7 +61,7 @@ def test_continues_with_workers(tmp_path: Path) -> None:
     class Loads(Line):
         def train_dataloader(self) -> Any:
             plain = super().train_dataloader()
-            return torch.utils.data.DataLoader(plain.dataset, 4, num_workers=2)
+            return torch.utils.data.DataLoader(plain.dataset, 4, shuffle=True, num_workers=2)
 
     whole, rest, path = Loads(dropout=0.3), Loads(dropout=0.3), tmp_path / "ckpt"
     fit(whole, tmp_path, callbacks=SaveAt(17, path), max_epochs=2)

@@ -19,7 +19,7 @@ class LearningRateMonitor(Callback):
     first number is the optimizer's.
 
     Args:
-        interval: "step" logs with each batch, "epoch" with the first one of each epoch.
+        interval: "step" logs with each batch, "epoch" with the first one of each epoch, for the epoch's row.
 
     Raises:
         ConfigError: another interval.
@@ -48,7 +48,9 @@ class LearningRateMonitor(Callback):
         if self._is_new_epoch or self.interval == "step":
             self._is_new_epoch = False
             for name, group in self._groups:
-                module.log(name, group["lr"], on_step=True, on_epoch=False)
+                # A step's value is only written every `log_every_n_steps`; an epoch's always is.
+                each = self.interval == "step"
+                module.log(name, group["lr"], on_step=each, on_epoch=not each)
 
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
         # Nothing of the optimizers may outlive the run's process group.

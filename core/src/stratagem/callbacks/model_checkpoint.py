@@ -116,6 +116,7 @@ class ModelCheckpoint(Callback):
         self.dirname = dirname
         self._ranking = _Ranking()
         self._is_due = False
+        self._has_resumed = False
         self._fitting = False
         self._can_link: bool | None = None
 
@@ -146,16 +147,12 @@ class ModelCheckpoint(Callback):
 
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
-        self._is_due = False
+        self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        every = self.every_n_steps
-        if every is None:
-            return
-        step = trainer.global_step
-        if step % every or step in (0, self._ranking.saved_step):
+        if not self._is_turn(trainer):
             return
         if self.monitor is not None and self._monitors[0].from_evaluation:
             self._is_due = True
@@ -164,6 +161,9 @@ class ModelCheckpoint(Callback):
 
     def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         if self._fitting:
+            if self.monitor is not None and self._monitors[0].from_evaluation and self._is_turn(trainer):
+                # A run that resumes from another callback's checkpoint of this step hasn't seen its end.
+                self._is_due = True
             for monitor in self._monitors:
                 monitor.before_evaluation(trainer)
 
@@ -181,14 +181,19 @@ class ModelCheckpoint(Callback):
 
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
         if stage == "fit":
-            self._fitting = False
+            self._fitting = self._is_due = False
             if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
                 self._checkpoint(trainer, early=True, ranks=self.monitor is None)
             for monitor in self._monitors:
                 monitor.finish(trainer)
 
+    def _is_turn(self, trainer: Trainer) -> bool:
+        every, step = self.every_n_steps, trainer.global_step
+        return every is not None and step % every == 0 and step not in (0, self._ranking.saved_step)
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "is_due": self._is_due,
             "folder": self._ranking.folder,
             "kept": [asdict(entry) for entry in self.kept],
             "newest": self._ranking.newest,
@@ -200,6 +205,7 @@ class ModelCheckpoint(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._is_due, self._has_resumed = state["is_due"], True
         for monitor, known in zip(self._monitors, state["from_evaluation"]):
             monitor.from_evaluation = known
         self._ranking = _Ranking(

@@ -2,7 +2,8 @@
 
 JSON's own values stand for themselves. Everything else is an object with a single key that begins
 with "$": {"$tuple": [...]}, {"$bytes": "base64"}, {"$tensor": ["3", "float32", [2]]}. Decoding builds exactly these
-types and nothing else, so that no file can make it run code.
+types and nothing else, so that no file can make it run code: of a defaultdict, the factory is one of a few
+built-in types by its name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,15 @@ from stratagem.errors import CheckpointError
 GetTensor = Callable[[str, torch.dtype, Sequence[int]], torch.Tensor]
 """Returns the tensor of a name, whose dtype and shape are given."""
 
-ALLOWED = "dict, list, tuple, set, numbers, strings, bytes, None, tensors and numpy arrays"
+ALLOWED = (
+    "dict, list, tuple, set, Counter, deque, defaultdict, range, numbers, strings, bytes, None, tensors, torch.Size, "
+    "torch.dtype, torch.device and numpy arrays"
+)
+
+_MAPPINGS: dict[type, str] = {dict: "$dict", OrderedDict: "$ordered_dict", Counter: "$counter"}
+_FACTORIES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)
+}
 
 
 def encode_state(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]:
@@ -31,7 +40,8 @@ def encode_state(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]
 
     Args:
         value: dicts (any encodable keys), OrderedDicts, lists, tuples, sets, frozensets, None, bool, int,
-            float (nan and infinities too), complex, str, bytes, plain tensors on any device, numpy arrays
+            float (nan and infinities too), complex, str, bytes, Counters, deques, defaultdicts of built-in types,
+            ranges, torch's sizes, dtypes and devices, plain tensors on any device, numpy arrays
             and scalars of numbers. Subclasses of these are refused, since they would come back as
             something else.
         name: what errors call it, as "state".
@@ -60,7 +70,7 @@ def decode_state(text: bytes, tensor: GetTensor, shown: str) -> Any:
     """
     try:
         return _decode(json.loads(text), tensor)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{shown} is damaged: {error}; use another checkpoint") from error
 
 
@@ -83,7 +93,11 @@ class _Encoder:
             return self._array(value, path)
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
-        if kind in (dict, OrderedDict, list, tuple, set, frozenset):
+        if kind in (torch.dtype, torch.device):
+            return {f"${kind.__name__}": str(value).removeprefix("torch.")}
+        if kind is range:
+            return {"$range": [value.start, value.stop, value.step]}
+        if kind in _CONTAINERS:
             return self._container(value, path)
         raise CheckpointError(
             f"{path} can't be saved: it is a {kind.__module__}.{kind.__qualname__}, allowed are {ALLOWED}; "
@@ -100,7 +114,9 @@ class _Encoder:
             if isinstance(value, dict):
                 return self._mapping(value, path)
             items = [self.encode(each, f"{path}[{number}]") for number, each in enumerate(value)]
-            return items if type(value) is list else {f"${type(value).__name__}": items}
+            if type(value) is deque:
+                return {"$deque": [items, value.maxlen]}
+            return items if type(value) is list else {f"${type(value).__name__.lower()}": items}
         finally:
             self._open.discard(id(value))
 
@@ -112,7 +128,14 @@ class _Encoder:
             [self.encode(key, f"the key {key!r} of {path}"), self.encode(each, f"{path}[{key!r}]")]
             for key, each in value.items()
         ]
-        return {"$dict" if type(value) is dict else "$ordered_dict": pairs}
+        if isinstance(value, defaultdict):
+            factory = value.default_factory
+            if factory is not None and factory not in _FACTORIES.values():
+                raise CheckpointError(
+                    f"{path} can't be saved: it is a defaultdict of {factory!r}, allowed are {', '.join(_FACTORIES)}"
+                )
+            return {"$defaultdict": [None if factory is None else factory.__name__, pairs]}
+        return {_MAPPINGS[type(value)]: pairs}
 
     def _tensor(self, value: torch.Tensor, path: str) -> Any:
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
@@ -166,7 +189,24 @@ def _decode(value: Any, tensor: GetTensor) -> Any:
     )
 
 
+_CONTAINERS = (*_MAPPINGS, defaultdict, deque, list, tuple, set, frozenset, torch.Size)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"it has the unknown dtype {name!r}")
+    return found
+
+
 _BUILDERS: Mapping[str, Callable[[Any], Any]] = {
+    "$counter": lambda pairs: Counter(dict(pairs)),
+    "$defaultdict": lambda parts: defaultdict(parts[0] and _FACTORIES[parts[0]], parts[1]),
+    "$deque": lambda parts: deque(parts[0], maxlen=parts[1]),
+    "$device": torch.device,
+    "$dtype": _dtype,
+    "$range": lambda parts: range(*parts),
+    "$size": torch.Size,
     "$float": float,
     "$complex": lambda parts: complex(*parts),
     "$bytes": lambda text: base64.b64decode(text, validate=True),

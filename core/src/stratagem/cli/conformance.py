@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--kind", type=click.Choice(KINDS[:-1]), help="Of NAME; found out if not given.")
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
 @click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
+@click.option(
+    "--accelerator", metavar="NAME", help="On which strategies are tried, at the sizes it has devices for."
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
 @click.pass_context
@@ -34,6 +37,7 @@ def conformance(
     kind: str | None,
     world_sizes: tuple[int, ...],
     checks: tuple[str, ...],
+    accelerator: str | None,
     as_json: bool,
     html: str | None,
 ) -> None:
@@ -55,7 +59,15 @@ def conformance(
     reports = []
     for name, its_kind, selection in found:
         with _progress(name, quiet=not sys.stderr.isatty()) as tell:
-            report = run_report(its_kind, name, selection, world_sizes=world_sizes, only=checks, tell=tell)
+            report = run_report(
+                its_kind,
+                name,
+                selection,
+                world_sizes=world_sizes,
+                only=checks,
+                accelerator=accelerator,
+                tell=tell,
+            )
         reports.append(report.to_json())
         if not as_json:
             _print(reports[-1])

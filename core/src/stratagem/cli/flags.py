@@ -67,6 +67,15 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             "help": "From which level on what an engine says is shown here, too.",
         },
     ),
+    (
+        "--check-replicas-every",
+        "check_replicas_every",
+        {
+            "type": click.IntRange(0),
+            "metavar": "STEPS",
+            "help": "How often ranks that hold copies are compared; 0 for never.",
+        },
+    ),
     ("--seed", "seed", {"type": click.IntRange(0), "help": "For every random number generator."}),
     (
         "--plugin",

@@ -167,13 +167,18 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
 def _is_reporting(settings: Settings) -> bool:
     """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
+    from stratagem.environment.by_hand import node_rank_of
     from stratagem.plugins import load_catalogue
-    from stratagem.select import choose_environment
+    from stratagem.select import choose_environment, requested_size
 
     selection = settings.selection
     catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
-    environment, _ = choose_environment(catalogue, selection.get("environment", "auto"), os.environ)
-    return environment.global_rank == 0 and selection.get("node_rank") in (None, 0)
+    size = requested_size(selection.get("devices", "auto"), selection.get("num_nodes", 1))
+    environment, _ = choose_environment(catalogue, selection.get("environment", "auto"), os.environ, size)
+    node_rank = selection.get("node_rank")
+    if node_rank is None and not environment.creates_processes:
+        node_rank = node_rank_of(os.environ)
+    return environment.global_rank == 0 and node_rank in (None, 0)
 
 
 def _print_metrics(metrics: dict[str, float]) -> None:

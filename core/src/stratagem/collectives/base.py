@@ -14,7 +14,8 @@ ReduceOp = Literal["mean", "sum", "min", "max", "product"]
 class Collectives(ABC):
     """Owns the process group from its birth to `close`.
 
-    Every method but the properties is collective: all ranks must call it, in the same order.
+    Every method but the properties is collective: all ranks must call it, in the same order, with the same
+    `op`, `src`, shape and dtype. Anything else raises on every rank.
 
     Attributes:
         rank: this process among all, from 0.
@@ -52,10 +53,14 @@ class Collectives(ABC):
         Args:
             tensor: any shape, equal on all ranks; any dtype that the backend reduces. "mean" of
                 integers is rounded towards zero.
-            op: the reduction.
+            op: the reduction. Of bool tensors only "min" and "max", of complex ones only "mean" and "sum".
 
         Returns:
-            Same shape, dtype and device, equal on every rank.
+            Same shape, dtype and device, equal on every rank; no gradient flows through it.
+
+        Raises:
+            UsageError: another op, or one that the dtype doesn't have.
+            CollectiveError: ranks don't make the same call; says what each calls.
         """
 
     @abstractmethod
@@ -89,6 +94,22 @@ class Collectives(ABC):
         Raises:
             CollectiveError: a rank didn't come within the time limit; names the barrier and the rank.
         """
+
+    def all_arrive(self, name: str, timeout_s: float) -> bool:
+        """Tell whether every rank comes to this point within `timeout_s` seconds.
+
+        No collective: ranks that are in one meanwhile, or gone, aren't disturbed. All that call it get the
+        same answer, also one that comes late. A rank that gets False should end with an error.
+
+        Collectives that can't ask in another way wait like `barrier`, however long that does.
+
+        Args:
+            name: of the point, the same on all ranks. May be used again; calls are counted.
+            timeout_s: how many seconds to wait.
+        """
+        if self.world_size > 1:
+            self.barrier(name)
+        return True
 
     def close(self, failed: bool = False) -> None:
         """Leave the group. With `failed`, doesn't wait for ranks that may be gone.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_process_group_store
 
+from stratagem.collectives.arguments import check_reduction, check_source, check_tensor, described
+from stratagem.collectives.arrival import all_arrive
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.errors import CollectiveError
 
@@ -45,27 +50,35 @@ class GroupCollectives(Collectives):
         return self._group
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
-        reduced = tensor.detach().clone()
+        check_reduction(tensor, op)
+        whole = op == "mean" and not (tensor.is_floating_point() or tensor.is_complex())
+        # The sum of a mean may not fit into the dtype that the mean fits into.
+        reduced = _copy(tensor.to(torch.int64) if whole else tensor)
         with self._named(f"all_reduce {op}"):
+            self._agree(described(f"all_reduce {op!r}", tensor))
             dist.all_reduce(reduced, _OPS[op], self._group)
-        if op != "mean":
-            return reduced
-        if reduced.is_floating_point() or reduced.is_complex():
-            return reduced.div_(self.world_size)
-        return reduced.div_(self.world_size, rounding_mode="trunc")
+        if whole:
+            return reduced.div_(self.world_size, rounding_mode="trunc").to(tensor.dtype)
+        return reduced.div_(self.world_size) if op == "mean" else reduced
 
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        check_tensor("all_gather", tensor)
+        flows = sync_grads and tensor.requires_grad and torch.is_grad_enabled()
         with self._named("all_gather"):
+            self._agree(described(f"all_gather{' with gradients' * flows}", tensor))
             if sync_grads:
                 gathered: torch.Tensor = _AllGather.apply(tensor, self._group)  # type: ignore[no-untyped-call]
                 return gathered
             return _all_gather(tensor.detach(), self._group)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
+        check_source(src, self.world_size)
         source = dist.get_global_rank(self._group, src)
-        with self._named(f"broadcast from rank {src}"):
+        call = f"broadcast from rank {src}"
+        with self._named(call):
+            self._agree(described(call, value if isinstance(value, torch.Tensor) else None))
             if isinstance(value, torch.Tensor):
-                received = value.detach().clone()
+                received = _copy(value)
                 dist.broadcast(received, source, self._group)
                 return received
             box = [value]
@@ -75,12 +88,43 @@ class GroupCollectives(Collectives):
     def gather_objects(self, value: Any) -> list[Any]:
         gathered: list[Any] = [None] * self.world_size
         with self._named("gather_objects"):
+            self._agree("gather_objects")
             dist.all_gather_object(gathered, value, self._group)
         return gathered
 
     def barrier(self, name: str | None = None) -> None:
         with self._named(f"barrier {name!r}" if name else "barrier"):
             dist.barrier(self._group)
+
+    def all_arrive(self, name: str, timeout_s: float) -> bool:
+        if self.world_size == 1:
+            return True
+        return all_arrive(_get_process_group_store(self._group), name, self.rank, self.world_size, timeout_s)
+
+    def _agree(self, call: str) -> None:
+        """Make sure that all ranks have come to the same call: torch would mix up values, hang or abort.
+
+        One small collective: the largest and the smallest digest of the ranks' calls are the same if all are.
+        """
+        digest = _digest(call)
+        both = torch.tensor([digest, -digest], device=self._agreeing_on)
+        dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
+        largest, smallest = both.tolist()
+        if largest == -smallest:
+            return
+        calls: list[Any] = [None] * self.world_size
+        dist.all_gather_object(calls, call, self._group)
+        other = next(rank for rank, theirs in enumerate(calls) if theirs != calls[0])
+        raise CollectiveError(
+            f"ranks don't call the same collective: rank 0 calls {calls[0]}, and rank {other} calls {calls[other]}; "
+            "all ranks must make the same calls in the same order, with tensors of the same shape and dtype"
+        )
+
+    @cached_property
+    def _agreeing_on(self) -> torch.device:
+        # On the CPU beside a GPU, which then needn't be waited for.
+        cpu = torch.device("cpu")
+        return cpu if cpu in self._group._device_types else self.device
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -92,6 +136,12 @@ class GroupCollectives(Collectives):
             ) from error
 
 
+@lru_cache(maxsize=1024)
+def _digest(call: str) -> int:
+    """Return 62 bits that are the same in every process."""
+    return int.from_bytes(sha256(call.encode()).digest()[:8], "little") >> 2
+
+
 class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
@@ -101,9 +151,20 @@ class _AllGather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         # Each rank's loss may depend on every part: a part's gradient is the sum over ranks.
-        grad = grads[0].contiguous()
+        # Autograd may have given the same tensor to others.
+        grad = _copy(grads[0])
         dist.all_reduce(grad, group=ctx.group)
         return grad[dist.get_rank(ctx.group)], None
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy for a collective in place, which takes memory as it lies: ranks' strides may differ."""
+    tensor = tensor.detach()
+    return (
+        tensor.clone(memory_format=torch.contiguous_format)
+        if tensor.layout is torch.strided
+        else tensor.clone()
+    )
 
 
 def _all_gather(tensor: torch.Tensor, group: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stratagem.collectives.arguments import check_reduction, check_source, check_tensor
 from stratagem.collectives.base import Collectives, ReduceOp
 
 if TYPE_CHECKING:
@@ -19,16 +20,19 @@ class LocalCollectives(Collectives):
         self.device = device
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
-        return tensor.clone()
+        check_reduction(tensor, op)
+        return tensor.detach().clone()
 
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        check_tensor("all_gather", tensor)
         gathered = tensor.unsqueeze(0).clone()
         return gathered if sync_grads else gathered.detach()
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        if src != 0:
-            raise ValueError(f"broadcast from rank {src}, but the only rank is 0")
-        return value.clone() if hasattr(value, "clone") else value
+        import torch
+
+        check_source(src, 1)
+        return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
     def gather_objects(self, value: Any) -> list[Any]:
         return [value]

@@ -18,7 +18,7 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: i
 from stratagem.collectives.base import Collectives
 from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
-from stratagem.errors import CollectiveError
+from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
     from stratagem.environment.base import Environment
@@ -38,11 +38,17 @@ class ProcessGroupCollectives(GroupCollectives):
 
     Raises:
         CollectiveError: not all ranks came within `timeout`; names those that are missing.
+        CombinationError: the process has such a group already.
     """
 
     def __init__(
         self, environment: Environment, device: torch.device, backend: str, timeout: timedelta
     ) -> None:
+        if dist.is_initialized():
+            raise CombinationError(
+                "a torch.distributed process group is open in this process already, and a run opens its own: call "
+                "torch.distributed.destroy_process_group() before the run, or don't open one"
+            )
         self.timeout = timeout
         self._store = _meet(environment, timeout)
         self._barriers = 0
@@ -76,6 +82,7 @@ class ProcessGroupCollectives(GroupCollectives):
 
     def barrier(self, name: str | None = None) -> None:
         self._barriers += 1
+        began = time.monotonic()
         came = [f"barrier/{self._barriers}/{rank}" for rank in range(self.world_size)]
         self._store.set(came[self.rank], "")
         what = f"barrier {name!r}" if name else "barrier"
@@ -88,9 +95,11 @@ class ProcessGroupCollectives(GroupCollectives):
         except RuntimeError as error:
             missing = [str(rank) for rank, key in enumerate(came) if not self._store.check([key])]
             who = f"rank {', '.join(missing)} didn't come" if missing else "a rank broke off"
+            timeout_s = self.timeout.total_seconds()
+            is_over = time.monotonic() - began > 0.9 * timeout_s
+            why = f"within {timeout_s:g} s" if is_over else "and its connection is closed"
             raise CollectiveError(
-                f"rank {self.rank} of {self.world_size} failed in {what}: {who} within "
-                f"{self.timeout.total_seconds():g} s"
+                f"rank {self.rank} of {self.world_size} failed in {what}: {who} {why}"
             ) from error
 
     def close(self, failed: bool = False) -> None:
@@ -98,13 +107,15 @@ class ProcessGroupCollectives(GroupCollectives):
             return
         # A reducer that dies after its process group aborts the interpreter at exit (gloo).
         gc.collect()
-        if not failed:
-            self.barrier("close")
-            # gloo's threads may still be letting go of the last collective; destroying the group at that
-            # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
-            time.sleep(0.02)
-        self._group = self._data = None
-        dist.destroy_process_group()
+        try:
+            if not failed:
+                self.barrier("close")
+                # gloo's threads may still be letting go of the last collective; destroying the group at that
+                # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
+                time.sleep(0.02)
+        finally:
+            self._group = self._data = None
+            dist.destroy_process_group()
 
 
 def _meet(environment: Environment, timeout: timedelta) -> Store:

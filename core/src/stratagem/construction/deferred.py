@@ -73,11 +73,17 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def fill_attributes(self, root: nn.Module) -> None:
         """Give tensors that modules have beside parameters and buffers, in lists and dicts too, their values."""
+        # Where a list has a parameter itself, a copy of its value would be another tensor.
+        own = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
         for module in root.modules():
             for name, value in list(module.__dict__.items()):
                 if name.startswith("_") or not any(_is_meta(each) for each in tree_flatten(value)[0]):
                     continue
-                setattr(module, name, tree_map(self._filled, value))
+                setattr(
+                    module,
+                    name,
+                    tree_map(lambda each: each if id(each) in own else self._filled(each), value),
+                )
 
     @contextmanager
     def _recording_initializers(self) -> Iterator[None]:

@@ -51,9 +51,7 @@ class Materializer:
         if self._fill is None:
             self._make(modules)
         else:
-            for module in reversed(modules):
-                if any(tensor.is_meta for _, _, tensor in _tensors_of([module])):
-                    self._fill(module)
+            self._fill_by_hand(modules, self._fill)
         self._check_filled(modules)
         if self._collectives.world_size > 1:
             tensors = list({id(tensor): tensor for _, _, tensor in _tensors_of(modules)}.values())
@@ -75,6 +73,17 @@ class Materializer:
             if tensor.is_meta:
                 own = module._parameters if name in module._parameters else module._buffers
                 own[name] = by_id[id(tensor)]  # type: ignore[assignment]
+
+    def _fill_by_hand(self, modules: list[nn.Module], fill: Callable[[nn.Module], Any]) -> None:
+        before = {(module, name): tensor for module, name, tensor in _tensors_of(modules)}
+        for module in reversed(modules):
+            if any(tensor.is_meta for _, _, tensor in _tensors_of([module])):
+                fill(module)
+        # to_empty makes a parameter per module, also of one that several modules share.
+        made: dict[int, Any] = {}
+        for module, name, tensor in list(_tensors_of(modules)):
+            own: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
+            own[name] = made.setdefault(id(before.get((module, name), tensor)), tensor)
 
     def _agree(self, root: nn.Module) -> bool:
         """Compare ranks; return whether this one's values on "meta" all come from rank 0."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stratagem.data.loaders import no_batch, refuse_several
 from stratagem.data.merge import merge_predictions
 from stratagem.data.rebuild import has_default_sampler, keeps_order, with_sampler
 from stratagem.data.sampler import ShardedSampler
@@ -39,18 +40,21 @@ class EvalData:
 
     Args:
         loader: a DataLoader, or any iterable of batches.
-        collectives: rank and number of ranks; used only with `equal_batches`, and then constructing and
-            iterating are collective.
+        collectives: rank and number of ranks. Constructing is collective, and so is iterating with
+            `equal_batches`, or where a rank doesn't know its number of batches beforehand; of a loader
+            that is shared out only with `equal_batches`.
         distributed_sampler: whether to share out; False leaves every loader as it is.
         equal_batches: all ranks run equally many batches, for strategies whose forward is a collective.
 
     Attributes:
+        repeats: whether some rank gets batches that don't count; True where that isn't known.
         num_batches: how many pairs an iteration gives on this rank; None where that isn't known.
         batch_size: samples per batch and rank, as the loader says; None where it doesn't.
         description: one clause for the printed plan.
 
     Raises:
-        DataError: a DataLoader of a class of its own can't be built again with another sampler.
+        DataError: no rank has a batch, which may show only while iterating; several loaders were given;
+            or a DataLoader of a class of its own can't be built again with another sampler.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class EvalData:
         distributed_sampler: bool = True,
         equal_batches: bool = False,
     ) -> None:
+        refuse_several(loader)
         self._collectives, self._loader = collectives, loader
         self._equal = equal_batches and collectives.world_size > 1
         self._sampler: ShardedSampler | None = None
@@ -70,13 +75,19 @@ class EvalData:
         elif distributed_sampler:
             warn_of_same_data(loader, collectives, "metrics and predictions count each sample several times")
         self.description = self._describe()
-        self.num_batches = length_of(self._loader)
-        if self._equal:
-            lengths = collectives.gather_objects(self.num_batches)
-            self.num_batches = None if None in lengths else max(lengths)
+        self.num_batches = self._own_length = length_of(self._loader)
+        if self._sampler is not None and self._sampler.length == 0:
+            raise self._no_batch()
+        self._is_sized, self.repeats = True, False
+        if self._equal or self._sampler is None:
+            self._agree_on_length(collectives.gather_objects(self._own_length))
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
-        return self._equally_many() if self._equal else zip(self._loader, repeat(True))
+        if self._equal:
+            return self._equally_many(iter(self._loader))
+        if self._sampler is not None:
+            return zip(self._loader, repeat(True))
+        return self._at_least_one(iter(self._loader))
 
     def order(self, n_local: int) -> list[int] | None:
         """Return where in the dataset this rank's first `n_local` samples are; None where that isn't known."""
@@ -135,12 +146,36 @@ class EvalData:
         # A limit on the number of batches leaves the last ones out.
         return [own[: len(part)] for own, part in zip(batches, parts)]
 
-    def _equally_many(self) -> Iterator[tuple[Any, bool]]:
-        batches = iter(self._loader)
+    def _agree_on_length(self, lengths: list[Any]) -> None:
+        self._is_sized = None not in lengths
+        if self._is_sized and not any(lengths):
+            raise self._no_batch()
+        if self._equal:
+            self.num_batches = max(lengths) if self._is_sized else None
+            self.repeats = not self._is_sized or min(lengths) != max(lengths)
+
+    def _no_batch(self) -> DataError:
+        return no_batch("this evaluation", self.description, self._loader)
+
+    def _at_least_one(self, batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+        batch = next(batches, _END)
+        has_one = batch is not _END
+        if self._is_sized:
+            # A rank without samples is fine: another one has some.
+            is_any = has_one or self._own_length == 0
+        else:
+            is_any = any(self._collectives.gather_objects(has_one))
+        if not is_any:
+            raise self._no_batch()
+        if has_one:
+            yield batch, True
+            yield from zip(batches, repeat(True))
+
+    def _equally_many(self, batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         batch = next(batches, _END)
         has_one = self._collectives.gather_objects(batch is not _END)
         if not any(has_one):
-            return
+            raise self._no_batch()
         spare = batch
         if not all(has_one):
             # Some rank has nothing of its own to fill up with.

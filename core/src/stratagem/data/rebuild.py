@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
@@ -34,10 +35,33 @@ _SETTINGS = (
 )
 
 
+@dataclass(frozen=True)
+class LoaderOrder:
+    """In which order torch's own samplers read a dataset; keyword arguments of a `ShardedSampler`."""
+
+    shuffle: bool
+    num_samples: int | None = None
+    replacement: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether an epoch has each sample once."""
+        return self.num_samples is None and not self.replacement
+
+
 def has_default_sampler(loader: Any) -> bool:
     """Whether `loader` is a DataLoader over map-style data whose samplers it made itself."""
+    order = order_of(loader)
+    return order is not None and order.is_whole
+
+
+def order_of(loader: Any) -> LoaderOrder | None:
+    """Return how a DataLoader over map-style data reads by torch's own samplers; None for any other loader.
+
+    A RandomSampler with a generator of its own is another one: its order is for that generator to say.
+    """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return False
+        return None
     sampler: Any = loader.sampler
     batch_sampler: Any = loader.batch_sampler
     if batch_sampler is not None and (
@@ -46,16 +70,19 @@ def has_default_sampler(loader: Any) -> bool:
         or not _is(batch_sampler, "BatchSampler")
         or batch_sampler.sampler is not sampler
     ):
-        return False
+        return None
     if getattr(sampler, "data_source", None) is not loader.dataset:
-        return False
+        return None
     if _is(sampler, _SEQUENTIAL):
-        return True
-    if not _is(sampler, _RANDOM) or sampler.replacement or sampler.num_samples != len(sampler.data_source):
-        return False
+        return LoaderOrder(shuffle=False)
+    if not _is(sampler, _RANDOM):
+        return None
     # torchdata's makes its own generator where none was given.
     own_generator = loader.generator is None and type(sampler).__module__.startswith("torchdata.")
-    return own_generator or sampler.generator is loader.generator
+    if not own_generator and sampler.generator is not loader.generator:
+        return None
+    length, drawn = len(sampler.data_source), sampler.num_samples
+    return LoaderOrder(True, None if drawn == length else drawn, sampler.replacement)
 
 
 def keeps_order(loader: DataLoader[Any]) -> bool:
@@ -69,7 +96,7 @@ def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: b
     The arguments of a subclass are read from the attributes that they were kept in.
 
     Args:
-        loader: one of which `has_default_sampler` is true.
+        loader: one that has an `order_of`.
         sampler: the new one.
         drop_last: whether an incomplete last batch is left out.
 

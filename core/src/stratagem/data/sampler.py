@@ -28,6 +28,9 @@ class ShardedSampler(Sampler[int]):
             most one (evaluation).
         drop_last: ranks have equally many: what is over a multiple of `world_size` is left out.
             Overrides `pad`.
+        num_samples: how many of a random order make an epoch, over all ranks, as for torch's
+            RandomSampler; None for `length`. More than `length` go through it several times.
+        replacement: each of a random order's samples is drawn from all of them.
     """
 
     def __init__(
@@ -40,11 +43,15 @@ class ShardedSampler(Sampler[int]):
         seed: int = 0,
         pad: bool = True,
         drop_last: bool = False,
+        num_samples: int | None = None,
+        replacement: bool = False,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} isn't among the ranks 0 to {world_size - 1}")
         self.length, self.rank, self.world_size = length, rank, world_size
         self.shuffle, self.seed, self.pad, self.drop_last = shuffle, seed, pad, drop_last
+        self.num_samples = length if num_samples is None else num_samples
+        self.replacement = replacement
         self.epoch = self.skip = 0
 
     def start(self, epoch: int, skip: int = 0) -> None:
@@ -55,23 +62,30 @@ class ShardedSampler(Sampler[int]):
             skip: samples of the global order, over all ranks, that were consumed already; at whatever
                 world size that was.
         """
-        self.epoch, self.skip = epoch, min(skip, self.length)
+        self.epoch, self.skip = epoch, min(skip, self.num_samples)
 
     def __iter__(self) -> Iterator[int]:
         end = self._end()
         positions = torch.arange(min(self.skip + self.rank, end), end, self.world_size)
-        indices = positions.remainder_(max(self.length, 1))
+        indices = positions.remainder_(max(self.num_samples, 1))
         if self.shuffle and len(indices):
-            generator = torch.Generator()
-            generator.manual_seed(order_seed(self.seed, self.epoch))
-            indices = torch.randperm(self.length, generator=generator)[indices]
+            indices = self._random_order()[indices]
         return iter(indices.tolist())
 
     def __len__(self) -> int:
         return len(range(self.skip + self.rank, self._end(), self.world_size))
 
+    def _random_order(self) -> torch.Tensor:
+        generator = torch.Generator()
+        generator.manual_seed(order_seed(self.seed, self.epoch))
+        if self.replacement:
+            return torch.randint(self.length, (self.num_samples,), generator=generator)
+        rounds = -(-self.num_samples // self.length)
+        orders = [torch.randperm(self.length, generator=generator) for _ in range(rounds)]
+        return torch.cat(orders)[: self.num_samples]
+
     def _end(self) -> int:
-        left = self.length - self.skip
+        left = self.num_samples - self.skip
         if self.drop_last:
             left -= left % self.world_size
         elif self.pad:

@@ -1,8 +1,8 @@
-"""The three ways in which batches are read and found again after a resume.
+"""The ways in which batches are read and found again after a resume; `sharded.py` has the third.
 
 A state that they return is ready for a checkpoint, and has at least these keys:
 
-- source: which of the three wrote it,
+- source: the name of the one that wrote it,
 - epoch, done: batches of this epoch that each rank has consumed,
 - world_size, batch_size: of the run that wrote it; batch_size is None where it isn't known,
 - samples: of this epoch, consumed by all ranks together; None where it isn't known,
@@ -15,11 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader
-
 from stratagem.data import generators
-from stratagem.data.rebuild import keeps_order, with_sampler
-from stratagem.data.sampler import ShardedSampler
 from stratagem.data.sharing import (
     batch_size_in,
     length_of,
@@ -125,75 +121,6 @@ class Source(ABC):
             "samples": None if size is None else done * size * self.world_size,
             "warm": self._warm if epoch == self._epoch else self._epoch is not None,
         }
-
-
-class ShardedSource(Source):
-    """Map-style data whose sampler the loader made itself: our own sampler is in its place.
-
-    A position is a number of samples in an order that is the same at any world size and batch size.
-    """
-
-    name = "sharded"
-
-    def __init__(self, loader: DataLoader[Any], collectives: Collectives, seed: int) -> None:
-        self.sampler = ShardedSampler(
-            len(loader.dataset),  # type: ignore[arg-type]
-            rank=collectives.rank,
-            world_size=collectives.world_size,
-            seed=seed,
-            drop_last=loader.drop_last,
-        )
-        super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives)
-        # Without automatic batching each item counts as one.
-        self._global_batch = (self.batch_size or 1) * self.world_size
-        self._base = (0, 0)
-        ranks = f" over {self.world_size} ranks" if self.world_size > 1 else ""
-        instead = (
-            " (use_distributed_sampler=False keeps the loader's own order)" if keeps_order(loader) else ""
-        )
-        self.description = f"{self.sampler.length:,} samples, shuffled with seed {seed}{ranks}{instead}"
-
-    def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
-        samples = done * self._global_batch
-        if state is not None:
-            self.sampler.seed = state["seed"]
-            samples = state["samples"] if self._is_same_data(state) else 0
-            if state["world_size"] == self.world_size:
-                generators.restore_own(self.loader, state["generators"])
-        self._base = (done, samples)
-        self._generators = generators.capture_own(self.loader)
-        self.sampler.start(epoch, samples)
-        return iter(self.loader)
-
-    def state(self, epoch: int, done: int) -> dict[str, Any]:
-        started = epoch == self._epoch
-        base_done, base_samples = self._base if started else (0, 0)
-        samples = base_samples + (done - base_done) * self._global_batch
-        return {
-            **self._state(epoch, done),
-            "samples": min(samples, self.sampler.length),
-            "length": self.sampler.length,
-            "seed": self.sampler.seed,
-            "generators": self._generators if started else generators.capture_own(self.loader),
-        }
-
-    def done_after_resume(self, state: State) -> int:
-        """Return a number that makes, with the batches that are left, a whole epoch's."""
-        if not self._is_same_data(state):
-            warn(
-                self.collectives,
-                f"the checkpoint was written in mid-epoch over {state['length']:,} samples, and now there are "
-                f"{self.sampler.length:,}: this epoch begins anew",
-            )
-            return 0
-        length = self.length or 0
-        self.sampler.start(state["epoch"], state["samples"])
-        left = len(self.loader)
-        self.sampler.start(state["epoch"])
-        return length - left
-
-    def _is_same_data(self, state: State) -> bool:
-        return bool(state["length"] == self.sampler.length)
 
 
 class ReplayedSource(Source):

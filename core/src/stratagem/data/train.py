@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from stratagem.data.rebuild import has_default_sampler
+from stratagem.data.loaders import can_be_read_once, no_batch, refuse_several
+from stratagem.data.rebuild import has_default_sampler, order_of
+from stratagem.data.sharded import ShardedSource
 from stratagem.data.sharing import reads_by_sampler, warn, warn_of_same_data
-from stratagem.data.sources import ReplayedSource, ShardedSource, Source, StatefulSource
+from stratagem.data.sources import ReplayedSource, Source, StatefulSource
 from stratagem.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,15 +25,16 @@ _END = object()
 class TrainData:
     """Training batches of this rank, in an order that a resumed run continues.
 
-    A DataLoader over map-style data with the sampler that it made itself is shared out: shuffled anew
-    in each epoch, by `seed` and the epoch alone, in the same order at any world size. Any other loader
-    is left as it is. Collective to construct.
+    A DataLoader over map-style data with the sampler that it made itself is shared out, in the same
+    order at any world size: the dataset's own one with `shuffle=False`; with `shuffle=True` a random one
+    for each epoch, by `seed` and the epoch alone. Any other loader is left as it is. Collective to
+    construct.
 
     Args:
         loader: a DataLoader, or any iterable of batches that can be iterated once per epoch.
         collectives: rank and number of ranks; used while constructing, and once per batch where the
             number of batches isn't known beforehand.
-        seed: of the order.
+        seed: of random orders.
         distributed_sampler: whether to share out; False leaves every loader as it is.
 
     Attributes:
@@ -40,8 +43,8 @@ class TrainData:
         description: one clause for the printed plan.
 
     Raises:
-        DataError: an epoch has no batch; or a DataLoader of a class of its own can't be built again
-            with another sampler.
+        DataError: an epoch has no batch on some rank; several loaders were given; or a DataLoader of a
+            class of its own can't be built again with another sampler.
     """
 
     def __init__(
@@ -52,16 +55,20 @@ class TrainData:
         seed: int,
         distributed_sampler: bool = True,
     ) -> None:
+        refuse_several(loader)
         self._collectives = collectives
         self._source = _source(loader, collectives, seed, distributed_sampler)
         self.batch_size = self._source.batch_size
         self.description = self._source.description
+        if can_be_read_once(loader):
+            self.description += ", which can be read only once"
         self.num_batches, self._agrees = self._agree_on_length()
-        if self.num_batches == 0:
-            raise DataError(
-                f"an epoch of this loader has no batch ({self.description}; batch size {self.batch_size} on each of "
-                f"{collectives.world_size} ranks): give it more samples, a smaller batch_size or drop_last=False"
-            )
+
+    @property
+    def has_exact_length(self) -> bool:
+        """Whether an epoch has `num_batches` for sure: what others' samplers and iterables say is a guess."""
+        source = self._source
+        return isinstance(source, ShardedSource) or has_default_sampler(source.loader)
 
     def epoch(self, epoch: int, done: int = 0, state: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """Return an iterator over what is left of an epoch. Ranks must run it alike.
@@ -75,11 +82,16 @@ class TrainData:
                 `done_after_resume` returned.
             state: in a resumed run, what the method `state` returned for this epoch; this rank's at the
                 same world size, any rank's at another.
+
+        Raises:
+            DataError: while iterating: an epoch that begins here has no batch on some rank.
         """
         own = None if state is None or not self._can_continue(state, epoch) else state
         batches = self._source.open(epoch, done, own)
         if self._agrees:
-            return _while_all_have_one(batches, self._collectives)
+            return self._while_all_have_one(batches, epoch, is_whole=not done)
+        if not done and not isinstance(self._source, ShardedSource):
+            batches = self._at_least_one(batches, epoch)
         if self.num_batches is not None and self._source.length != self.num_batches:
             return islice(batches, max(0, self.num_batches - done))
         return batches
@@ -110,11 +122,13 @@ class TrainData:
         """Return the number of batches, and whether ranks must agree before each one."""
         loader, length = self._source.loader, self._source.length
         if self._collectives.world_size == 1:
+            self._refuse_none([length])
             return length, False
         # What an iterable dataset says of its length binds nobody.
         sure = reads_by_sampler(loader) or not isinstance(loader, DataLoader)
         told = self._collectives.gather_objects((length, sure))
         lengths = [length for length, _ in told]
+        self._refuse_none(lengths)
         if None in lengths:
             return None, True
         fewest = min(lengths)
@@ -128,11 +142,52 @@ class TrainData:
             )
         return fewest, False
 
+    def _refuse_none(self, lengths: list[int | None]) -> None:
+        if 0 not in lengths:
+            return
+        ranks = [rank for rank, length in enumerate(lengths) if length == 0]
+        who = "" if len(ranks) == len(lengths) else f" on {_ranks(ranks, len(lengths))}"
+        raise DataError(
+            f"an epoch of this loader has no batch{who} ({self.description}; batch size {self.batch_size} on each of "
+            f"{len(lengths)} ranks): give it more samples, a smaller batch_size or drop_last=False"
+        )
+
+    def _at_least_one(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+        batch = next(batches, _END)
+        if batch is _END:
+            where = f"epoch {epoch}"
+            if self._collectives.world_size > 1:
+                where += f" on {_ranks([self._collectives.rank], self._collectives.world_size)}"
+            raise no_batch(where, self.description, self._source.loader)
+        yield batch
+        yield from batches
+
+    def _while_all_have_one(self, batches: Iterator[Any], epoch: int, is_whole: bool) -> Iterator[Any]:
+        collectives, is_first = self._collectives, is_whole
+        while True:
+            batch = next(batches, _END)
+            has_one = torch.tensor(int(batch is not _END), device=collectives.device)
+            if not collectives.all_reduce(has_one, "min").item():
+                break
+            is_first = False
+            yield batch
+        if is_first:
+            told = collectives.gather_objects(batch is not _END)
+            without = [rank for rank, has_batch in enumerate(told) if not has_batch]
+            where = f"epoch {epoch} on {_ranks(without, len(told))}"
+            raise no_batch(where, self.description, self._source.loader)
+
+
+def _ranks(ranks: list[int], count: int) -> str:
+    which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return f"{which} of {count}"
+
 
 def _source(loader: Any, collectives: Collectives, seed: int, share: bool) -> Source:
-    if share and has_default_sampler(loader):
+    order = order_of(loader) if share else None
+    if order is not None:
         try:
-            return ShardedSource(loader, collectives, seed)
+            return ShardedSource(loader, order, collectives, seed)
         except DataError:
             if collectives.world_size > 1:
                 raise
@@ -142,12 +197,3 @@ def _source(loader: Any, collectives: Collectives, seed: int, share: bool) -> So
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulSource(loader, collectives)
     return ReplayedSource(loader, collectives)
-
-
-def _while_all_have_one(batches: Iterator[Any], collectives: Collectives) -> Iterator[Any]:
-    while True:
-        batch = next(batches, _END)
-        has_one = torch.tensor(int(batch is not _END), device=collectives.device)
-        if not collectives.all_reduce(has_one, "min").item():
-            return
-        yield batch

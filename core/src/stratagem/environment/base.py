@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from stratagem.launch.base import LaunchPlan
+
+
+@dataclass(frozen=True)
+class RequestedSize:
+    """How many processes a run asks for, as far as its settings say so without looking at devices."""
+
+    processes_per_node: int | None = None
+    num_nodes: int | None = 1
+    """None where nodes may come and go."""
 
 
 class Environment(ABC):
@@ -30,6 +45,27 @@ class Environment(ABC):
 
     @abstractmethod
     def __init__(self, environ: Mapping[str, str]) -> None: ...
+
+    @classmethod
+    def for_run(cls, environ: Mapping[str, str], size: RequestedSize) -> Self:
+        """Make the environment of a run; override it where the run's size tells what variables don't.
+
+        Args:
+            environ: the process's environment variables.
+            size: what the run asks for.
+        """
+        return cls(environ)
+
+    def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return how Stratagem is to start processes, where this environment hasn't.
+
+        Args:
+            plan: by the run's settings alone.
+
+        Raises:
+            stratagem.errors.UsageError: the variables say that the run is another one.
+        """
+        return plan
 
     @property
     @abstractmethod

@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from stratagem.environment.place import LOOPBACK, Place, PlacedEnvironment
-from stratagem.environment.variables import first_integer, integer, missing, text
+from stratagem.environment.base import RequestedSize
+from stratagem.environment.by_hand import (
+    LAUNCHER,
+    LOCAL_SIZES,
+    THIS_HOST,
+    completed,
+    given_variables,
+    is_one_of_several,
+)
+from stratagem.environment.place import Place, PlacedEnvironment
+from stratagem.environment.variables import first_integer, integer, text
 from stratagem.errors import UsageError
 
-_THIS_HOST = ("localhost", LOOPBACK, "::1")
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
-_LAUNCHER = "a launcher of torch.distributed"
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_FOUR = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 class Env(PlacedEnvironment):
     """RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as `init_process_group("env://")` reads them.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE are needed as well, unless MASTER_ADDR is this host: then all
-    processes are on one node.
+    processes are on one node. Of processes started by hand, what follows from the other variables and
+    from what the run asks for may be missing: `completed`.
     """
 
     name: ClassVar[str] = "env"
 
     @classmethod
     def detect(cls, environ: Mapping[str, str]) -> str | None:
-        if missing(environ, "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        if given_variables(environ).keys() >= _FOUR:
+            return "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set"
+        if not is_one_of_several(environ):
             return None
-        return "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set"
+        return f"{', '.join(given_variables(environ))} are set, as by hand for one of several processes"
+
+    @classmethod
+    def for_run(cls, environ: Mapping[str, str], size: RequestedSize) -> Self:
+        return cls(completed(environ, size) if cls.detect(environ) else environ)
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        rank = integer(environ, "RANK", _LAUNCHER)
-        world_size = integer(environ, "WORLD_SIZE", _LAUNCHER)
-        address = text(environ, "MASTER_ADDR", _LAUNCHER)
-        if any(name in environ for name in _LOCAL_SIZES):
-            local_world_size = first_integer(environ, _LOCAL_SIZES, _LAUNCHER)
-        elif world_size == 1 or address in _THIS_HOST:
+        if is_one_of_several(environ) and not given_variables(environ).keys() >= _FOUR:
+            environ = completed(environ, RequestedSize())
+        rank = integer(environ, "RANK", LAUNCHER)
+        world_size = integer(environ, "WORLD_SIZE", LAUNCHER)
+        address = text(environ, "MASTER_ADDR", LAUNCHER)
+        if any(name in environ for name in LOCAL_SIZES):
+            local_world_size = first_integer(environ, LOCAL_SIZES, LAUNCHER)
+        elif world_size == 1 or address in THIS_HOST:
             local_world_size = world_size
         else:
             raise UsageError(
@@ -47,10 +66,10 @@ class Env(PlacedEnvironment):
         packed_rank = rank % local_world_size
         self.place = Place(
             global_rank=rank,
-            local_rank=integer(environ, "LOCAL_RANK", _LAUNCHER) if "LOCAL_RANK" in environ else packed_rank,
+            local_rank=integer(environ, "LOCAL_RANK", LAUNCHER) if "LOCAL_RANK" in environ else packed_rank,
             node_rank=rank // local_world_size,
             world_size=world_size,
             local_world_size=local_world_size,
             main_address=address,
-            main_port=integer(environ, "MASTER_PORT", _LAUNCHER),
+            main_port=integer(environ, "MASTER_PORT", LAUNCHER),
         )

@@ -27,6 +27,11 @@ class Place:
     def __post_init__(self) -> None:
         _check_below("rank", self.global_rank, "processes", self.world_size)
         _check_below("local rank", self.local_rank, "processes on this node", self.local_world_size)
+        if self.local_world_size > self.world_size:
+            raise UsageError(
+                f"the launcher says that {self.local_world_size} processes are on this node, and {self.world_size} "
+                "altogether: the variables of two launchers may be mixed up"
+            )
 
 
 class PlacedEnvironment(Environment):
@@ -80,5 +85,5 @@ def _check_below(what: str, value: int, things: str, count: int) -> None:
     if not 0 <= value < count:
         raise UsageError(
             f"the launcher gave this process {what} {value} among {count} {things}; it must be at least 0"
-            f" and less than {count}: the variables of two launchers may be mixed up"
+            f" and less than {count}: the variables of two launchers may be mixed up, or WORLD_SIZE is too small"
         )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from stratagem.environment.by_hand import complete_plan, given_variables
 from stratagem.environment.place import LOOPBACK, Place, PlacedEnvironment
+
+if TYPE_CHECKING:
+    from stratagem.launch.base import LaunchPlan
 
 
 class SingleProcess(PlacedEnvironment):
@@ -22,6 +26,7 @@ class SingleProcess(PlacedEnvironment):
         return "no launcher has set its variables"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
+        self._given = given_variables(environ)
         self.place = Place(
             global_rank=0,
             local_rank=0,
@@ -31,3 +36,6 @@ class SingleProcess(PlacedEnvironment):
             main_address=LOOPBACK,
             main_port=0,
         )
+
+    def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
+        return complete_plan(self._given, plan)

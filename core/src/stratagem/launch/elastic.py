@@ -24,6 +24,7 @@ from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.leftovers import claimed
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
 from stratagem.launch.network import gloo_variables
+from stratagem.launch.pickling import dumps
 from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
 from stratagem.launch.signal_watch import signal_watch
 from stratagem.launch.supervision import Supervision
@@ -89,13 +90,7 @@ class ElasticLauncher(Launcher):
         """Put what the workers need: the job, and the task unless it is inherited by fork."""
         method, prepared = self.plan.start_method, {}
         if task is not None:
-            try:
-                content = pickle.dumps(task)
-            except Exception as error:
-                raise UsageError(
-                    f"the task can't be sent to workers by start_method={method!r} ({error}): define "
-                    'functions and classes at the top level of a module, or use start_method="fork"'
-                ) from error
+            content = dumps(task, method)
             prepared = preparation(content, method)
             exchange.put("task", content)
         endpoint = self.plan.rdzv_endpoint

@@ -25,6 +25,7 @@ from stratagem.launch.base import Task
 from stratagem.launch.exchange import ROUND, Exchange, Failure, Job, log_file
 from stratagem.launch.fork_server import own_fork_servers
 from stratagem.launch.guard import die_with, die_with_parent, share_fate_with_children
+from stratagem.launch.pickling import loads
 from stratagem.launch.words import LAUNCH_VARIABLE
 
 LINGER_S = 0.25
@@ -91,7 +92,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             _prepare_main(job.preparation)
         _limit_threads(job.environ)
         if task is None:
-            task = pickle.loads(exchange.get("task"))
+            task = loads(exchange.get("task"))
         value = task.function(*task.args)
         if rank == 0:
             exchange.put("result", _pickled_value(value))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from stratagem.parts.current import part_of_batch, refuse_in_part
 from stratagem.parts.logs import Logged, PartLogs
 from stratagem.parts.splitting import merge, split
 
-__all__ = ["Logged", "PartLogs", "merge", "split"]
+__all__ = ["Logged", "PartLogs", "merge", "part_of_batch", "refuse_in_part", "split"]

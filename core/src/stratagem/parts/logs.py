@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from stratagem.parts.current import part_of_batch
+
 _FOLDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda values, weights: (values * weights).sum() / weights.sum(),
     "sum": lambda values, weights: values.sum(),
@@ -33,8 +35,14 @@ class PartLogs:
         self._how: dict[str, dict[str, Any]] = {}
 
     @contextmanager
-    def of_part(self, module: nn.Module, size: int) -> Iterator[None]:
-        """While a part of `size` samples runs: `log` of a `stratagem.Module` adds to these."""
+    def of_part(self, module: nn.Module, size: int, advice: str | None = None) -> Iterator[None]:
+        """While a part of `size` samples runs: `log` of a `stratagem.Module` adds to these.
+
+        Args:
+            module: whose step runs.
+            size: samples of the part.
+            advice: as for `part_of_batch`, where the batch has other parts.
+        """
 
         def log(name: str, value: torch.Tensor | float, *, batch_size: int | None = None, **how: Any) -> None:
             kept = value.detach() if isinstance(value, torch.Tensor) else value
@@ -43,7 +51,8 @@ class PartLogs:
 
         module.__dict__["log"] = log
         try:
-            yield
+            with part_of_batch(advice):
+                yield
         finally:
             del module.__dict__["log"]
 

@@ -61,8 +61,15 @@ class Recipe:
 
     collate: Callable[[list[Any]], Any] = default_collate
 
-    def loss(self, net: nn.Module, batch: Any) -> Tensor:
-        """The mean loss of a batch."""
+    def before_batch(self, net: nn.Module, index: int) -> None:
+        """Called before each micro-batch of a run, outside of its step."""
+
+    def skips(self, index: int) -> bool:
+        """Whether the step of micro-batch `index` returns None."""
+        return False
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor | None:
+        """The mean loss of a batch; None where it has none."""
         return F.cross_entropy(net(batch[0]), batch[1])
 
     def manual_step(
@@ -151,6 +158,7 @@ def _step(
     losses: list[float],
 ) -> None:
     if recipe.manual:
+        recipe.before_batch(net, len(losses))
         losses.append(recipe.manual_step(net, batches[0], optimizers, Tensor.backward).item())
         return
     first: list[float] = []
@@ -158,10 +166,14 @@ def _step(
     def evaluate() -> float:
         for optimizer in optimizers:
             optimizer.zero_grad()
-        seen = []
-        for batch in batches:
+        seen: list[float] = []
+        for index, batch in enumerate(batches, len(losses)):
+            recipe.before_batch(net, index)
             with autocast(recipe.precision):
-                loss = recipe.loss(net, batch)
+                loss = None if recipe.skips(index) else recipe.loss(net, batch)
+            if loss is None:
+                seen.append(0.0)
+                continue
             scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             seen.append(loss.item())
         first[:] = first or seen

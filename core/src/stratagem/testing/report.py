@@ -9,7 +9,7 @@ from typing import Any
 
 from stratagem.component import Component, Kind, imported
 from stratagem.errors import UnknownNameError, UsageError
-from stratagem.plugins import Catalogue, Selection
+from stratagem.plugins import Catalogue, Selection, load_catalogue
 from stratagem.testing.checks import Check
 from stratagem.testing.outcome import Outcome, run_check
 from stratagem.testing.parts import PART_CHECKS
@@ -118,6 +118,7 @@ def run_report(
     *,
     world_sizes: Sequence[int] = (),
     only: Iterable[str] = (),
+    accelerator: str | None = None,
     tell: Callable[[Outcome], None] | None = None,
 ) -> Report:
     """Run the checks of a component.
@@ -128,6 +129,7 @@ def run_report(
         selection: the component.
         world_sizes: run only these; all that it can be tried at by default.
         only: names of checks; all by default.
+        accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
         tell: called after each check.
 
     Raises:
@@ -140,11 +142,19 @@ def run_report(
         raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
     subject = subject_of(kind, name, selection)
     possible = subject.world_sizes()
+    if accelerator is not None:
+        if kind != "strategy":
+            raise UsageError(
+                f"an accelerator is chosen for strategies, and {name!r} is a {kind}: leave it out"
+            )
+        subject = replace(subject, accelerator=accelerator)
+        devices = load_catalogue().find("accelerator", accelerator).load()()
+        possible = tuple(size for size in possible if devices.check_index(size - 1) is None)
     sizes = [size for size in possible if not world_sizes or size in world_sizes]
     if not sizes:
         raise UsageError(
-            f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible))}, and not at "
-            f"{', '.join(map(str, world_sizes))}"
+            f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible)) or 'none'}"
+            f"{f' on {accelerator}' if accelerator else ''}, and not at {', '.join(map(str, world_sizes)) or 'any'}"
         )
     outcomes = []
     for check in CHECKS[kind]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,7 +19,7 @@ from stratagem.prepared import loss_of
 from stratagem.testing.checks import ConformanceError, expect
 from stratagem.testing.recipe import Recipe, Trained, rates_of, train_plainly
 from stratagem.testing.subject import StrategySubject
-from stratagem.testing.workers import shared_workers
+from stratagem.testing.workers import RankError, shared_workers
 from stratagem.trainer.optimization import takes_metric
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from stratagem.trainer.trainer import Trainer
 
+
+SOON_S = 60.0
+"""Within which a run has to end that can't go on."""
 
 MONITORED = "epoch_loss"
 
@@ -44,13 +48,16 @@ class RecipeModule(Module):
         self.net = recipe.net()
         self.automatic_optimization = not recipe.manual
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    index = 0
+    """Of the micro-batch, from 0 over the whole training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if self.recipe.manual:
             optimizers = self.optimizers()
             stepped = optimizers if isinstance(optimizers, list) else [optimizers]
             return self.recipe.manual_step(self.net, batch, stepped, self.manual_backward)
-        loss = self.recipe.loss(self.net, batch)
-        if self.recipe.monitored:
+        loss = None if self.recipe.skips(self.index) else self.recipe.loss(self.net, batch)
+        if self.recipe.monitored and loss is not None:
             self.log(MONITORED, loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
@@ -70,7 +77,9 @@ class RecipeModule(Module):
         return list(optimizers), schedules
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(self.recipe.dataset(), self.batch_size, collate_fn=self.recipe.collate)
+        return DataLoader(
+            self.recipe.dataset(), self.batch_size, shuffle=True, collate_fn=self.recipe.collate
+        )
 
 
 class Record(Callback):
@@ -86,12 +95,16 @@ class Record(Callback):
         self.outputs = torch.empty(0)
         self.steps = 0
 
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        assert isinstance(module, RecipeModule)
+        module.index = len(self.losses)
+        module.recipe.before_batch(module.net, module.index)
+
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = loss_of(outputs)
-        if loss is not None:
-            self.losses.append(loss.detach().double().cpu())
+        self.losses.append(torch.zeros(()) if loss is None else loss.detach().double().cpu())
         if trainer.global_step > self.steps:
             self.steps = trainer.global_step
             self.rates.append(rates_of(trainer.prepared.optimizers))
@@ -163,6 +176,24 @@ def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.
             expect_same(
                 ranks, plainly(recipe, subject.shares()), subject.tolerance(recipe.precision) * factor
             )
+
+
+def expect_parity_or_refusal(subject: StrategySubject, recipe: Recipe, refusal: type[Exception]) -> None:
+    """Expect the numbers of plain torch, or within seconds an error that says what to change.
+
+    Args:
+        subject: the strategy.
+        recipe: what to train.
+        refusal: the class of that error.
+    """
+    began = time.monotonic()
+    try:
+        expect_parity(subject, recipe)
+    except RankError as error:
+        if not isinstance(error.error, refusal):
+            raise
+        seconds = time.monotonic() - began
+        expect(seconds <= SOON_S, f"it is refused, but only after {seconds:.0f} s: {error.error}")
 
 
 def train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:

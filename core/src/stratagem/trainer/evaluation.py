@@ -23,20 +23,24 @@ EPOCH_ENDS = {"validate": "on_validation_epoch_end", "test": "on_test_epoch_end"
 
 def evaluate(trainer: Trainer, live: Live, data: EvalData, stage: str) -> dict[str, float]:
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
-    with live.metrics.evaluation() as scope, evaluating(live.module):
+    metrics, progress = live.metrics, live.progress
+    with metrics.evaluation(stage) as scope, evaluating(live.module):
         live.moments("on_evaluation_start", trainer, live.module, stage)
         with live.prepared.evaluating():
             for _ in _outputs(trainer, live, data, stage):
-                pass
+                scope.end_evaluation_step()
+            metrics.batch = None
             getattr(live.module, EPOCH_ENDS[stage])()
-        values = live.metrics.end_evaluation(scope, live.progress.step, live.progress.epoch)
+        values = metrics.end_evaluation(scope, progress.step, progress.epoch)
+        # A checkpoint that a callback writes from here on knows that this validation is done.
+        progress.validated = progress.batch
         live.moments("on_evaluation_end", trainer, live.module, stage)
     return values
 
 
 def predict(trainer: Trainer, live: Live, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
-    with live.metrics.evaluation(), evaluating(live.module):
+    with live.metrics.evaluation("predict"), evaluating(live.module):
         live.moments("on_evaluation_start", trainer, live.module, "predict")
         with live.prepared.evaluating():
             outputs = [

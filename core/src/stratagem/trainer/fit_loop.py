@@ -18,12 +18,16 @@ In outline::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from stratagem.collectives.closures import mean_loss
+from stratagem.errors import DataError
 from stratagem.prepared import loss_of
+from stratagem.trainer.loss_watch import FiniteCheck
 from stratagem.trainer.manual import ManualOptimizer
-from stratagem.trainer.settings import limited
+from stratagem.trainer.schedules import step_schedules
+from stratagem.trainer.settings import train_batches, validation_interval
+from stratagem.trainer.windows import Window, windows
 
 if TYPE_CHECKING:
     from stratagem.data.train import TrainData
@@ -57,19 +61,20 @@ class FitLoop:
         self.trainer, self.live, self.data, self.validate = trainer, live, data, validate
         self.settings, self.module = live.settings, live.module
         self.prepared, self.metrics, self.progress = live.prepared, live.metrics, live.progress
-        self.num_batches = limited(data.num_batches, self.settings.limit_train_batches)
+        self.num_batches = train_batches(data.num_batches, self.settings)
+        self.data_ranks = live.runtime.collectives.data
         self.manual = [
-            ManualOptimizer(self.prepared, index, self._count_manual_step)
+            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks)
             for index in range(len(self.prepared.optimizers))
         ]
         self.batch_idx = 0
         self._data_state, self._resume = data_state, resume
-        self._stepped = False
-        self._step_schedules = any(schedule.interval == "step" for schedule in live.schedules)
+        self._stepped: set[int] = set()
+        self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         self._clips = self.settings.gradient_clip_val is not None
         self._starts = live.moments.of("on_train_batch_start")
         self._ends = live.moments.of("on_train_batch_end")
-        self._interval = self._validation_interval()
+        self._interval = 0 if validate is None else validation_interval(self.num_batches, self.settings)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
         elif live.wants_closure:
@@ -79,8 +84,11 @@ class FitLoop:
 
     def run(self) -> None:
         """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
-        while not self._is_over():
+        while not self._is_over() or self._is_unfinished():
             self.run_epoch()
+        if self._resume is not None:
+            # Resumed where it was over already.
+            self._resume()
 
     def _is_over(self) -> bool:
         epochs, steps = self.settings.epochs, self.settings.max_steps
@@ -90,43 +98,66 @@ class FitLoop:
             or self.trainer.should_stop
         )
 
+    def _is_unfinished(self) -> bool:
+        """Whether a resumed checkpoint was written before a validation or an epoch's end that are still due."""
+        batch = self.progress.batch
+        return batch > 0 and (self._validation_is_due() or batch == self.num_batches)
+
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
-        progress, moments = self.progress, self.live.moments
+        progress, moments, metrics = self.progress, self.live.moments, self.metrics
         self.module.train()
         iterator = self._epoch_iterator()
         if progress.batch == 0:
             moments("on_train_epoch_start", self.trainer, self.module)
             self.module.on_train_epoch_start()
         self.batch_idx = progress.batch
-        limit = None if self.num_batches is None else self.num_batches - progress.batch
-        for size, window in self._windows(iterator, limit):
+        # In a resumed run, the one that the checkpoint didn't wait for.
+        self._validate_if_due()
+        stops = self._has_to_stop()
+        metrics.begin_steps()
+        for size, window in () if stops else self._windows(iterator):
             self._run_window(size, window)
-            if self._interval and self.batch_idx % self._interval == 0 and self.validate is not None:
-                self.validate()
-            if self.trainer.should_stop or progress.step == self.settings.max_steps:
+            metrics.end_late()
+            self._validate_if_due()
+            stops = self._has_to_stop()
+            if stops:
                 break
-        else:
-            self._end_epoch()
-            return
+        metrics.end_steps()
         # Stopped on the way: the epoch only counts as over when there was no batch left.
-        if self.num_batches is not None and self.batch_idx == self.num_batches:
+        if not stops or self.batch_idx == self.num_batches:
             self._end_epoch()
+
+    def _has_to_stop(self) -> bool:
+        return self.trainer.should_stop or self.progress.step == self.settings.max_steps
+
+    def _validate_if_due(self) -> None:
+        if self.validate is not None and self._validation_is_due():
+            self.validate()
+
+    def _validation_is_due(self) -> bool:
+        """Whether `val_check_interval` batches have passed since the last validation of this epoch."""
+        if not self._interval or self.validate is None or not self._is_validation_epoch():
+            return False
+        return self.progress.batch // self._interval > self.progress.validated // self._interval
+
+    def _is_validation_epoch(self) -> bool:
+        return (self.progress.epoch + 1) % self.settings.check_val_every_n_epoch == 0
 
     def _end_epoch(self) -> None:
         progress = self.progress
-        every = self.settings.check_val_every_n_epoch
-        if self.validate is not None and not self._interval and (progress.epoch + 1) % every == 0:
+        is_due = not self._interval and self._is_validation_epoch() and progress.validated != progress.batch
+        if self.validate is not None and is_due:
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
-        metrics = self.metrics.latest() if self.live.schedules else {}
-        for schedule in self.live.schedules:
-            if schedule.is_due("epoch", progress.epoch + 1):
-                schedule.step(metrics)
-        self.module.on_train_epoch_end()
+        step_schedules(self.live, "epoch", progress.epoch + 1)
         progress.epoch_is_over = True
+        self.module.on_train_epoch_end()
+        # What that has logged belongs to this epoch.
+        self.metrics.end_epoch(progress.step, progress.epoch)
         self.live.moments("on_train_epoch_end", self.trainer, self.module)
-        progress.epoch, progress.batch, progress.epoch_is_over = progress.epoch + 1, 0, False
+        progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
+        progress.epoch_is_over = False
 
     def _epoch_iterator(self) -> Iterator[Any]:
         state, self._data_state = self._data_state, None
@@ -141,37 +172,41 @@ class FitLoop:
             resume()
         return iterator
 
-    def _windows(self, iterator: Iterator[Any], limit: int | None) -> Iterator[tuple[int, Iterable[Any]]]:
-        """Yield the batches of each optimizer step, and how many they are."""
-        most = self.settings.accumulate_grad_batches
-        if limit is None or self.live.wants_closure:
-            batches = iterator if limit is None else islice(iterator, limit)
-            while window := list(islice(batches, most)):
-                yield len(window), window
-        elif most == 1:
-            for batch in islice(iterator, limit):
-                yield 1, (batch,)
-        else:
-            for start in range(0, limit, most):
-                size = min(most, limit - start)
-                yield size, islice(iterator, size)
+    def _windows(self, iterator: Iterator[Any]) -> Iterator[Window]:
+        is_exact = self.data.has_exact_length
+        # A loader whose length is a guess ends where it ends.
+        limit = self.num_batches if is_exact or self.settings.limit_train_batches is not None else None
+        return windows(
+            iterator,
+            self.settings.accumulate_grad_batches,
+            None if limit is None else limit - self.progress.batch,
+            read_ahead=not is_exact or self.live.wants_closure,
+        )
 
     # One window -------------------------------------------------------------------------------------
 
     def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
         trainer, module, metrics = self.trainer, self.module, self.metrics
-        forward_backward, idx = self.prepared.forward_backward, self.batch_idx
+        forward_backward, first = self.prepared.forward_backward, self.batch_idx
+        idx = first
         for position, batch in enumerate(batches, 1):
             for start in self._starts:
                 start(trainer, module, batch, idx)
             metrics.batch = batch
             outputs = forward_backward(STEP, batch, idx, divisor=size, sync=position == size)
+            self._finite.check_loss(self.progress.step + 1, outputs)
             idx += 1
             self.batch_idx = idx
             if position == size:
                 self._step()
             for end in self._ends:
                 end(trainer, module, outputs, batch, idx - 1)
+
+        if self.batch_idx != first + size:
+            raise DataError(
+                f"the loader was to give {self.num_batches} batches and gave {self.batch_idx}: let its len() say "
+                "what it gives"
+            )
 
     def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
         window, first = list(batches), self.batch_idx
@@ -196,7 +231,7 @@ class FitLoop:
             outputs[:] = outputs or evaluated
             if self._clips:
                 self.prepared.clip(index, self.settings.clipping)
-            return total
+            return mean_loss(total, self.data_ranks)
 
         try:
             self._step(closure=evaluate)
@@ -211,18 +246,22 @@ class FitLoop:
         for batch in batches:
             for start in self._starts:
                 start(self.trainer, self.module, batch, self.batch_idx)
-            self.metrics.batch, self._stepped = batch, False
+            self.metrics.batch, self._stepped = batch, set()
             outputs = self.prepared.manual_step(STEP, batch, self.batch_idx)
+            self._finite.check_loss(self.progress.step + 1, outputs)
             self.batch_idx += 1
             self.progress.batch = self.batch_idx
             if self._stepped:
                 self.progress.step += 1
+                self._finite.check_parameters(self.progress.step)
+                self.live.guard.after_step(self.progress.step)
+                step_schedules(self.live, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)
             for end in self._ends:
                 end(self.trainer, self.module, outputs, batch, self.batch_idx - 1)
 
-    def _count_manual_step(self) -> None:
-        self._stepped = True
+    def _count_manual_step(self, index: int) -> None:
+        self._stepped.add(index)
 
     def _step(self, closure: Callable[[int], Any] | None = None) -> None:
         """Step every optimizer, its schedulers and the log."""
@@ -231,7 +270,7 @@ class FitLoop:
         for index in range(len(prepared.optimizers)):
             if self._clips and closure is None:
                 prepared.clip(index, self.settings.clipping)
-            bound = None if closure is None else (lambda index=index: closure(index))
+            bound = None if closure is None else (lambda index=index: self._watched(closure(index)))
             applied = prepared.step(index, bound) or applied
         for index in range(len(prepared.optimizers)):
             prepared.zero_grad(index)
@@ -239,15 +278,12 @@ class FitLoop:
         if not applied:
             return
         progress.step += 1
-        if self._step_schedules:
-            metrics = self.metrics.latest() if any(s.monitor for s in self.live.schedules) else {}
-            for schedule in self.live.schedules:
-                if schedule.is_due("step", progress.step):
-                    schedule.step(metrics)
+        self._finite.check_parameters(progress.step)
+        self.live.guard.after_step(progress.step)
+        if self.live.schedules:
+            step_schedules(self.live, "step", progress.step)
         self.metrics.end_step(progress.step, progress.epoch)
 
-    def _validation_interval(self) -> int:
-        interval = self.settings.val_check_interval
-        if isinstance(interval, float):
-            return max(1, limited(self.num_batches, interval) or 1)
-        return interval or 0
+    def _watched(self, loss: Any) -> Any:
+        self._finite.check_loss(self.progress.step + 1, loss)
+        return loss

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -10,19 +12,18 @@ import torch
 from stratagem.errors import LoggingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from stratagem.collectives.base import Collectives
 
 PER_BLOCK = 63
 """Values per collective; more are logged in several."""
+_HEADER = 6
 
 
 class Partial(NamedTuple):
     """One rank's share of a value."""
 
     op: str
-    """mean, sum, min or max."""
+    """mean, sum, min or max; or first, of what isn't reduced."""
     value: Any
     """This rank's mean, sum, min or max."""
     weight: int
@@ -33,34 +34,135 @@ class Partial(NamedTuple):
         return float(self.value)
 
 
-def reduce_over_ranks(collectives: Collectives, parts: Mapping[str, Partial], where: str) -> dict[str, float]:
-    """Reduce `parts` over all ranks. Collective, also for a rank that has none.
+@dataclass(frozen=True)
+class RankLog:
+    """What one rank brings to a logging point."""
 
-    Each rank sends a block of one fixed size that begins with a checksum of its names. So ranks that
-    log different names learn it from the same collective, and none is left waiting.
+    synced: Mapping[str, Partial] = field(default_factory=dict)
+    """Values that are reduced over ranks."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Values of this rank alone, logged without `sync_dist`."""
+    had_batches: bool = True
+    """False on a rank that had no data, which then need not log what the others do."""
+    nan_step: int = 0
+    """The step at which this rank's loss was first not finite; 0 for none."""
+    rows: int = 0
+    """How many rows of single evaluation steps this rank has."""
 
-    Returns:
-        Name → reduced value, equal on all ranks.
 
-    Raises:
-        LoggingError: ranks log different names here; says which rank logs what.
+@dataclass(frozen=True)
+class ReducedLog:
+    """What all ranks have after a logging point; equal on all of them, but for `values` of their own."""
+
+    values: dict[str, float]
+    """Name → reduced value; and the values that only other ranks logged, of the first rank that did."""
+    nan_steps: tuple[int, ...]
+    """By rank."""
+    rows: int
+    """The most that a rank has."""
+
+
+class LogReduction:
+    """Reduces what ranks log. Its methods are collective.
+
+    Args:
+        collectives: of all ranks that log.
     """
-    names = sorted(parts)
-    checksum = crc32(repr([(name, parts[name].op) for name in names]).encode())
-    blocks = [names[start : start + PER_BLOCK] for start in range(0, len(names), PER_BLOCK)] or [[]]
-    reduced: dict[str, float] = {}
-    for block in blocks:
-        numbers = [float(checksum), float(len(names))]
-        for name in block:
-            numbers += [float(parts[name].value), float(parts[name].weight)]
-        numbers += [0.0] * (2 + 2 * PER_BLOCK - len(numbers))
-        gathered = collectives.all_gather(torch.tensor(numbers, dtype=torch.float64))
-        if bool((gathered[:, 0] != checksum).any()):
-            _refuse_different_names(collectives, names, where)
-        for index, name in enumerate(block):
-            column = gathered[:, 2 + 2 * index : 4 + 2 * index]
-            reduced[name] = _reduce(parts[name].op, column[:, 0], column[:, 1])
-    return reduced
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._missing: dict[tuple[int, ...], bool] = {}
+        """Checksums of the ranks' own names → whether rank 0 lacks some of them."""
+
+    def reduce(self, log: RankLog, where: str) -> ReducedLog:
+        """Reduce over all ranks. Collective, also for a rank that has nothing.
+
+        Each rank sends a block of one fixed size that begins with a checksum of its names. So ranks that
+        log different names learn it from the same collective, and none is left waiting.
+
+        Raises:
+            LoggingError: ranks reduce different names here; says which rank logs what.
+        """
+        names = sorted(log.synced)
+        checksum = float(crc32(repr([(name, log.synced[name].op) for name in names]).encode()))
+        own = float(crc32(repr(sorted(log.own)).encode()))
+        flags = [
+            checksum,
+            float(len(names)),
+            own,
+            float(log.had_batches),
+            float(log.nan_step),
+            float(log.rows),
+        ]
+        blocks = [names[start : start + PER_BLOCK] for start in range(0, len(names), PER_BLOCK)] or [[]]
+        values: dict[str, float] = {}
+        for block in blocks:
+            numbers = list(flags)
+            for name in block:
+                numbers += [float(log.synced[name].value), float(log.synced[name].weight)]
+            numbers += [0.0] * (_HEADER + 2 * PER_BLOCK - len(numbers))
+            gathered = self._collectives.all_gather(torch.tensor(numbers, dtype=torch.float64))
+            header = gathered[:, :_HEADER]
+            if bool((header[:, 0] != header[0, 0]).any()):
+                values = self._reduce_by_name(log, where)
+                break
+            for index, name in enumerate(block):
+                column = gathered[:, _HEADER + 2 * index : _HEADER + 2 + 2 * index]
+                values[name] = _reduce(log.synced[name].op, column[:, 0], column[:, 1])
+        told = header.tolist()
+        if len({rank[2] for rank in told}) > 1:
+            values.update(self._of_others(log.own, tuple(int(rank[2]) for rank in told)))
+        return ReducedLog(values, tuple(int(rank[4]) for rank in told), int(max(rank[5] for rank in told)))
+
+    def merge_rows(self, rows: Sequence[Mapping[str, Partial]]) -> list[dict[str, float]]:
+        """Reduce the rows of single evaluation steps over the ranks that have as many. Collective."""
+        everyone: list[Sequence[Mapping[str, Partial]]] = self._collectives.gather_objects(list(rows))
+        merged = []
+        for index in range(max(map(len, everyone))):
+            found: dict[str, list[Partial]] = {}
+            for theirs in everyone:
+                for name, part in (theirs[index] if index < len(theirs) else {}).items():
+                    found.setdefault(name, []).append(part)
+            merged.append({name: _reduce_parts(parts) for name, parts in found.items()})
+        return merged
+
+    def _of_others(self, own: Mapping[str, Any], checksums: tuple[int, ...]) -> dict[str, float]:
+        """Return what this rank didn't log and others did, so that rank 0 writes it.
+
+        That rank 0 alone logs more than the others is common, and then nothing is sent.
+        """
+        missing = self._missing.get(checksums)
+        if missing is None:
+            names = self._collectives.gather_objects(sorted(own))
+            missing = not set().union(*names) <= set(names[0])
+            self._missing[checksums] = missing
+        if not missing:
+            return {}
+        everyone = self._collectives.gather_objects({name: float(value) for name, value in own.items()})
+        merged = {name: value for theirs in reversed(everyone) for name, value in theirs.items()}
+        return {name: value for name, value in merged.items() if name not in own}
+
+    def _reduce_by_name(self, log: RankLog, where: str) -> dict[str, float]:
+        """Reduce where ranks without data have nothing to log; refuse any other difference."""
+        mine = {name: Partial(part.op, part.local(), part.weight) for name, part in log.synced.items()}
+        everyone: list[tuple[bool, dict[str, Partial]]] = self._collectives.gather_objects(
+            (log.had_batches, mine)
+        )
+        expected = max((parts for had, parts in everyone if had), key=len, default={})
+        ops = {name: part.op for name, part in expected.items()}
+        for had, parts in everyone:
+            theirs = {name: part.op for name, part in parts.items()}
+            if theirs != ops if had else not theirs.items() <= ops.items():
+                _refuse_different_names([sorted(parts) for _, parts in everyone], where)
+        reduced = {}
+        for name in ops:
+            reduced[name] = _reduce_parts([parts[name] for _, parts in everyone if name in parts])
+        return reduced
+
+
+def _reduce_parts(parts: Sequence[Partial]) -> float:
+    values = torch.tensor([part.value for part in parts], dtype=torch.float64)
+    return _reduce(parts[0].op, values, torch.tensor([part.weight for part in parts]))
 
 
 def _reduce(op: str, values: torch.Tensor, weights: torch.Tensor) -> float:
@@ -68,11 +170,12 @@ def _reduce(op: str, values: torch.Tensor, weights: torch.Tensor) -> float:
         return float((values * weights).sum() / weights.sum())
     if op == "sum":
         return float(values.sum())
+    if op == "first":
+        return float(values[0])
     return float(values.min() if op == "min" else values.max())
 
 
-def _refuse_different_names(collectives: Collectives, names: list[str], where: str) -> None:
-    everyone = collectives.gather_objects(names)
+def _refuse_different_names(everyone: list[list[str]], where: str) -> None:
     common = set(everyone[0]).intersection(*everyone)
     only = {rank: sorted(set(theirs) - common) for rank, theirs in enumerate(everyone)}
     told = "; ".join(f"rank {rank} logs {theirs}" for rank, theirs in only.items() if theirs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 from stratagem.errors import ConfigError
 from stratagem.module import Module
 from stratagem.session import seed_everything
+from stratagem.trainer.hook_names import refuse_uncalled
 from stratagem.trainer.metrics import Metrics
 from stratagem.trainer.moments import Moments
 from stratagem.trainer.optimization import Schedule, needs_closure, read_optimizers
@@ -34,6 +36,10 @@ STEPS = {
 """Stage → the step that runs its batches."""
 
 
+_CONFIGURED: WeakSet[Module] = WeakSet()
+"""Modules whose `configure_model` has been called in this process."""
+
+
 @dataclass
 class Progress:
     """Where a run is; saved in every checkpoint."""
@@ -44,6 +50,8 @@ class Progress:
     """Micro-batches of this epoch whose gradients are in the parameters."""
     step: int = 0
     """Completed optimizer steps."""
+    validated: int = 0
+    """As `batch`, when this epoch was last validated."""
     epoch_is_over: bool = False
     """All batches of this epoch, and its validation, are done."""
 
@@ -105,6 +113,7 @@ class Live:
             sample=sample,
             step=STEPS[stage],
         )
+        self.guard = runtime.session.guard(self.prepared)
         self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
         seed = runtime.config.seed
         if seed is not None:
@@ -113,7 +122,7 @@ class Live:
             seed_everything(seed + runtime.collectives.data.rank)
 
     def _make_optimizers(self) -> list[Optimizer]:
-        optimizers, self.schedules = read_optimizers(self.module)
+        optimizers, self.schedules = read_optimizers(self.module, self.settings)
         needed = ["several_optimizers"] if len(optimizers) > 1 else []
         if any(needs_closure(optimizer) for optimizer in optimizers):
             if not self.module.automatic_optimization:
@@ -154,16 +163,20 @@ def build_module(runtime: Runtime, module: Any) -> Module:
                 f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
                 "stratagem.Runtime with a loop of your own"
             )
+        refuse_uncalled(built)
+        if built in _CONFIGURED:
+            return built  # with the layers that an earlier run trained
         context = runtime.session.run.strategy.module_init_context()
         if context is not None:
             stack.enter_context(context)
         built.configure_model()
+        _CONFIGURED.add(built)
     return built
 
 
 def overrides(module: Module, name: str) -> bool:
-    """Whether the user's class defines a method of `Module` anew."""
-    return getattr(type(module), name) is not getattr(Module, name)
+    """Whether the user's class, or the object itself, has a method of its own in place of `Module`'s."""
+    return name in vars(module) or getattr(type(module), name) is not getattr(Module, name)
 
 
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:

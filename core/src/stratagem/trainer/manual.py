@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable
 
+from stratagem.collectives.closures import mean_closure
 from stratagem.requests import Clipping
 
 if TYPE_CHECKING:
     import torch
 
+    from stratagem.collectives.base import Collectives
     from stratagem.prepared import Prepared
 
 
@@ -20,15 +22,22 @@ class ManualOptimizer:
     Attributes other than its own are the wrapped optimizer's.
     """
 
-    def __init__(self, prepared: Prepared, index: int, on_step: Callable[[], None]) -> None:
+    def __init__(
+        self, prepared: Prepared, index: int, on_step: Callable[[int], None], data_ranks: Collectives
+    ) -> None:
         self._prepared, self._index, self._on_step = prepared, index, on_step
+        self._data_ranks = data_ranks
         self.optimizer = prepared.optimizers[index]
 
     def step(self, closure: Callable[[], Any] | None = None) -> bool:
-        """Step; False when it was skipped. Collective."""
-        applied = self._prepared.step(self._index, closure)
+        """Step; False when it was skipped. Collective.
+
+        Args:
+            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+        """
+        applied = self._prepared.step(self._index, mean_closure(closure, self._data_ranks))
         if applied:
-            self._on_step()
+            self._on_step(self._index)
         return applied
 
     def zero_grad(self) -> None:

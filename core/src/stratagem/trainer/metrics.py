@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stratagem.data.size import batch_size_of
-from stratagem.errors import LoggingError
 from stratagem.loggers.base import Logger, Row
-from stratagem.trainer.fused import Partial, reduce_over_ranks
+from stratagem.trainer.accumulator import Value, as_float
+from stratagem.trainer.fused import LogReduction, Partial, RankLog, ReducedLog
+from stratagem.trainer.loss_watch import LossWatch
+from stratagem.trainer.scope import Scope
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
 FLUSH_ROWS = 256
 FLUSH_SECONDS = 1.0
-
-Value = Any
-"""A float, or a detached tensor with one element that nobody has waited for yet."""
-
-
-class How(NamedTuple):
-    """How a name is logged; the same each time."""
-
-    prog_bar: bool
-    on_step: bool
-    on_epoch: bool
-    reduce_fx: str
-    sync_dist: bool
 
 
 class Metrics:
@@ -47,14 +38,19 @@ class Metrics:
         """The current batch: its size weighs means."""
         self.muted = False
         self._collectives = collectives
+        self._reduction = LogReduction(collectives)
         self._loggers = loggers
         self._every = every
-        self._train = _Scope(is_training=True)
+        self._train = Scope("train")
         self._scope = self._train
         self._latest: dict[str, Value] = {}
         self._on_bar: dict[str, None] = {}
         self._rows: list[tuple[int, int, dict[str, Value]]] = []
         self._flushed_at = time.perf_counter()
+        self._ended: tuple[int, int, dict[str, Value]] | None = None
+        self._is_between = False
+        """A step has just ended that is no logging point."""
+        self.losses = LossWatch(lambda: self._train.step.values)
 
     def log(
         self,
@@ -74,39 +70,22 @@ class Metrics:
         if type(value) is not torch.Tensor and hasattr(value, "full_tensor"):
             value = value.full_tensor()  # of a DTensor every rank logs the whole
         scope = self._scope
-        how = How(
-            prog_bar,
-            scope.is_training if on_step is None else on_step,
-            not scope.is_training if on_epoch is None else on_epoch,
-            reduce_fx,
-            not scope.is_training if sync_dist is None else sync_dist,
-        )
-        if scope.how.get(name) != how:
-            self._first(name, value, how)
-        kept: Value = value.detach() if isinstance(value, torch.Tensor) else float(value)
-        self._latest[name] = kept
-        if how.on_step:
-            scope.step[name] = kept
-            if how.sync_dist:
-                scope.weights[name] = self._weight(batch_size)
-        if how.on_epoch:
-            scope.add(name, kept, self._weight(batch_size) if how.reduce_fx == "mean" else 1, how.reduce_fx)
-
-    def _first(self, name: str, value: torch.Tensor | float, how: How) -> None:
-        known = self._scope.how.get(name)
-        if known is not None:
-            raise LoggingError(f"{name!r} was logged as {known} before, and as {how} now: log it in one way")
-        if isinstance(value, torch.Tensor) and value.numel() != 1:
-            raise LoggingError(
-                f"{name!r} has shape {tuple(value.shape)}: log a number, or a tensor with one element"
-            )
-        if how.reduce_fx not in ("mean", "sum", "min", "max"):
-            raise LoggingError(
-                f"{name!r} has reduce_fx={how.reduce_fx!r}, which is none of mean, sum, min, max"
-            )
-        self._scope.how[name] = how
-        if how.prog_bar:
-            self._on_bar[name] = None
+        options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist)
+        if isinstance(value, torch.Tensor):
+            # A copy: the caller may go on to change its tensor in place.
+            copy = value.detach().clone()
+            kept: Value = copy.reshape(()) if copy.dim() else copy
+        else:
+            kept = float(value)
+        if options.on_step or not options.on_epoch:
+            self._latest[name] = kept
+            if options.on_epoch:
+                self._latest[options.step_key(name)] = kept
+        if prog_bar:
+            for key in options.keys(name):
+                self._on_bar[key] = None
+        weighs = options.reduce_fx == "mean" and (options.on_epoch or options.sync_dist)
+        scope.add(name, kept, self._weight(batch_size) if weighs else 1, options)
 
     def _weight(self, batch_size: int | None) -> int:
         if batch_size is None:
@@ -115,57 +94,122 @@ class Metrics:
 
     # Points in time ---------------------------------------------------------------------------------
 
+    def begin_steps(self) -> None:
+        """From here on training steps run, and what is logged is theirs."""
+        self._train.in_step = True
+
+    def end_steps(self) -> None:
+        """From here on what is logged is the training epoch's."""
+        self._train.in_step, self.batch = False, None
+
     def end_step(self, step: int, epoch: int) -> None:
         """End a training step; a logging point every so many. Collective where it is one."""
-        scope = self._train
-        if step % self._every:
-            scope.step.clear()
-            return
+        self._is_between = step % self._every != 0
+        if self._is_between:
+            self._train.take_step()
+        else:
+            self._ended = step, epoch, self._reduced_step(step)
+
+    def log_late(self) -> None:
+        """Write the step's row, with what callbacks have logged since its end. Collective after a logging point."""
+        if self._ended is not None:
+            step, epoch, values = self._ended
+            if self._collectives.world_size > 1 or self._train.step.values:
+                values = {**values, **self._reduced_step(step)}
+            if values:
+                self._write(step, epoch, values)
+            self._ended = step, epoch, {}
+
+    def end_late(self) -> None:
+        """As `log_late`; what is logged from here on is the next step's."""
+        self.log_late()
+        self._ended = None
+        if self._is_between:
+            self._train.take_step()
+            self._is_between = False
+
+    def _reduced_step(self, step: int) -> dict[str, Value]:
+        """Take what the step has logged, by the names that files have. Collective."""
+        options, (logged, weights) = self._train.options, self._train.take_step()
+        names = {options(name).step_key(name): name for name in logged}
+        values = {key: logged[name] for key, name in names.items()}
         if self._collectives.world_size > 1:
-            parts = {
-                name: Partial(scope.how[name].reduce_fx, value, scope.weights[name])
-                for name, value in scope.step.items()
-                if scope.how[name].sync_dist
+            synced = {
+                key: Partial(options(name).reduce_fx, logged[name], weights[name])
+                for key, name in names.items()
+                if options(name).sync_dist
             }
-            synced = reduce_over_ranks(self._collectives, parts, f"step {step}")
-            scope.step.update(synced)
-            self._latest.update(synced)
-        if scope.step:
-            self._write(step, epoch, scope.step)
-            scope.step = {}
+            own = {key: value for key, value in values.items() if key not in synced}
+            reduced = self._reduce(RankLog(synced, own), f"step {step}").values
+            values.update(reduced)
+            self._latest.update(reduced)
+            self._latest.update({names[key]: value for key, value in reduced.items() if key in names})
+        elif self.losses.is_due:
+            self._look_at_losses()
+        return values
 
     def end_epoch(self, step: int, epoch: int) -> None:
         """Reduce what was logged over the training epoch. Collective."""
         self._end_scope(self._train, step, epoch, "the end of the epoch")
 
     @contextmanager
-    def evaluation(self) -> Iterator[_Scope]:
+    def evaluation(self, stage: str) -> Iterator[Scope]:
         """While an evaluation runs: what is logged is the evaluation's."""
-        before, batch, self._scope = self._scope, self.batch, _Scope(is_training=False)
+        before, batch, self._scope = self._scope, self.batch, Scope(stage)
         try:
             yield self._scope
         finally:
             self._scope, self.batch = before, batch
 
-    def end_evaluation(self, scope: _Scope, step: int, epoch: int) -> dict[str, float]:
+    def end_evaluation(self, scope: Scope, step: int, epoch: int) -> dict[str, float]:
         """Reduce what an evaluation logged and return it. Collective."""
         return self._end_scope(scope, step, epoch, "the end of the evaluation")
 
-    def _end_scope(self, scope: _Scope, step: int, epoch: int, where: str) -> dict[str, float]:
-        parts = scope.take()
-        values = {name: part.local() for name, part in parts.items() if not scope.how[name].sync_dist}
-        shared = {name: part for name, part in parts.items() if scope.how[name].sync_dist}
+    def _end_scope(self, scope: Scope, step: int, epoch: int, where: str) -> dict[str, float]:
+        parts, rows = scope.take_sums(), scope.take_rows()
+        names = {scope.options(name).epoch_key(name): name for name in parts}
+        own = {key: parts[name] for key, name in names.items() if not scope.options(name).sync_dist}
+        synced = {key: parts[name] for key, name in names.items() if key not in own}
+        values = {key: part.local() for key, part in own.items()}
         if self._collectives.world_size > 1:
-            values.update(reduce_over_ranks(self._collectives, shared, where))
+            log = RankLog(synced, values, scope.had_batches or scope.is_training, rows=len(rows))
+            reduced = self._reduce(log, where)
+            values = {**values, **reduced.values}
+            steps = self._reduction.merge_rows(rows) if reduced.rows else []
         else:
-            values.update({name: part.local() for name, part in shared.items()})
-        if not values:
-            return {}
+            self._look_at_losses()
+            values.update({key: part.local() for key, part in synced.items()})
+            steps = [{key: part.local() for key, part in row.items()} for row in rows]
+        for row in steps:
+            self._write(step, epoch, dict(row))
+        values.update({names[key]: value for key, value in values.items() if key in names})
+        if values:
+            self._write(step, epoch, dict(values))
+        # Of single steps the last value, and where a name has both, the epoch's is the name's.
+        values = {**{key: value for row in steps for key, value in row.items()}, **values}
         self._latest.update(values)
-        both = {name for name in values if scope.how[name].on_step}
-        row = {f"{name}_epoch" if name in both else name: value for name, value in values.items()}
-        self._write(step, epoch, row)
         return values
+
+    def _reduce(self, log: RankLog, where: str) -> ReducedLog:
+        bad = self.losses.look()
+        reduced = self._reduction.reduce(replace(log, nan_step=bad.step if bad else 0), where)
+        first = min((step for step in reduced.nan_steps if step), default=0)
+        if first and not self.losses.is_told:
+            self.losses.is_told = True
+            if self._collectives.node_rank == self._collectives.local_rank == 0:
+                ranks = [str(rank) for rank, step in enumerate(reduced.nan_steps) if step == first]
+                told = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
+                _warn(f"{told}, on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}")
+        return reduced
+
+    def _look_at_losses(self) -> None:
+        """Say once that a loss isn't finite; waits for the device."""
+        bad = self.losses.look()
+        if bad is not None and not self.losses.is_told:
+            self.losses.is_told = True
+            _warn(
+                str(bad) + (f", on rank {self._collectives.rank}" if self._collectives.world_size > 1 else "")
+            )
 
     # Out --------------------------------------------------------------------------------------------
 
@@ -174,10 +218,17 @@ class Metrics:
             return
         self._rows.append((step, epoch, values))
         if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
-            self.flush()
+            self._hand_out()
 
     def flush(self) -> None:
-        """Hand all rows to the loggers; waits for the device."""
+        """Hand all rows to the loggers, and look at the losses; waits for the device."""
+        if self._ended is not None and self._ended[2]:
+            self._write(*self._ended)  # ended by an exception
+            self._ended = None
+        self._look_at_losses()
+        self._hand_out()
+
+    def _hand_out(self) -> None:
         rows = [
             Row(step, epoch, {name: as_float(value) for name, value in values.items()})
             for step, epoch, values in self._rows
@@ -189,68 +240,29 @@ class Metrics:
                 logger.write(rows)
 
     def latest(self) -> dict[str, float]:
-        """The latest value of each name; waits for the device."""
-        self._latest = {name: as_float(value) for name, value in self._latest.items()}
-        return dict(self._latest)
+        """The latest value of each key; waits for the device."""
+        latest = {name: as_float(value) for name, value in self._latest.items()}
+        self._latest = {**latest}
+        return latest
 
     def on_bar(self) -> dict[str, float]:
-        """The latest value of each name that was logged with `prog_bar`; waits for the device."""
+        """The latest value of each key that was logged with `prog_bar`; waits for the device."""
         return {name: as_float(self._latest[name]) for name in self._on_bar if name in self._latest}
 
     def state_dict(self) -> dict[str, Any]:
         """What was accumulated in this epoch so far, and the latest values."""
-        partial = {name: list(part) for name, part in self._train.parts().items()}
-        return {"epoch": partial, "latest": self.latest()}
+        return {"sums": self._train.state(), "latest": self.latest()}
 
     def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
         """Take up what `state_dict` returned; the accumulated part only at the same world size."""
         self._latest.update(state.get("latest", {}))
         if with_epoch:
-            self._train.load({name: Partial(*part) for name, part in state.get("epoch", {}).items()})
+            self._train.load(state.get("sums", {}))
 
 
-class _Scope:
-    """What is logged between two reductions: a training epoch, or an evaluation."""
-
-    def __init__(self, is_training: bool) -> None:
-        self.is_training = is_training
-        self.how: dict[str, How] = {}
-        self.step: dict[str, Value] = {}
-        self.weights: dict[str, int] = {}
-        self._sums: dict[str, list[Value]] = {}
-
-    def add(self, name: str, value: Value, weight: int, op: str) -> None:
-        entry = self._sums.get(name)
-        if entry is None:
-            # A copy: the caller may go on to change its tensor in place.
-            self._sums[name] = [op, value * weight if op == "mean" else value + 0, weight]
-            return
-        if op == "mean":
-            entry[1] = entry[1] + value * weight
-        elif op == "sum":
-            entry[1] = entry[1] + value
-        elif op == "min":
-            entry[1] = min(entry[1], value)
-        else:
-            entry[1] = max(entry[1], value)
-        entry[2] += weight
-
-    def parts(self) -> dict[str, Partial]:
-        return {
-            name: Partial(op, as_float(total) / weight if op == "mean" else as_float(total), weight)
-            for name, (op, total, weight) in self._sums.items()
-        }
-
-    def take(self) -> dict[str, Partial]:
-        parts = self.parts()
-        self._sums.clear()
-        return parts
-
-    def load(self, parts: dict[str, Partial]) -> None:
-        for name, part in parts.items():
-            self.add(name, part.value, part.weight, part.op)
-
-
-def as_float(value: Value) -> float:
-    """Convert a logged value, waiting for the device where it is a tensor."""
-    return float(value.item()) if isinstance(value, torch.Tensor) else float(value)
+def _warn(told: str) -> None:
+    warnings.warn(
+        f"{told}: the run goes on with it; Trainer(terminate_on_nan=True) ends it there",
+        UserWarning,
+        stacklevel=3,
+    )

@@ -21,7 +21,7 @@ class Moments:
             hook: [
                 getattr(callback, hook)
                 for callback in self.callbacks
-                if getattr(type(callback), hook) is not getattr(Callback, hook)
+                if hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook)
             ]
             for hook in HOOKS
         }

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
+    live.guard.compare(f"before the checkpoint of step {live.progress.step}")
+    live.metrics.log_late()
     # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
     live.metrics.flush()
     for logger in live.loggers:
@@ -86,7 +88,8 @@ def restore(
     own = dict(reader.rank_state(live.runtime.rank if same else 0) or {})
     data_state = own.get("data")
     if data_state is not None and live.progress.batch:
-        live.progress.batch = data.done_after_resume(data_state)
+        before, live.progress.batch = live.progress.batch, data.done_after_resume(data_state)
+        live.progress.validated = live.progress.validated * live.progress.batch // before
     live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
 
     def resume() -> None:

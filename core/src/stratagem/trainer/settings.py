@@ -29,6 +29,7 @@ class TrainerSettings:
     limit_predict_batches: Limit = None
     log_every_n_steps: int = 50
     use_distributed_sampler: bool = True
+    terminate_on_nan: bool = False
 
     def __post_init__(self) -> None:
         for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "log_every_n_steps"):
@@ -44,6 +45,18 @@ class TrainerSettings:
         if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
             raise ConfigError(
                 f"gradient_clip_val={self.gradient_clip_val} must be more than 0, or None for none"
+            )
+        if self.gradient_clip_val is None and self.gradient_clip_algorithm != "norm":
+            raise ConfigError(
+                f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} clips nothing without gradient_clip_val: "
+                "give one"
+            )
+        if not isinstance(self.terminate_on_nan, bool):
+            raise ConfigError(f"terminate_on_nan={self.terminate_on_nan!r} must be True or False")
+        if self.val_check_interval is not None and not self.val_check_interval:
+            raise ConfigError(
+                f"val_check_interval={self.val_check_interval} is no interval: give a number of batches, or a "
+                "fraction of them, or None to validate at the end of epochs; limit_val_batches=0 validates never"
             )
         names = ("val_check_interval", *(f"limit_{s}_batches" for s in ("train", "val", "test", "predict")))
         for name in names:
@@ -79,6 +92,38 @@ def limited(count: int | None, limit: Limit) -> int | None:
             )
         return int(count * limit)
     return limit if count is None else min(count, limit)
+
+
+def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
+    """Return how many batches a training epoch has, of the loader's `count`; None where nobody knows.
+
+    Raises:
+        ConfigError: the limit leaves none.
+    """
+    left = limited(count, settings.limit_train_batches)
+    if left == 0:
+        raise ConfigError(
+            f"limit_train_batches={settings.limit_train_batches} leaves none of the {count} batches of an epoch to "
+            "train on: raise it"
+        )
+    return left
+
+
+def validation_interval(num_batches: int | None, settings: TrainerSettings) -> int:
+    """Return after how many batches to validate within an epoch; 0 for not at all.
+
+    Raises:
+        ConfigError: an epoch ends before.
+    """
+    interval = settings.val_check_interval
+    if isinstance(interval, float):
+        return max(1, limited(num_batches, interval) or 1)
+    if interval is not None and num_batches is not None and interval > num_batches:
+        raise ConfigError(
+            f"val_check_interval={interval} is more than the {num_batches} batches of an epoch, so that nothing "
+            "would ever be validated: lower it, or leave it out and use check_val_every_n_epoch"
+        )
+    return interval or 0
 
 
 def _refuse_unless(name: str, value: object, is_int: bool, least: int) -> None:

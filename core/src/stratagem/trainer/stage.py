@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from stratagem.checkpoint.base import Checkpoint
 from stratagem.data.evaluate import EvalData
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
@@ -16,6 +15,7 @@ from stratagem.errors import ConfigError, DataError
 from stratagem.plan import announce_data
 from stratagem.trainer import evaluation, resume
 from stratagem.trainer.attempts import Attempts
+from stratagem.trainer.bringing_back import Destination, leave
 from stratagem.trainer.fit_loop import FitLoop
 from stratagem.trainer.live import Live, Progress, build_module, first_given, overrides
 
@@ -35,8 +35,8 @@ class StageRequest:
     loader: Iterable[Any] | None = None
     val_loader: Iterable[Any] | None = None
     ckpt_path: str | None = None
-    weights_path: str | None = None
-    """Where to leave the trained weights for a launching process that isn't a rank itself."""
+    destination: Destination | None = None
+    """Where to leave the trained state for a launching process that isn't a rank itself."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,12 @@ class StageResult:
     latest: dict[str, float]
     progress: Progress
     run_dir: str | None
+    in_launching_process: bool
+    """Whether the module that the trainer was given is the one that was used."""
     callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     predictions: list[Any] | None = None
+    not_brought_back: str | None = None
+    """Why the trained state isn't at the request's destination."""
 
 
 def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
@@ -120,9 +124,9 @@ def _fit(
     loop.run()
     live.metrics.flush()
     live.moments("on_end", trainer, module, "fit")
-    if request.weights_path is not None and not runtime.in_launching_process:
-        runtime.session.checkpointer.save(request.weights_path, Checkpoint(live.prepared.model_tensors()))
     result = _result(live, live.metrics.latest())
+    if request.destination is not None and not runtime.in_launching_process:
+        result = replace(result, not_brought_back=leave(runtime, live.prepared, request.destination))
     _close(live, loggers)
     return result
 
@@ -191,6 +195,7 @@ def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None
         latest=live.metrics.latest(),
         progress=live.progress,
         run_dir=live.run_dir,
+        in_launching_process=live.runtime.in_launching_process,
         callbacks={callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
         predictions=predictions,
     )

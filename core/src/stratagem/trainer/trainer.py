@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
-
-import torch
 
 from stratagem.callbacks.base import Callback
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError
 from stratagem.launch.base import Task
-from stratagem.launch.nodes import nodes_of
 from stratagem.loggers.base import Logger
 from stratagem.module import Module
 from stratagem.plan import announce
 from stratagem.renamed import renamed_selection
 from stratagem.run import assemble
 from stratagem.runtime import Runtime, launch
+from stratagem.trainer.bringing_back import (
+    SEVERAL_NODES,
+    bring_back,
+    destination,
+    refuse_untrained,
+    say_untrained,
+)
+from stratagem.trainer.hook_names import refuse_uncalled_hooks
 from stratagem.trainer.live import Progress, needed_features
 from stratagem.trainer.settings import Limit, TrainerSettings
 from stratagem.trainer.stage import StageRequest, StageResult, run_stage
@@ -55,6 +59,8 @@ class Trainer(TrainerView):
         enable_progress_bar: show one on rank 0.
         enable_checkpointing: keep the best and the last checkpoint.
         use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
+        terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
+            parameter isn't; this waits for the device in every step. Otherwise there is a warning.
         seed: for every generator on every rank.
         run_dir: where metrics and checkpoints go; runs/<time>-<class> when None.
         further: other fields of `RunConfig`, by name.
@@ -88,6 +94,7 @@ class Trainer(TrainerView):
         enable_progress_bar: bool = True,
         enable_checkpointing: bool = True,
         use_distributed_sampler: bool = True,
+        terminate_on_nan: bool = False,
         seed: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         **further: Any,
@@ -109,7 +116,7 @@ class Trainer(TrainerView):
             **further,
         )
         self.callbacks: list[Callback] = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
-        self._logger = logger
+        self._logger = _checked_loggers(logger)
 
     # Commands ---------------------------------------------------------------------------------------
 
@@ -129,18 +136,20 @@ class Trainer(TrainerView):
             ckpt_path: continue exactly where this checkpoint was written.
 
         Where workers were processes of their own, the trained weights, the metrics and the callbacks'
-        states are brought back into this process's objects.
+        states are brought back into this process's objects: all that is in `module.state_dict()`, with the
+        dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
+        several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
         """
         self.should_stop = False
-        with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder:
-            brings_back = isinstance(module, Module) and nodes_of(self._runtime.config.num_nodes).most == 1
-            weights = os.path.join(folder, "weights") if brings_back else None
-            request = StageRequest(
-                "fit", module, train_dataloaders, val_dataloaders, _path(ckpt_path), weights
+        with destination(module) as where:
+            result = self._launch(
+                StageRequest("fit", module, train_dataloaders, val_dataloaders, _path(ckpt_path), where)
             )
-            self._launch(request)
-            if weights is not None and os.path.exists(weights):
-                _read_weights(module, weights)
+            reason = result.not_brought_back
+            if where is not None and reason is None and not result.in_launching_process:
+                reason = bring_back(module, where)
+        if where is not None and reason is not None:
+            say_untrained(module, reason)
 
     def validate(
         self,
@@ -171,6 +180,8 @@ class Trainer(TrainerView):
         return result.predictions or []
 
     def _launch(self, request: StageRequest) -> StageResult:
+        if request.ckpt_path is None:
+            refuse_untrained(request.module, request.stage)
         run = assemble(self._runtime.config)
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
@@ -179,7 +190,7 @@ class Trainer(TrainerView):
             announce(run)
         result: StageResult | None = launch(run, Task(run_stage, (self, request)))
         if result is None:  # not the node of rank 0
-            return StageResult({}, {}, Progress(), None)
+            return StageResult({}, {}, Progress(), None, False, not_brought_back=SEVERAL_NODES)
         self._progress, self._latest, self.run_dir = result.progress, result.latest, result.run_dir
         for callback in self.callbacks:
             if callback.state_key in result.callbacks:
@@ -216,10 +227,39 @@ def _with_defaults(
     for callback in given:
         if not isinstance(callback, Callback):
             raise ConfigError(f"callbacks has a {type(callback).__name__}: derive it from stratagem.Callback")
+        refuse_uncalled_hooks(callback)
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         given.append(ProgressBar())
     if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
         given.append(ModelCheckpoint())
+    _refuse_equal_keys(given)
+    return given
+
+
+def _refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
+    """Of two states under one key, a checkpoint would keep the last alone."""
+    keys: set[str] = set()
+    for callback in callbacks:
+        if type(callback).state_dict is Callback.state_dict:
+            continue
+        if callback.state_key in keys:
+            raise ConfigError(
+                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
+                "another monitor, dirname or filename, or a state_key of their own)"
+            )
+        keys.add(callback.state_key)
+
+
+def _checked_loggers(logger: Any) -> bool | Logger | Sequence[Logger]:
+    if isinstance(logger, (bool, Logger)):
+        return logger
+    given = list(logger) if isinstance(logger, Sequence) and not isinstance(logger, str) else [logger]
+    for each in given:
+        if not isinstance(each, Logger):
+            raise ConfigError(
+                f"logger has a {type(each).__name__}: give True, False, or objects of classes that derive from "
+                "stratagem.loggers.Logger"
+            )
     return given
 
 
@@ -230,18 +270,6 @@ def _refuse_unknown(further: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"Trainer has no argument {unknown[0]!r}; beside its own it has those of RunConfig: "
             f"{', '.join(sorted(allowed))}"
-        )
-
-
-def _read_weights(module: Module, path: str) -> None:
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
-    from stratagem.collectives.local import LocalCollectives
-
-    reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(path)
-    state = module.state_dict()
-    with torch.no_grad():
-        reader.read(
-            {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
         )
 
 

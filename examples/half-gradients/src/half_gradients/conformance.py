@@ -10,4 +10,5 @@ SUBJECT = StrategySubject(
     "half-gradients",
     options={"timeout_s": 60},
     tolerances={"32-true": ROUNDING, "64-true": ROUNDING, "16-mixed": 2 * ROUNDING},
+    waivers={"line_search": "a search along a line magnifies what 16 bits round off: other steps by design"},
 )

@@ -29,6 +29,7 @@ def stratagem_components() -> Sequence[Component]:
                         "norm_clipping",
                         "value_clipping",
                         "resharding",
+                        "whole_optimizer",
                     }
                 ),
             ),

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
+from stratagem.collectives.flat import gradients_of_any
+from stratagem.prepared import loss_of
 
 
 class HalfGradients(ProcessGroupStrategy):
@@ -35,6 +37,13 @@ class HalfGradientsPrepared(Prepared):
             for tensor in (*self.plain.parameters(), *self.plain.buffers()):
                 tensor.copy_(self.collectives.broadcast(tensor))
 
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        """Run a micro-batch; a rank whose step returns None takes part in the average all the same."""
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if sync and self._syncing and loss_of(output) is None:
+            self.average()
+        return output
+
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Accumulate gradients, and average them unless more micro-batches follow."""
         super().backward(loss, **kwargs)
@@ -52,7 +61,10 @@ class HalfGradientsPrepared(Prepared):
 
     def average(self) -> None:
         """Average the gradients over the ranks: one collective for all of a dtype. Collective."""
-        named = [(name, p) for name, p in self.plain.named_parameters() if p.grad is not None]
+        everything = dict(self.plain.named_parameters())
+        has_one = [parameter.grad is not None for parameter in everything.values()]
+        gradients_of_any(list(everything.values()), has_one, self.device)
+        named = [(name, p) for name, p in everything.items() if p.grad is not None]
         for dtype in dict.fromkeys(p.grad.dtype for _, p in named if p.grad is not None):
             same = {name: p.grad for name, p in named if p.grad is not None and p.grad.dtype == dtype}
             for name, gradient in same.items():

@@ -37,6 +37,10 @@ class PeriodicAverage(ParallelStrategy):
 class PeriodicAveragePrepared(Prepared):
     """What the loop calls per step."""
 
+    def replicas(self):
+        """Nothing: between two averages ranks have parameters of their own."""
+        return iter(())
+
     def __init__(self, request, period):
         super().__init__(request)
         self.period = period

@@ -6,14 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
+    from stratagem_ddp.prepared import DDPPrepared
+    from stratagem_ddp.replica import ManualDDPPrepared, ReplicaPrepared
     from stratagem_ddp.strategy import DDPStrategy
 
 _WHERE = {
     "DDPPrepared": "prepared",
     "DDPStrategy": "strategy",
-    "ManualDDPPrepared": "prepared",
-    "ReplicaPrepared": "prepared",
+    "ManualDDPPrepared": "replica",
+    "ReplicaPrepared": "replica",
 }
 
 __all__ = ["DDPPrepared", "DDPStrategy", "ManualDDPPrepared", "ReplicaPrepared"]

@@ -45,7 +45,13 @@ _LOCAL = {
 }
 _NOT_LINEAR = {
     f"{name}-{size}": "not linear in gradients, and replicas step by themselves: other numbers by design"
-    for name in ("optimizers", "norm_clipping", "value_clipping", "other_world_size")
+    for name in (
+        "optimizers",
+        "some_ranks_without_loss",
+        "norm_clipping",
+        "value_clipping",
+        "other_world_size",
+    )
     for size in (2, 4)
 }
 _SEVERAL_STEPS_APART = ("save_and_load", "mid_epoch")

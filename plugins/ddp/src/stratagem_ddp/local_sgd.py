@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -124,6 +124,16 @@ class LocalSGD:
         self._may_drift = drifts
         self.steps = 0
         """Optimizer steps so far."""
+
+    def include(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Average these as well; those that were trained before stay, frozen as they differ between ranks."""
+        known = self.ids
+        self._parameters += [parameter for parameter in parameters if id(parameter) not in known]
+
+    @property
+    def ids(self) -> set[int]:
+        """Ids of the parameters that are averaged."""
+        return {id(parameter) for parameter in self._parameters}
 
     @property
     def drifted(self) -> bool:

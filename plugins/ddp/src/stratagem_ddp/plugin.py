@@ -39,10 +39,12 @@ def stratagem_components() -> Sequence[Component]:
                         "manual_backward",
                         "closure",
                         "norm_clipping",
+                        "sparse_gradients",
                         "value_clipping",
                         "resharding",
                         "several_nodes",
                         "elastic",
+                        "whole_optimizer",
                     }
                 ),
             ),

@@ -9,10 +9,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
+from stratagem import ConfigError
+
 if TYPE_CHECKING:
     from torch.distributed import GradBucket  # type: ignore[attr-defined]  # exported, but not in __all__
 
 Named = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class PickledPowerSGD:
+    """A user's `PowerSGDState` on its way to a worker.
+
+    torch's own pickle asks for the process group, which a worker doesn't have yet when it gets the strategy.
+    """
+
+    slots: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, state: PowerSGDState) -> PickledPowerSGD:
+        """Take up all but the group.
+
+        Raises:
+            ConfigError: it has a group of its own, which no other process can have.
+        """
+        if state.process_group is not None:
+            raise ConfigError(
+                "ddp_comm_state is a PowerSGDState with a process group, which can't be sent to the processes of "
+                "the run: give PowerSGDState(None, ...), which means all ranks"
+            )
+        return cls({name: getattr(state, name) for name in state.__slots__ if name != "process_group"})
+
+    def state(self) -> PowerSGDState:
+        """Return the same state over all ranks."""
+        made = PowerSGDState(process_group=None)
+        for name, value in self.slots.items():
+            setattr(made, name, value)
+        return made
 
 
 @dataclass(frozen=True)
@@ -82,6 +115,19 @@ class PowerSGDMemory:
                 factors.update(_split(found, sizes))
         return errors, factors
 
+    def saved(self) -> tuple[Named, Named, Mapping[str, Any]]:
+        """Return copies of all that `restore` takes up."""
+        errors, factors = (
+            {name: value.clone() for name, value in each.items()} for each in self.remembered()
+        )
+        return errors, factors, self.counters()
+
+    def forget_layout(self) -> None:
+        """Keep what is remembered by name alone, as for other buckets; between two backwards."""
+        self._restored, self._layouts = self.remembered(), {}
+        for memory in (self.state.error_dict, self.state.p_memory_dict, self.state.q_memory_dict):
+            memory.clear()
+
     def restore(self, errors: Named, factors: Named, counters: Mapping[str, Any]) -> None:
         """Take up what `remembered` and `counters` returned."""
         self._restored = (errors, factors)
@@ -100,8 +146,10 @@ class PowerSGDMemory:
         state = self.state
         for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
             memory.pop(index, None)
-        if pieces and all(piece.name in errors for piece in pieces):
-            state.error_dict[index] = _joined((errors[piece.name] for piece in pieces), like)
+        if any(piece.name in errors for piece in pieces):
+            # Nothing was lost yet of those that weren't trained before.
+            lost = (errors.get(piece.name, like.new_zeros(piece.size)) for piece in pieces)
+            state.error_dict[index] = _joined(lost, like)
         compressed = _compressed(pieces)
         if compressed and all(piece.name in factors for piece in compressed):
             state.q_memory_dict[index] = _joined((factors[piece.name] for piece in compressed), like)

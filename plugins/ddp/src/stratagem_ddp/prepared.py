@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
+from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import Precision, Prepared, SetupRequest, place
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.collectives.flat import send_from_first
+from stratagem.prepared import loss_of
+from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.own_part import OwnPart
 from stratagem_ddp.power_sgd import PowerSGDMemory
-from stratagem_ddp.registration import hook_state, local_sgd, refuse_unfit, register
+from stratagem_ddp.registration import (
+    hook_state,
+    local_sgd,
+    refuse_own_parameters,
+    refuse_unfit,
+    register,
+)
+from stratagem_ddp.tracked import TrackedDDP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -37,14 +49,110 @@ class DDPPrepared(Prepared):
     """
 
     def __init__(self, request: SetupRequest, strategy: DDPStrategy) -> None:
+        refuse_own_parameters(request.plain)
         self._replica = place(request)
-        self._ddp = strategy.configure_ddp(self._replica, request.device)
         self._collectives = request.collectives
         self._hook_state = hook_state(strategy, request.plain, request.collectives)
-        register(strategy, self._ddp, self._hook_state)
-        super().__init__(request, self._ddp)
+        self._exchange = StoreExchange(request.collectives)
+        strategy.init_sync = strategy.asked_init_sync
+
+        def construct(module: nn.Module) -> DistributedDataParallel:
+            ddp = strategy.configure_ddp(module, request.device)
+            strategy.init_sync = False  # the next ones are over parameters that have been trained
+            return ddp
+
+        self._tracked = TrackedDDP(
+            self._replica,
+            list(request.plain.named_parameters()),
+            construct,
+            partial(register, strategy, state=self._hook_state),
+            self._exchange,
+            may_drift=isinstance(self._hook_state, PostLocalSGDState),
+        )
+        if self._tracked.ddp is None:
+            strategy.init_sync = False
+            send_from_first((*self._replica.parameters(), *self._replica.buffers()))
+        super().__init__(request, self._tracked.module)
         refuse_unfit(request, self.optimizers, self._hook_state)
+        self._refuse_unfit = partial(refuse_unfit, request, self.optimizers, self._hook_state)
         self._local = local_sgd(strategy, self._replica, self._hook_state, request.collectives)
+        self._windows = 0
+        self._has_loss = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        tracked = self._tracked
+        if torch.is_grad_enabled() and tracked.follow():
+            self._take_up_change()
+        try:
+            output = super().forward(*args, **kwargs)
+        except RuntimeError as error:
+            if str(error).startswith("Expected to have finished reduction"):
+                raise tracked.unused(error) from error
+            raise
+        return None if output is tracked.nothing else output
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        if not sync:
+            with self.no_sync():
+                output = self.forward(*args)
+                loss = loss_of(output)
+                if loss is not None:
+                    self._has_loss = True
+                    self.backward(loss if divisor == 1 else loss / divisor)
+            return output
+        output = self.forward(*args)
+        loss = loss_of(output)
+        self._windows += 1
+        if loss is None:
+            self._reduce_without_loss()
+        else:
+            self.backward(loss if divisor == 1 else loss / divisor)
+        self._tracked.check_reduced()
+        self._has_loss = False
+        return output
+
+    def _take_up_change(self) -> None:
+        """Let go of what went by the parameters that required gradients before."""
+        self.module = self._tracked.module
+        self._refuse_unfit()
+        if isinstance(self._hook_state, PowerSGDMemory):
+            self._hook_state.forget_layout()
+        if self._local is not None:
+            self._local.include(
+                parameter for parameter in self._replica.parameters() if parameter.requires_grad
+            )
+
+    def _reduce_without_loss(self) -> None:
+        """Reduce what this window's other micro-batches left; leave no gradient where no rank had a loss."""
+        memory = self._hook_state if isinstance(self._hook_state, PowerSGDMemory) else None
+        if self._has_loss:
+            self._tracked.reduce_without_loss(self.backward)
+            return
+        # Told before the reduction, which no rank finishes before all have come to it, and read after it.
+        name, size = self._group_without_loss()
+        self._exchange.announce(name)
+        remembered = memory.saved() if memory is not None else None
+        self._tracked.reduce_without_loss(self.backward)
+        self._wait_for_device()
+        if self._exchange.announced(name) < size:
+            return
+        self._tracked.drop_gradients()
+        if memory is not None and remembered is not None:
+            memory.forget_layout()
+            memory.restore(*remembered)
+
+    def _group_without_loss(self) -> tuple[str, int]:
+        """Return a name for this window among the ranks that average their gradients, and how many these are."""
+        state, world_size, rank = self._hook_state, self._collectives.world_size, self._collectives.rank
+        name = f"none/{self._windows}"
+        if not isinstance(state, PostLocalSGDState) or state.iter < state.start_localSGD_iter:
+            return name, world_size
+        size = dist.get_world_size(state.subgroup) if state.post_local_gradient_allreduce else 1
+        return f"{name}/{rank // size}", size
+
+    def _wait_for_device(self) -> None:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(self._replica, *args, **kwargs)
@@ -56,13 +164,21 @@ class DDPPrepared(Prepared):
             yield
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        return self._ddp.no_sync()
+        ddp = self._tracked.ddp
+        return nullcontext() if ddp is None else ddp.no_sync()
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         applied = super().step(index, closure)
         if self._local is not None and index == len(self.optimizers) - 1:
             self._local.after_step()
         return applied
+
+    def replicas(self) -> Iterator[tuple[str, Any]]:
+        if self._local is None:
+            return super().replicas()
+        # Between two averages ranks have parameters and optimizer states of their own.
+        own, named = self._local.ids, self.plain.named_parameters()
+        return ((f"parameter {name!r}", parameter) for name, parameter in named if id(parameter) not in own)
 
     @property
     def steps_directly(self) -> bool:
@@ -74,9 +190,10 @@ class DDPPrepared(Prepared):
         self._agree_on_buffers()
         if not self._drifted:
             return super().model_tensors()
-        trained = {
-            f"model/{n}" for n, p in self.plain.named_parameters(remove_duplicate=False) if p.requires_grad
-        }
+        assert self._local is not None
+        own = self._local.ids
+        names = self.plain.named_parameters(remove_duplicate=False)
+        trained = {f"model/{name}" for name, parameter in names if id(parameter) in own}
         return self._averaged(super().model_tensors(), trained)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -94,6 +211,8 @@ class DDPPrepared(Prepared):
 
     def state(self) -> dict[str, Any]:
         hidden: dict[str, Any] = {}
+        if self._tracked.order is not None:
+            hidden["bucket_order"] = self._tracked.order
         if self._local is not None:
             hidden["local_sgd"] = {"steps": self._local.steps, "drifted": self._drifted}
         if isinstance(self._hook_state, PowerSGDMemory):
@@ -103,6 +222,7 @@ class DDPPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         hidden = {} if model_only else state.get("ddp", {})
         local = hidden.get("local_sgd", {})
+        self._tracked.restore_order(hidden.get("bucket_order"))
         if self._local is not None:
             self._local.steps = 0  # what is filled below are the parameters, not copies of their averages
         same = reader.world_size == self._collectives.world_size
@@ -122,7 +242,8 @@ class DDPPrepared(Prepared):
 
     def release(self) -> None:
         super().release()
-        del self._ddp, self._local, self._hook_state
+        self._tracked.release()
+        del self._tracked, self._local, self._hook_state, self._refuse_unfit
 
     # --------------------------------------------------------------------------------------------
 
@@ -142,7 +263,8 @@ class DDPPrepared(Prepared):
 
     def _agree_on_buffers(self) -> None:
         """Give all ranks the buffers of rank 0, as the next forward in training would. Collective."""
-        if self._ddp.broadcast_buffers:
+        ddp = self._tracked.ddp
+        if ddp is None or ddp.broadcast_buffers:
             send_from_first(self._replica.buffers())
 
     def _ranks(self, reader: CheckpointReader) -> Iterable[int]:
@@ -154,64 +276,3 @@ class DDPPrepared(Prepared):
         found = {n: torch.zeros(i.shape, dtype=i.dtype, device=self.device) for n, i in part.tensors.items()}
         part.read(found)
         return found
-
-
-class ReplicaPrepared(Prepared):
-    """A replica that starts as rank 0's and isn't trained by DistributedDataParallel."""
-
-    def __init__(self, request: SetupRequest) -> None:
-        super().__init__(request)
-        # As DistributedDataParallel does when it is made.
-        send_from_first((*self.module.parameters(), *self.module.buffers()))
-
-
-class ManualDDPPrepared(ReplicaPrepared):
-    """Averages gradients after each backward that the module runs itself.
-
-    DistributedDataParallel expects one backward per forward, and the forward before it; a module
-    that steps several optimizers, as a GAN does, has neither. Averaging a gradient again leaves what
-    is already equal on all ranks as it is, so gradients may accumulate over backwards.
-
-    Args:
-        request: as everywhere.
-        dtype: that gradients are averaged in; None for their own.
-    """
-
-    def __init__(self, request: SetupRequest, dtype: torch.dtype | None = None) -> None:
-        super().__init__(request)
-        self._dtype = dtype
-        self._syncing = True
-        self._touched: set[torch.nn.Parameter] = set()
-        self._trainable = [p for p in self.module.parameters() if p.requires_grad]
-        for parameter in self._trainable:
-            parameter.register_post_accumulate_grad_hook(self._touched.add)  # type: ignore[no-untyped-call]
-
-    def manual_step(self, *args: Any) -> Any:
-        send_from_first(self.module.buffers())
-        return self.forward(*args)
-
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        super().backward(loss, **kwargs)
-        if self._syncing:
-            self._average_gradients()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        self._syncing = False
-        try:
-            yield
-        finally:
-            self._syncing = True
-
-    def _average_gradients(self) -> None:
-        touched = [parameter in self._touched for parameter in self._trainable]
-        self._touched.clear()
-        for flat in in_few_pieces(gradients_of_any(self._trainable, touched, self.device)):
-            if self._dtype is None:
-                dist.all_reduce(flat)
-                flat.div_(dist.get_world_size())
-            else:
-                # Divided first: a sum overflows earlier than a mean.
-                sent = flat.to(self._dtype).div_(dist.get_world_size())
-                dist.all_reduce(sent)
-                flat.copy_(sent)

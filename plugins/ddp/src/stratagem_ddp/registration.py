@@ -50,6 +50,21 @@ def hook_state(strategy: DDPStrategy, module: nn.Module, collectives: Collective
     )
 
 
+def refuse_own_parameters(module: nn.Module) -> None:
+    """Refuse parameters that each rank is to have for itself.
+
+    Raises:
+        ConfigError: the module has the attribute that asks DistributedDataParallel for it.
+    """
+    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    if ignored:
+        raise ConfigError(
+            f"{type(module).__name__} asks for {ignored[0]!r} to differ between ranks "
+            "(_ddp_params_and_buffers_to_ignore), and under ddp all ranks train the same parameters, of which a "
+            "checkpoint has one copy: leave the attribute out"
+        )
+
+
 def register(strategy: DDPStrategy, ddp: DistributedDataParallel, state: Any) -> None:
     """Let `ddp` reduce its buckets by the strategy's hook."""
     hook = (

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import (
     Accelerator,
+    Capabilities,
     Checkpointer,
     Collectives,
     ConfigError,
@@ -25,7 +28,9 @@ from stratagem import (
 )
 from stratagem_ddp.comm_hooks import COMPRESSED, settings_of
 from stratagem_ddp.local_sgd import check_levels, fitting_levels, fitting_subgroup
-from stratagem_ddp.prepared import DDPPrepared, ManualDDPPrepared, ReplicaPrepared
+from stratagem_ddp.power_sgd import PickledPowerSGD
+from stratagem_ddp.prepared import DDPPrepared
+from stratagem_ddp.replica import ManualDDPPrepared, ReplicaPrepared
 
 if TYPE_CHECKING:
     from stratagem.run import Run
@@ -95,8 +100,19 @@ class DDPStrategy(ProcessGroupStrategy):
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
         self.period_group_size = period_group_size
+        self.asked_init_sync = self.init_sync = bool(kwargs.pop("init_sync", True))
         self.ddp_kwargs = kwargs
         self._check()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.ddp_comm_state
+        sent = PickledPowerSGD.of(state) if isinstance(state, PowerSGDState) else state
+        return {**super().__getstate__(), "ddp_comm_state": sent}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.ddp_comm_state, PickledPowerSGD):
+            self.ddp_comm_state = self.ddp_comm_state.state()
 
     def _check(self) -> None:
         allowed = [name for name in signature(DistributedDataParallel).parameters if name not in OWN]
@@ -141,6 +157,12 @@ class DDPStrategy(ProcessGroupStrategy):
                 "period_group_size"
             )
 
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Hooks work on buckets of dense gradients."""
+        if self.ddp_comm_hook is None:
+            return declared
+        return replace(declared, features=declared.features - {"sparse_gradients"})
+
     def check_run(self, run: Run) -> None:
         """Refuse sizes of groups that don't go with the number of processes."""
         sizes, hook, given = self.period_group_size, self.ddp_comm_hook, self.ddp_comm_state
@@ -159,14 +181,21 @@ class DDPStrategy(ProcessGroupStrategy):
             fitting_subgroup(asked, run.world_size, run.world_size)
 
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
-        """Wrap `module`, which is on `device`; override it to wrap differently. Collective."""
+        """Wrap `module`, which is on `device`; override it to wrap differently. Collective.
+
+        Called again when other parameters require gradients than before; `self.init_sync` says whether
+        parameters and buffers are to become rank 0's, as they are to at first.
+        """
         device_ids = None if device.type == "cpu" else [device]
-        return DistributedDataParallel(module, device_ids=device_ids, **self.ddp_kwargs)
+        # The command line reads off this call which keywords there are.
+        return DistributedDataParallel(
+            module, device_ids=device_ids, init_sync=self.init_sync, **self.ddp_kwargs
+        )
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose gradients are averaged over ranks."""
-        if not request.training or not any(p.requires_grad for p in request.module.parameters()):
+        if not request.training:
             return ReplicaPrepared(request)
         if request.manual:
             return ManualDDPPrepared(request, self.manual_dtype())

@@ -38,8 +38,10 @@ class EngineCollectives(ProcessGroupCollectives):
         super().__init__(environment, device, backend, timeout)
 
     def close(self, failed: bool = False) -> None:
-        super().close(failed)
-        library.forget_groups()
-        for name in self._set:
-            os.environ.pop(name, None)
-        self._set.clear()
+        try:
+            super().close(failed)
+        finally:
+            library.forget_groups()
+            for name in self._set:
+                os.environ.pop(name, None)
+            self._set.clear()

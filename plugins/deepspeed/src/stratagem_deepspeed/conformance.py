@@ -18,10 +18,6 @@ SMALL: dict[str, object] = {
 SUBJECT = StrategySubject(
     "deepspeed",
     options=SMALL,
-    waivers={
-        "unused_parameters": "the engine steps one flat piece of all parameters, so that weight decay also "
-        "reaches those that have no gradient",
-    },
 )
 
 SUBJECTS = {

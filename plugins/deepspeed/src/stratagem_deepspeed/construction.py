@@ -13,14 +13,20 @@ from stratagem import ConfigError
 if TYPE_CHECKING:
     from stratagem import SetupRequest
     from stratagem.construction import Construction
+    from stratagem_deepspeed.kept import Parts
 
 
 Made = dict[int, tuple[torch.Tensor, torch.Tensor]]
 """Id of a tensor on "meta" → itself, and what has taken its place."""
 
 
-def materialize(request: SetupRequest, construction: Construction | None) -> Made:
+def materialize(request: SetupRequest, construction: Construction | None, parts: Parts) -> Made:
     """Give parameters and buffers that are on "meta" the values that were recorded for them.
+
+    Args:
+        request: its module is changed in place.
+        construction: what tensors on "meta" were recorded in, if they were.
+        parts: what an earlier run of this process left.
 
     Returns:
         What took the place of what.
@@ -30,11 +36,14 @@ def materialize(request: SetupRequest, construction: Construction | None) -> Mad
     """
     made: Made = {}
     for module in request.module.modules():
+        parts.restore(module.parameters(recurse=False))
         _fill(request, module, construction, made)
     return made
 
 
-def share_out(request: SetupRequest, construction: Construction | None, config: dict[str, Any]) -> Made:
+def share_out(
+    request: SetupRequest, construction: Construction | None, parts: Parts, config: dict[str, Any]
+) -> Made:
     """Cut every parameter into a piece per rank, beginning with rank 0's values. Collective.
 
     A layer's values are made, cut and let go before the next one's.
@@ -42,6 +51,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
     Args:
         request: its module is changed in place.
         construction: what tensors on "meta" were recorded in, if they were.
+        parts: what an earlier run of this process left.
         config: the engine's, complete.
 
     Returns:
@@ -62,6 +72,7 @@ def share_out(request: SetupRequest, construction: Construction | None, config: 
         _fill(request, module, construction, made)
         own = [p for p in module._parameters.values() if p is not None and id(p) not in cut]
         cut |= {id(parameter) for parameter in own}
+        parts.restore(own)
         layer = nn.Module()
         for index, parameter in enumerate(own):
             layer.register_parameter(str(index), parameter)
@@ -114,9 +125,15 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    if isinstance(like, nn.Parameter):
-        return nn.Parameter(real, requires_grad=like.requires_grad)
-    return real
+    if not isinstance(like, nn.Parameter):
+        return real
+    made = nn.Parameter(real, requires_grad=like.requires_grad)
+    vars(made).update(vars(like))
+    for slot in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        # The very dict, before the engine adds hooks of its own: the user's handles go on removing theirs.
+        if hooks := getattr(like, slot):
+            setattr(made, slot, hooks)
+    return made
 
 
 class Traces:

@@ -8,11 +8,28 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem import CheckpointError
+from stratagem import CheckpointError, CombinationError, SetupRequest
 from stratagem.optimizer_state import parameter_names
 
 Groups = list[tuple[dict[str, Any], list[str]]]
 """The optimizer's groups, whose parameters the engine replaces, with the names of those they had."""
+
+
+def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer | None:
+    """Return the user's optimizer; None where the engine makes one, or nothing is trained.
+
+    Raises:
+        CombinationError: there are several.
+    """
+    if not request.training or engine_makes_it:
+        return None
+    made = request.make_optimizers()
+    if len(made) != 1:
+        raise CombinationError(
+            f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
+            "groups of one, or choose strategy fsdp or ddp"
+        )
+    return made[0]
 
 
 def client_groups(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ class Parameters:
         from deepspeed.utils import safe_get_full_fp32_param
 
         if id(parameter) in self._trained and (self._stage == 3 or (self._stage and self._keeps_masters)):
-            whole: torch.Tensor = safe_get_full_fp32_param(parameter)
+            with trained(parameter):
+                whole: torch.Tensor = safe_get_full_fp32_param(parameter)
             return whole if self._keeps_masters else whole.to(parameter.dtype)
         if self._stage == 3:
             with zero.GatheredParameters([parameter]):
@@ -58,6 +60,17 @@ class Parameters:
                 write_piece(zero3, parameter, piece(parameter, whole))
             elif self._stage:
                 safe_set_full_fp32_param(parameter, whole.to(parameter.device))
+
+
+@contextmanager
+def trained(parameter: nn.Parameter) -> Iterator[None]:
+    """Have a parameter require gradients: the engine's access finds nothing of one that has been frozen meanwhile."""
+    before = parameter.requires_grad
+    parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        parameter.requires_grad_(before)
 
 
 def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:

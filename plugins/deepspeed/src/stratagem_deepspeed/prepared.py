@@ -14,20 +14,31 @@ from torch.optim import Optimizer
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
 from stratagem.collectives.flat import send_from_first
 from stratagem.errors import DataError
+from stratagem.optimizer_state import optimizer_replicas
+from stratagem.prepared import loss_of
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import EngineCheckpoint
-from stratagem_deepspeed.construction import Traces, materialize, number_modules, share_out
+from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.drive import OwnFolders
+from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
-from stratagem_deepspeed.optimizer import client_groups, repair_adagrad
+from stratagem_deepspeed.frozen import Frozen
+from stratagem_deepspeed.kept import Parts, keep, own_parts
+from stratagem_deepspeed.masters import follow_parameters
+from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
 from stratagem_deepspeed.parameters import Parameters
+from stratagem_deepspeed.partitioned import Access, engine_at_work
+from stratagem_deepspeed.starting import start_engine
 from stratagem_deepspeed.states import States
-from stratagem_deepspeed.swapping import align_gradients
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem.construction import Construction
     from stratagem_deepspeed.configuration import Configuration
+
+
+NO_LOSS_TIMEOUT_S = 20.0
+"""How long a rank without a loss waits for others that have none either, where one alone can't go on."""
 
 
 class DeepSpeedPrepared(Prepared):
@@ -51,18 +62,20 @@ class DeepSpeedPrepared(Prepared):
         construction: Construction | None,
     ) -> None:
         self._configuration, self.stage = configuration, configuration.stage
+        self._collectives = request.collectives
         self._world_size = request.collectives.world_size
-        self.leaves_pieces = self.stage == 3 and self._world_size > 1
+        self.leaves_module_sharded = self.stage == 3 and self._world_size > 1
         config = configuration.for_run(request)
         self._folders = OwnFolders(config)
         self._traces = Traces(request.module)
         output.silence_deprecations()
+        parts = Parts(request.left_shards, request.collectives)
         # Before parameters are cut: whoever groups them by their shapes sees these.
-        client = self._client(request)
+        client = client_optimizer(request, configuration.makes_optimizer)
         if self.stage == 3:
-            made = share_out(request, construction, config)
+            made = share_out(request, construction, parts, config)
         else:
-            made = materialize(request, construction)
+            made = materialize(request, construction, parts)
             if request.precision.param_dtype is not None:
                 request.precision.convert_module(request.module)
             request.module.to(request.device)
@@ -72,7 +85,7 @@ class DeepSpeedPrepared(Prepared):
         self.engine: Any = None
         self._groups, live = client_groups(request.plain, client, self.stage)
         if request.training or self.stage == 3:
-            self.engine = self._start(library, config, client, request.training)
+            self.engine = start_engine(library, self._computed, self.stage, config, client, request.training)
             self.engine.set_gradient_accumulation_boundary(True)
         optimizers: list[Optimizer] = []
         if request.training:
@@ -85,41 +98,17 @@ class DeepSpeedPrepared(Prepared):
         self._checkpoint = self._make_checkpoint(request, config, live)
         self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
         self._buffers_differ = self._buffers
-        self._waits_for_boundary = False
-
-    def _client(self, request: SetupRequest) -> Optimizer | None:
-        """The user's optimizer, where the engine doesn't make one."""
-        if not request.training or self._configuration.makes_optimizer:
-            return None
-        made = request.make_optimizers()
-        if len(made) != 1:
-            raise CombinationError(
-                f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
-                "groups of one, or choose strategy fsdp or ddp"
-            )
-        return made[0]
-
-    def _start(self, library: Any, config: dict[str, Any], client: Any, training: bool) -> Any:
-        with output.kept():
-            if not training:
-                config = {
-                    key: value for key, value in config.items() if key not in ("optimizer", "scheduler")
-                }
-            parameters = (
-                [p for p in self._computed.parameters() if p.requires_grad] if client is None else None
-            )
-            engine, _, _, _ = library.initialize(
-                model=self._computed,
-                optimizer=client,
-                model_parameters=parameters,
-                config=config,
-                dist_init_required=False,
-            )
-            if self.stage == 3:
-                number_modules(self._computed)
-                align_gradients(engine.optimizer)
-            library.checkpointing.configure(None, deepspeed_config=config)
-        return engine
+        parameters = dict(request.plain.named_parameters())
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        trained = {name for group in live for name in group}
+        frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
+        self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
+        self._access: Access | None = None
+        if self.stage == 3:
+            self._access = Access(self.engine, parameters.values(), [parameters[name] for name in trained])
+        self._gradients = (
+            follow_gradients(self.engine, self.stage, names, request) if request.training else None
+        )
 
     def _make_checkpoint(
         self, request: SetupRequest, config: dict[str, Any], live: list[list[str]]
@@ -136,6 +125,8 @@ class DeepSpeedPrepared(Prepared):
     # Per step -------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._access is not None:
+            self._access.release()
         self._make_buffers_equal()
         result = self.module(*args, **kwargs)
         self._buffers_differ = self._buffers and self.plain.training
@@ -143,17 +134,28 @@ class DeepSpeedPrepared(Prepared):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
-        return self._computed(*args, **kwargs)
+        try:
+            return self._computed(*args, **kwargs)
+        finally:
+            if self._access is not None:
+                self._access.release()
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         result = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if sync and self._waits_for_boundary and self.engine.is_gradient_accumulation_boundary():
-            raise DataError(
-                "training_step returned None in the last micro-batch of an optimizer step, in whose backward "
-                "deepspeed reduces the gradients of those before: return a loss there, or set "
-                "accumulate_grad_batches=1"
-            )
+        if sync and loss_of(result) is None:
+            self._backward_nothing()
         return result
+
+    def _backward_nothing(self) -> None:
+        """Take part in other ranks' reductions with zeros."""
+        if self.stage == 3 and not self._collectives.all_arrive("no loss", NO_LOSS_TIMEOUT_S):
+            raise DataError(
+                f"training_step returned None on rank {self._collectives.rank} and not on all ranks, and under "
+                "deepspeed's stage 3 every rank takes part in gathering parameters for a backward: return a loss "
+                "that is multiplied by 0, or choose stage 2"
+            )
+        nothing = torch.zeros(1, device=self.device, requires_grad=True)
+        self.engine.backward(nothing.sum(), scale_wrt_gas=False)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         unknown = sorted(set(kwargs) - {"retain_graph"})
@@ -162,8 +164,11 @@ class DeepSpeedPrepared(Prepared):
                 f"backward got {unknown[0]}, and deepspeed's takes retain_graph alone: leave it out, or choose "
                 "strategy fsdp or ddp"
             )
-        self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
-        self._waits_for_boundary = not self.engine.is_gradient_accumulation_boundary()
+        self._frozen.check()
+        with engine_at_work():
+            self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
+        if self._access is not None:
+            self._access.release()
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
@@ -196,8 +201,20 @@ class DeepSpeedPrepared(Prepared):
                 "strategy deepspeed steps without evaluating the loss again, and got a closure: choose an optimizer "
                 "that needs none, or strategy ddp"
             )
-        self.engine.step()
+        self._frozen.check()
+        if self._gradients is not None:
+            self._gradients.before_step()
+        self.follow_changes()
+        with engine_at_work():
+            self.engine.step()
         return bool(self.engine.was_step_applied())
+
+    def follow_changes(self) -> None:
+        """Give the engine what has been written into parameters since its last step."""
+        if self._access is not None:
+            self._access.follow_changes()
+        elif self.stage and self.optimizers:
+            follow_parameters(self.engine.optimizer)
 
     def zero_grad(self, index: int) -> None:
         """Do nothing: the engine drops gradients in `step`."""
@@ -206,10 +223,22 @@ class DeepSpeedPrepared(Prepared):
     def steps_directly(self) -> bool:
         return False
 
+    def replicas(self) -> Iterator[tuple[str, Any]]:
+        if self._access is None:
+            yield from super().replicas()
+            return
+        # Its parameters are in parts, of which no rank has a copy.
+        yield "the order in which layers were called", self._access.order
+        trained = [name for name, parameter in self.plain.named_parameters() if parameter.requires_grad]
+        yield "the set of parameters that require gradients", trained
+        for index, optimizer in enumerate(self.optimizers):
+            yield from optimizer_replicas(index, optimizer, self.has_all_states)
+
     # Checkpoint -----------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._make_buffers_equal()
+        self.follow_changes()
         return self._checkpoint.model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -240,6 +269,15 @@ class DeepSpeedPrepared(Prepared):
         super().release()
         del self._checkpoint
         engine, self.engine = self.engine, None
+        if self._gradients is not None:
+            self._gradients.remove()
+            self._gradients = None
+        parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
+        if self._access is not None:
+            if self.leaves_module_sharded:
+                parts = own_parts(self.plain, self._access)
+            self._access.remove()
+            self._access = None
         self.module = self.plain
         if engine is not None:
             engine.destroy()
@@ -248,8 +286,9 @@ class DeepSpeedPrepared(Prepared):
         self._folders.close()
         for parameter, value in whole.values():
             parameter.data = value
-        if self.stage < 3 or whole or self._world_size == 1:
-            self._traces.remove()
+        self._traces.remove()
+        if parts:
+            self.left_shards = keep(parts)
         output.stop()
 
     def _make_buffers_equal(self) -> None:

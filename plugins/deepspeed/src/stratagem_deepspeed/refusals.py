@@ -6,9 +6,13 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
+import torch
+
 from stratagem import CheckpointError, ConfigError, PrecisionError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from stratagem_deepspeed.configuration import Configuration
 
 NOT_ON_CPU = ("lamb", "lion", "onebitadam", "onebitlamb", "zerooneadam")
@@ -67,6 +71,47 @@ def check_run(configuration: Configuration, precision: str, accelerator: str, wo
             f"{configuration.source} has the optimizer {name}, which DeepSpeed has for CUDA devices alone: choose "
             "AdamW, or run on cuda"
         )
+
+
+def check_dtypes(plain: nn.Module, stage: int, precision: str) -> None:
+    """Refuse parameters that the engine would train in another precision than their own, without a word.
+
+    Args:
+        plain: the user's module.
+        stage: ZeRO's.
+        precision: the run's.
+
+    Raises:
+        PrecisionError: names one.
+    """
+    halves = {"bf16": torch.bfloat16, "16": torch.float16}
+    fitting = {torch.float32, halves.get(precision.split("-")[0], torch.float32)}
+    if stage == 0:
+        fitting |= {torch.bfloat16, torch.float16}
+    for name, parameter in plain.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in fitting:
+            raise PrecisionError(
+                f"parameter {name!r} is {_dtype(parameter.dtype)}, and deepspeed under precision={precision!r} steps "
+                f"and sends {_dtype(torch.float32)}: convert it, as by module.float(), or choose strategy ddp or fsdp"
+            )
+
+
+def check_shapes(plain: nn.Module) -> None:
+    """Refuse parameters without a dimension, which the engine can't send.
+
+    Raises:
+        ConfigError: names one.
+    """
+    for name, parameter in plain.named_parameters():
+        if not parameter.dim():
+            raise ConfigError(
+                f"parameter {name!r} has no dimension, and deepspeed sends parameters along one: give it one, as in "
+                "torch.ones(1), or choose strategy ddp or fsdp"
+            )
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_batch(configuration: Configuration, world_size: int) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import CheckpointError
-from stratagem_deepspeed.parameters import piece
+from stratagem_deepspeed.parameters import piece, trained
 from stratagem_deepspeed.swapping import resident, sub_group_of, write_piece
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class States:
             state = self._optimizer.state.get(flat, {})
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == flat.shape:
-                    whole = safe_get_full_optimizer_state(parameter, key)
+                    with trained(parameter):
+                        whole = safe_get_full_optimizer_state(parameter, key)
                     tensors[f"optimizer/0/{name}/{key}"] = keep(whole)
                 elif isinstance(value, (torch.Tensor, int, float)):
                     tensors[f"optimizer/0/{name}/{key}"] = _scalar(value)

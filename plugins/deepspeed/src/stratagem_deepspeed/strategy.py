@@ -92,6 +92,8 @@ class DeepSpeedStrategy(DeferringStrategy):
             a configuration that can't be read; no engine, or one that is too old.
     """
 
+    optimizer_cuts = ("flat",)
+
     def __init__(
         self,
         accelerator: Accelerator | str | None = None,
@@ -190,9 +192,10 @@ class DeepSpeedStrategy(DeferringStrategy):
         library.require()
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Below stage 3, a forward needs no other rank; at stage 0, the engine steps wrongly in float16."""
+        """Below 3, a forward needs no other rank; at 0, optimizers have whole tensors, and float16 is wrong."""
         stage = self.configuration.stage
         features = declared.features - ({"collective_forward"} if stage < 3 else set())
+        features |= {"whole_optimizer"} if stage == 0 else set()
         precisions = [name for name in declared.precisions if stage or not name.startswith("16-")]
         return replace(declared, features=frozenset(features), precisions=tuple(precisions))
 
@@ -209,6 +212,12 @@ class DeepSpeedStrategy(DeferringStrategy):
         """At stage 3, construct on the "meta" device: parameters get their values a layer at a time."""
         return super().module_init_context() if self.configuration.stage == 3 else None
 
+    def takes_up(self, shards: object) -> bool:
+        """Whether stage 3 left them, whose parts `setup` makes whole again."""
+        from stratagem_deepspeed.kept import KeptParts
+
+        return isinstance(shards, KeptParts)
+
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group; see `ProcessGroupCollectives`."""
         backend = self.process_group_backend or request.accelerator.backend
@@ -220,6 +229,10 @@ class DeepSpeedStrategy(DeferringStrategy):
         from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
         construction = self.take_construction(request.plain)
+        if request.training or self.configuration.stage == 3:
+            refusals.check_shapes(request.plain)
+        if request.training:
+            refusals.check_dtypes(request.plain, self.configuration.stage, request.precision.name)
         if self.activation_checkpointing_policy is not None:
             recompute_activations(
                 modules_named(

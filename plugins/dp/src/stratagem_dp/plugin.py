@@ -11,9 +11,11 @@ _BOTH = {
     "several_optimizers",
     "closure",
     "norm_clipping",
+    "sparse_gradients",
     "value_clipping",
     "resharding",
     "several_devices",
+    "whole_optimizer",
 }
 # Replicas in one process and 16-bit precision have never been supported together.
 _PRECISIONS = ("32-true", "64-true")
@@ -28,6 +30,7 @@ def stratagem_components() -> Sequence[Component]:
             "dp",
             "stratagem_dp.strategy:DataParallelStrategy",
             "one process splits each batch over its devices",
+            conformance="stratagem_dp.conformance:DP",
             capabilities=Capabilities(processes="one", precisions=_PRECISIONS, features=frozenset(_BOTH)),
         ),
         Component(

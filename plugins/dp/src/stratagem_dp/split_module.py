@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,14 @@ from torch import nn
 
 from stratagem import Module, SetupRequest
 from stratagem.batches import map_tensors
+from stratagem.errors import DataError
 from stratagem.parts import PartLogs, merge, split
-from stratagem_dp.replicas import replicate
+from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate
+
+_ADVICE = (
+    "return what the loss needs from the step, and compute it in training_step_end (validation_step_end, "
+    "test_step_end), which has the outputs of all parts; or choose strategy='ddp'"
+)
 
 
 class SplitModule(nn.Module):
@@ -24,10 +31,14 @@ class SplitModule(nn.Module):
     Args:
         request: with at least one device; `request.part` is called for each part, and the end of a step,
             where the user's module defines it, with the list of all outputs.
+
+    Raises:
+        ConfigError: the user's module has what can't be copied.
     """
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__()
+        refuse_uncopyable(request.plain)
         self.part = request.module if request.part is None else request.part
         self.devices = request.devices
         self.ends = request.ends
@@ -37,26 +48,56 @@ class SplitModule(nn.Module):
         parts = split((args, kwargs), len(self.devices))
         logs = PartLogs()
         # All copies before the first part runs: it may change buffers.
-        called = [self._called(device) for device in self.devices[1 : len(parts)]]
-        outputs = []
+        replicas = [replicate(self.part, device) for device in self.devices[1 : len(parts)]]
+        called = [self._called(replica, device) for replica, device in zip(replicas, self.devices[1:])]
+        advice = _ADVICE if len(parts) > 1 else None
+        outputs: list[Any] = []
         for (module, plain), device, (value, size) in zip(
             [(self.part, self._plain[0]), *called], self.devices, parts
         ):
             part_args, part_kwargs = map_tensors(partial(_moved, device=device), value)
-            with logs.of_part(plain, size) if isinstance(plain, Module) else nullcontext():
+            logging = logs.of_part(plain, size, advice) if isinstance(plain, Module) else nullcontext()
+            with logging, _frozen_before() if outputs else nullcontext():
                 outputs.append(module(*part_args, **part_kwargs))
+        for replica in replicas:
+            replica.refuse_other_changes(self._plain[0])
         if isinstance(self._plain[0], Module):
             logs.replay(self._plain[0])
         end = self.ends.get(args[0]) if self.ends else None
-        return merge(outputs, [size for _, size in parts]) if end is None else end(outputs)
+        return _merged(outputs, [size for _, size in parts]) if end is None else end(outputs)
 
-    def _called(self, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    def _called(self, replica: Replica, device: torch.device) -> tuple[nn.Module, nn.Module]:
         """Return copies on `device` of what is called, and of the user's module in it."""
-        copies = replicate(self.part, device)
-        plain = copies[id(self._plain[0])]
+        plain = replica.modules[id(self._plain[0])]
         if isinstance(plain, Module):
             plain.replica_device = device
-        return copies[id(self.part)], plain
+        return replica.modules[id(self.part)], plain
+
+
+@contextmanager
+def _frozen_before() -> Iterator[None]:
+    """Say in a sentence what torch says of `requires_grad_` on a copy."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "requires_grad flags of leaf" not in str(error):
+            raise
+        raise DataError(
+            "the step changes requires_grad of a parameter, which its copies on other devices can't follow: "
+            "change it in on_train_batch_start, or choose strategy='ddp'"
+        ) from error
+
+
+def _merged(outputs: list[Any], sizes: list[int]) -> Any:
+    """Return the outputs of parts as one; a part that returned None adds nothing to a loss, and counts."""
+    merged = merge(outputs, sizes)
+    loss = merged.get("loss") if isinstance(merged, dict) else merged
+    if not isinstance(loss, torch.Tensor) or loss.dim() > 0 or not loss.requires_grad:
+        return merged
+    some = sum(size for output, size in zip(outputs, sizes) if output is not None) / sum(sizes)
+    if some == 1:
+        return merged
+    return {**merged, "loss": loss * some} if isinstance(merged, dict) else loss * some
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,13 @@ from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
 from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
-from stratagem.errors import DataError
+from stratagem.strategies.kept_shards import leave_shards
+from stratagem.strategies.local_step import LocalStep
+from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
+from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
+from stratagem_fsdp.shard_mirror import ShardMirror
+from stratagem_fsdp.sharded_use import explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +35,31 @@ class FSDPPrepared(Prepared):
         sharded: what of it.
     """
 
+    strategy_name = "fsdp"
+    """For messages."""
+    carries_hooks = True
+    advice = (
+        "use them within the block's forward, or set auto_wrap_policy=[] (--set strategy.auto_wrap_policy=[]), by "
+        "which all parameters stay gathered throughout a step, or choose ddp"
+    )
+    """Where parameters are used as shards."""
+
     def __init__(self, request: SetupRequest, sharded: Sharded) -> None:
         self._sharded = sharded
-        self.leaves_pieces = sharded.restore is None
+        self._world_size = request.collectives.world_size
+        self.leaves_module_sharded = self._world_size > 1
         super().__init__(request, request.module)
         self._refuse_scaling()
-        self._world_size = request.collectives.world_size
+        self._collectives = request.collectives
+        self._micro_batch = 0
+        roots = sharded.roots
+        by_hand = request.manual and request.training
+        self._shards = [each for each in self.plain.parameters() if isinstance(each, DTensor)]
+        self._automatic = request.training and not request.manual
+        freed = [unit for unit in sharded.units if by_hand or unit not in roots]
+        self._mirror = ShardMirror(sharded.units, freed, self.plain)
+        root = roots[0] if roots and not by_hand else None
+        self._order = GatherOrder(sharded.units, root, self.plain, request.collectives, self.strategy_name)
         self._reduces = True
         self._unreduced = False
         buffers = [each for each in request.module.buffers() if not isinstance(each, DTensor)]
@@ -44,10 +68,16 @@ class FSDPPrepared(Prepared):
         for optimizer in self.optimizers:
             # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
             optimizer.register_step_pre_hook(self._before_step)
+            LocalStep(optimizer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._make_buffers_equal()
-        output = super().forward(*args, **kwargs)
+        try:
+            output = super().forward(*args, **kwargs)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
+        self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
         self._buffers_differ = self._has_buffers and self.plain.training
         return output
 
@@ -58,19 +88,32 @@ class FSDPPrepared(Prepared):
             self._reshard()
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
-        output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if sync and self._reduces and self._unreduced:
-            raise DataError(
-                "training_step returned None in the last micro-batch of an optimizer step, in whose backward fsdp "
-                "reduces the gradients of those before: return a loss there, or set accumulate_grad_batches=1"
-            )
+        if not sync:
+            return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
+        self._micro_batch += 1
+        output = super().forward_backward(*args, divisor=divisor)
+        if output is None:
+            if self._world_size > 1:
+                expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
+            if self._reduces and self._unreduced:
+                for root in self._sharded.roots:
+                    reduce_kept_gradients(root, self.device)
+                self._unreduced = False
+                if self._world_size > 1:
+                    self._average_whole()
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        super().backward(loss, **kwargs)
+        self._mirror.settle()
+        try:
+            super().backward(loss, **kwargs)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
         self._unreduced = not self._reduces and bool(self._sharded.roots)
         if self._reduces and self._world_size > 1:
             self._average_whole()
+            self._order.end_backward(self._shards)
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
@@ -81,7 +124,8 @@ class FSDPPrepared(Prepared):
             self._set_reduces(True)
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        return self._accumulating()
+        # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
+        return nullcontext() if self._mirror.has_accumulated_hooks else self._accumulating()
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         kinds = by_kind(self._parameters[index])
@@ -121,12 +165,23 @@ class FSDPPrepared(Prepared):
         self._reshard()
         super().load(reader, state, model_only=model_only)
 
+    def replicas(self) -> Iterator[tuple[str, Any]]:
+        yield from super().replicas()
+        yield "which sharded blocks and parameters were used", self._order.history
+        yield "the changes in place of parameters", self._mirror.changes
+
     def release(self) -> None:
         super().release()
-        if self._sharded.restore is not None:
-            self._reshard()
-            self._sharded.restore()
-        del self._sharded
+        self._order.release()
+        self._reshard()
+        self._mirror.release()
+        self.left_shards = leave_shards(self.plain, self._sharded.snapshot, self._world_size)
+        del self._sharded, self._shards
+
+    def _explain(self, error: RuntimeError) -> None:
+        found = explained(error, self.plain, self._sharded.units, self.strategy_name, self.advice)
+        if found is not None:
+            raise found from error
 
     def _refuse_scaling(self) -> None:
         """Torch's loss scaler takes gradients of one kind only."""
@@ -148,6 +203,7 @@ class FSDPPrepared(Prepared):
             root.set_requires_gradient_sync(reduces)
 
     def _reshard(self) -> None:
+        self._mirror.settle()
         for unit in self._sharded.units:
             unit.reshard()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -12,14 +11,28 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem.construction import Materializer
-from stratagem.units import called_parts, modules_named, recompute_activations, units_among
+from stratagem.strategies.kept_shards import KeptShards, Refill
+from stratagem.strategies.module_snapshot import ModuleSnapshot
+from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
+from stratagem.units import (
+    called_parts,
+    modules_named,
+    recompute_activations,
+    units_among,
+)
 from stratagem_fsdp import options
-from stratagem_fsdp.restore import Traces
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
     from stratagem.construction import Construction
     from stratagem_fsdp.strategy import FSDPStrategy
+
+
+APART = (
+    "put those of one dtype into a module of their own that auto_wrap_policy names, as auto_wrap_policy=['Block'], "
+    "or choose ddp"
+)
+"""What to do about several dtypes in one unit."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,8 @@ class Sharded:
     """Those that aren't in another one."""
     whole: tuple[nn.Parameter, ...]
     """Parameters that every rank has all of, so that their gradients are to be averaged by others."""
-    restore: Callable[[], None] | None
-    """Makes the module plain again; None where that would need other ranks."""
+    snapshot: ModuleSnapshot
+    """Of the modules as they were before."""
 
 
 def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construction | None) -> Sharded:
@@ -45,7 +58,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     if root is not request.plain:
         # Nobody computes with what the outermost module returns, so that it may be a view.
         warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
-    traces = Traces(root) if world_size == 1 else None
+    snapshot = ModuleSnapshot(root)
     by_hand = request.manual and request.training
     candidates = modules_named(request.plain, strategy.auto_wrap_policy)
     if by_hand:
@@ -54,12 +67,6 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"
         recompute_activations(modules_named(request.plain, strategy.activation_checkpointing_policy, what))
-    materializer = Materializer(
-        root, construction, strategy.param_init_fn, strategy.sync_module_states, request.collectives
-    )
-    has_meta = any(tensor.is_meta for tensor in (*root.parameters(), *root.buffers()))
-    if not has_meta:
-        request.precision.convert_module(root)
     mesh = options.make_mesh(
         strategy.sharding_strategy,
         strategy.device_mesh,
@@ -67,6 +74,18 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
         request.collectives,
         strategy.open_mesh,
     )
+    refill: Refill | None = None
+    materializer: Materializer | Refill
+    if isinstance(request.left_shards, KeptShards):
+        request.left_shards.check_mesh(mesh)
+        materializer = refill = Refill(request.plain, request.left_shards, world_size)
+    else:
+        materializer = Materializer(
+            root, construction, strategy.param_init_fn, strategy.sync_module_states, request.collectives
+        )
+    has_meta = any(tensor.is_meta for tensor in (*root.parameters(), *root.buffers()))
+    if not has_meta:
+        request.precision.convert_module(root)
     outermost = (
         {root} if not by_hand else set(modules) - {inner for unit in modules for inner in inside(unit)}
     )
@@ -76,6 +95,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
         if has_meta:
             request.precision.convert_module(module)
         if module is not root or not by_hand:
+            refuse_mixed_dtypes(module, done, request.plain, APART)
             is_outermost = module in outermost
             # What the outermost unit gathered is needed again as soon as backward begins; not so where parts
             # are called one by one, and read between calls.
@@ -92,11 +112,11 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     units = tuple(module for module in (*modules, root) if isinstance(module, FSDPModule))
     if strategy.forward_prefetch and request.device.type != "cpu":
         _prefetch_forward(root)
+    if refill is not None:
+        refill.finish()
     whole = move_the_rest(request)
-    if traces is not None:
-        traces.note()
-    restore = traces.remove if traces is not None else None
-    return Sharded(units, tuple(unit for unit in units if unit in outermost), whole, restore)
+    snapshot.note()
+    return Sharded(units, tuple(unit for unit in units if unit in outermost), whole, snapshot)
 
 
 def _prefetch_forward(root: nn.Module) -> None:

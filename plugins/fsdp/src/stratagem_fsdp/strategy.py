@@ -33,6 +33,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
+from stratagem.strategies.kept_shards import KeptShards
 from stratagem.units import Policy
 from stratagem_fsdp import options
 from stratagem_fsdp.prepared import FSDPPrepared
@@ -75,6 +76,8 @@ class FSDPStrategy(DeferringStrategy):
     Raises:
         ConfigError: a value that isn't one of those above.
     """
+
+    optimizer_cuts = ("rows",)
 
     def __init__(
         self,
@@ -127,14 +130,21 @@ class FSDPStrategy(DeferringStrategy):
         options.mixed_precision(mixed_precision, Precision())
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """A mesh that is given is for one number of processes."""
-        if self.device_mesh is None:
-            return declared
-        return replace(declared, features=declared.features - {"elastic"})
+        """A mesh that is given is for one number of processes; without shards, optimizers have whole tensors."""
+        features = declared.features
+        if self.device_mesh is not None:
+            features -= {"elastic"}
+        if self.sharding_strategy == "NO_SHARD":
+            features |= {"whole_optimizer"}
+        return replace(declared, features=features)
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device, recorded unless `param_init_fn` is going to fill it."""
         return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
+
+    def takes_up(self, shards: object) -> bool:
+        """What left a module of DTensors: this strategy, or another on `fully_shard`."""
+        return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:

@@ -9,13 +9,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
-from stratagem.construction import Materializer, own_modules
+from stratagem.construction import own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratagem import Collectives, Precision
-    from stratagem.construction import Construction
+    from stratagem import Precision
+    from stratagem.construction import Materializer
+    from stratagem.strategies.kept_shards import Refill
 
 
 class Place(NamedTuple):
@@ -33,21 +34,12 @@ class Filler:
 
     Args:
         root: the whole module.
-        construction: what tensors on "meta" were recorded in.
-        broadcast: send rank 0's values; without, ranks that differ are refused.
-        collectives: the ranks.
+        source: gives a unit's whole tensors their values.
         precision: converts what was filled.
     """
 
-    def __init__(
-        self,
-        root: nn.Module,
-        construction: Construction | None,
-        broadcast: bool,
-        collectives: Collectives,
-        precision: Precision,
-    ) -> None:
-        self._materializer = Materializer(root, construction, None, broadcast, collectives)
+    def __init__(self, root: nn.Module, source: Materializer | Refill, precision: Precision) -> None:
+        self._source = source
         self._precision = precision
         self._whole = dict(_tensors(root.modules()))
         self._names = {
@@ -87,7 +79,7 @@ class Filler:
         layouts = {place: tensor for place, tensor in _tensors(modules) if isinstance(tensor, DTensor)}
         for place in layouts:
             _own(*place)[place.name] = self._whole[place]
-        self._materializer.fill(unit, inner)
+        self._source.fill(unit, inner)
         self._precision.convert_module(unit)
         made: dict[int, Any] = {}
         for place, parts in layouts.items():

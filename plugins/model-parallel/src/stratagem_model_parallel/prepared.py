@@ -6,14 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import FSDPPrepared, Sharded, by_kind
+from stratagem_fsdp import FSDPPrepared, Sharded
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from stratagem import Clipping, SetupRequest
 from stratagem.batches import map_tensors
-from stratagem_model_parallel.kinds import SplitGroups
 from stratagem_model_parallel.replicas import Replicas
 
 if TYPE_CHECKING:
@@ -30,6 +29,12 @@ class ModelParallelPrepared(FSDPPrepared):
         loss_parallel: cross entropies are computed from shards of the vocabulary.
     """
 
+    strategy_name = "model_parallel"
+    advice = (
+        "use them within their module's forward, or choose ddp, or fsdp with auto_wrap_policy=[], by which all "
+        "parameters stay gathered throughout a step"
+    )
+
     def __init__(
         self, request: SetupRequest, sharded: Sharded, mesh: DeviceMesh, loss_parallel: bool
     ) -> None:
@@ -38,9 +43,6 @@ class ModelParallelPrepared(FSDPPrepared):
         self._replicas = Replicas(self.plain, mesh)
         self._index = {id(optimizer): index for index, optimizer in enumerate(self.optimizers)}
         self._settled: set[int] = set()
-        for optimizer in self.optimizers:
-            if any(len(by_kind(group["params"])) > 1 for group in optimizer.param_groups):
-                SplitGroups(optimizer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with self._from_shards():

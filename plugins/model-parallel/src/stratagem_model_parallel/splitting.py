@@ -13,13 +13,22 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
 from stratagem.batches import map_tensors
-from stratagem.construction import Construction
-from stratagem.units import called_parts, modules_named, recompute_activations, units_among
+from stratagem.construction import Construction, Materializer
+from stratagem.strategies.kept_shards import KeptShards, Refill
+from stratagem.strategies.module_snapshot import ModuleSnapshot
+from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
+from stratagem.units import (
+    called_parts,
+    modules_named,
+    recompute_activations,
+    units_among,
+)
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.filling import Filler
 from stratagem_model_parallel.mesh import DATA, TENSOR
+from stratagem_model_parallel.second_gradients import refuse_second_gradients
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
@@ -37,7 +46,14 @@ def split(
     Collective. A rank holds one unit whole at a time, beside its parts, unless the module came whole.
     """
     root, plain = request.module, request.plain
-    filler = Filler(root, construction, strategy.sync_module_states, request.collectives, request.precision)
+    snapshot = ModuleSnapshot(root)
+    refill: Refill | None = None
+    if isinstance(request.left_shards, KeptShards):
+        refill = Refill(plain, request.left_shards, request.collectives.world_size)
+    source = refill or Materializer(
+        root, construction, None, strategy.sync_module_states, request.collectives
+    )
+    filler = Filler(root, source, request.precision)
     if mesh[TENSOR].size() > 1:
         refuse_compiled(plain)
         _carry_out(strategy, plain, mesh)
@@ -63,6 +79,8 @@ def split(
     for module in [*units, root]:
         filler.fill(module, done)
         if shards and (module is not root or not by_hand):
+            apart = "keep those of one dtype in a module of their own that auto_wrap_policy names"
+            refuse_mixed_dtypes(module, done, plain, apart)
             module.register_forward_hook(_own_memory)
             fully_shard(
                 module,
@@ -73,8 +91,12 @@ def split(
             )
         done.add(module)
     made = tuple(module for module in (*units, root) if isinstance(module, FSDPModule))
+    if refill is not None:
+        refill.finish()
     whole = move_the_rest(request)
-    return Sharded(made, tuple(unit for unit in made if unit in outermost), whole if shards else (), None)
+    refuse_second_gradients(plain)
+    snapshot.note()
+    return Sharded(made, tuple(unit for unit in made if unit in outermost), whole if shards else (), snapshot)
 
 
 def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:

@@ -23,6 +23,7 @@ from stratagem import (
     StratagemError,
     hookimpl,
 )
+from stratagem.strategies.kept_shards import KeptShards
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan
@@ -65,6 +66,8 @@ class ModelParallelStrategy(DeferringStrategy):
     Raises:
         ConfigError: a value that isn't one of those above.
     """
+
+    optimizer_cuts = ("rows", "columns")
 
     def __init__(
         self,
@@ -141,6 +144,10 @@ class ModelParallelStrategy(DeferringStrategy):
         self._mesh = self.open_mesh(shape, (DATA, TENSOR), request.device.type)
         collectives.share_data_among(self._mesh[DATA].get_group())
         return collectives
+
+    def takes_up(self, shards: object) -> bool:
+        """What left a module of DTensors, split alike."""
+        return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:

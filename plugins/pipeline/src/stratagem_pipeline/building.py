@@ -16,6 +16,7 @@ from stratagem.batches import to_device
 from stratagem.errors import DataError
 from stratagem.parts import PartLogs, split
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
+from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.find import pipelined_module
 from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
@@ -39,6 +40,8 @@ class Pipeline:
     micro_batches: int
     holders: dict[int, tuple[int, ...]]
     """id(parameter or buffer) → the ranks of a copy that hold it."""
+    statistics_per_part: bool
+    """Whether a batch norm may take the statistics of a part for those of the batch."""
     traced: Traced | None = None
     """How the pipelined module is called, where it was traced."""
 
@@ -112,7 +115,9 @@ def build(
         strategy.schedule,
         tuple(parameter for parameter in request.plain.parameters() if id(parameter) not in inside),
     )
-    return Pipeline(line, stand_in, micro_batches, placement.holders(), trace)
+    return Pipeline(
+        line, stand_in, micro_batches, placement.holders(), strategy.batch_statistics_per_part, trace
+    )
 
 
 def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -216,5 +221,5 @@ def _called_with(
     steps = request.module if request.part is None else request.part
     ((part, _), *_) = split(to_device(request.sample(), device), micro_batches)
     muted = PartLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
-    with muted, torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with muted, buffers_kept(request.plain), torch.no_grad(), torch.random.fork_rng(devices=[]):
         return stand_in.called_with(lambda: steps(request.step, part, 0))

@@ -10,12 +10,21 @@ def one_copy(world_size: int) -> int:
     return 1
 
 
-# What a forward counts in buffers is counted once per micro-batch.
+# Buffers that a forward changes are refused where it runs once per part of a batch.
 _WHOLE = {"micro_batches": 1, "schedule": "gpipe"}
 
 SUBJECT = StrategySubject(
     "pipeline",
     options={"timeout_s": 60},
-    options_for={"buffers": _WHOLE, "same_start": _WHOLE},
+    options_for={
+        # The user's step, and hooks on what has been accumulated, run once per part.
+        **dict.fromkeys(("buffers", "same_start", "frozen_within_a_step", "parameter_hooks"), _WHOLE)
+    },
     data_ranks=one_copy,
+    waivers={
+        "missing_losses": "stages run in every step: a step that doesn't call them is refused",
+        "frozen_for_one_loss": "stages run once per step: a step that calls them twice is refused",
+        "changes_in_place": "stages compute while other parts run the step: changes within it are refused",
+        "target_network": "stages run once per step: a step that calls two networks is refused",
+    },
 )

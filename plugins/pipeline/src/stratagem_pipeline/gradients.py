@@ -80,3 +80,17 @@ def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> 
         return iter(())
     has_one = [parameter.grad is not None for parameter in parameters]
     return in_few_pieces(gradients_of_any(parameters, has_one, parameters[0].device, group))
+
+
+def backward_before(
+    entries: Iterable[tuple[Any, tuple[torch.Tensor, ...]]], leaves: Iterable[tuple[torch.Tensor, ...]]
+) -> None:
+    """Run backward of what the step computed before the pipelined module."""
+    outputs, grads = [], []
+    for (_, tensors), given in zip(entries, leaves):
+        for tensor, leaf in zip(tensors, given):
+            if leaf.grad is not None:
+                outputs.append(tensor)
+                grads.append(leaf.grad[: tensor.shape[0]])
+    if outputs:
+        torch.autograd.backward(outputs, grads)

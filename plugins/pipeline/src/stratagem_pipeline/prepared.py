@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem import Clipping, ConfigError, Prepared, SetupRequest
+from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
 from stratagem.optimizer_state import load_optimizer, share_values
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
@@ -30,6 +30,8 @@ class PipelinePrepared(Prepared):
         open_group: opens groups of ranks, and returns this rank's.
     """
 
+    has_all_states = False
+
     def __init__(
         self,
         request: SetupRequest,
@@ -47,6 +49,12 @@ class PipelinePrepared(Prepared):
                 "parts, and a pipeline needs the loss of each part by itself: compute it in training_step"
             )
         named = [(name, p) for name, p in request.plain.named_parameters() if not p.is_meta]
+        for name, parameter in named if request.training and pipeline.micro_batches > 1 else ():
+            if parameter._post_accumulate_grad_hooks:
+                raise ConfigError(
+                    f"{name!r} has a post-accumulate-grad hook, which a pipeline would call once per part of a "
+                    "batch: set micro_batches=1, or do it in on_train_batch_end, or choose ddp"
+                )
         self._held = {id(parameter) for _, parameter in named}
         optimizers = request.make_optimizers() if request.training else ()
         self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
@@ -94,6 +102,16 @@ class PipelinePrepared(Prepared):
         return self._gradients.clip_norm(
             self._parameters[index], clipping.max_norm, clipping.norm_type, self.device
         )
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        # Ranks with the same stages in different copies of the pipeline hold the same layers.
+        stages = str(sorted(self._pipeline.line.own))
+        for name, value in super().replicas():
+            if isinstance(value, torch.Tensor):
+                if not value.is_meta:
+                    yield Replica(name, value, "stages", stages)
+            else:
+                yield name, value
 
     # Checkpoint ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.values import Form, taken_apart
 
 if TYPE_CHECKING:
@@ -76,14 +77,8 @@ class StageModule(nn.Module):
     @contextmanager
     def without_trace(self) -> Iterator[None]:
         """Around a forward that is only to tell shapes: buffers are afterwards as they were."""
-        kept = [(buffer, buffer.detach().clone()) for buffer in self.buffers()]
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in kept:
-                    buffer.copy_(value)
+        with buffers_kept(self), torch.no_grad():
+            yield
 
 
 class _Handover(torch.autograd.Function):

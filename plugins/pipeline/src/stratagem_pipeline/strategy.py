@@ -57,12 +57,17 @@ class PipelineStrategy(DeferringStrategy):
         pipeline_parallel_size: ranks that share a copy of the model; "auto" is all that
             `data_parallel_size` leaves.
         data_parallel_size: copies of the model, each with a part of every batch.
+        batch_statistics_per_part: train batch norms though they see a part of a batch: each part is normalized by
+            itself, and running statistics are updated once per part, as in GPipe. They are refused otherwise,
+            where there are several parts.
         timeout_s: `timeout` in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
 
     Raises:
         ConfigError: a value that isn't one of those above.
     """
+
+    optimizer_cuts = ("parameters",)
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class PipelineStrategy(DeferringStrategy):
         activation_checkpointing: bool = False,
         pipeline_parallel_size: int | str = "auto",
         data_parallel_size: int = 1,
+        batch_statistics_per_part: bool = False,
         timeout_s: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
@@ -105,6 +111,7 @@ class PipelineStrategy(DeferringStrategy):
         self.activation_checkpointing = activation_checkpointing
         self.pipeline_parallel_size = pipeline_parallel_size
         self.data_parallel_size = data_parallel_size
+        self.batch_statistics_per_part = batch_statistics_per_part
         self._pipe: Collectives | None = None
         if activation_checkpointing and self.schedule.splits_backward:
             raise ConfigError(

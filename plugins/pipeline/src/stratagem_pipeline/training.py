@@ -11,12 +11,14 @@ import torch
 
 from stratagem import Module, SetupRequest
 from stratagem.batches import map_tensors
-from stratagem.errors import DataError
+from stratagem.errors import DataError, StratagemError
 from stratagem.parts import PartLogs, merge, split
 from stratagem.prepared import loss_of
 from stratagem.rng import forked_rng
 from stratagem_pipeline.building import refuse_small_batch
+from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
 from stratagem_pipeline.forward import remember
+from stratagem_pipeline.gradients import backward_before
 from stratagem_pipeline.outcome import Outcome
 from stratagem_pipeline.route import Route, keeps_no_outputs
 from stratagem_pipeline.seeds import Seeds
@@ -56,9 +58,13 @@ class Training:
         self.seeds = Seeds(request.collectives, line.device)
         self._outcome = Outcome(line.pipe, line.stage_ranks[-1], line.device)
         self._routes: dict[Any, tuple[Route, Any]] = {}
+        self._changes = Changes(request.plain)
+        self._layers = {id(m) for layers in line.layers for layer in layers for m in layer.modules()}
+        self._is_first_batch = True
         # Of the batch that runs:
         self._parts: list[tuple[Any, int]] = []
         self._route: Route | None = None
+        self._last_route: Route | None = None
         self._outputs: dict[int, Any] = {}
         self._logs = PartLogs()
         self._divisor = 1
@@ -79,12 +85,20 @@ class Training:
         if len(self._parts) < count:
             refuse_small_batch(total, count)
         self._outputs, self._logs = {}, PartLogs()
+        if count > 1 and not pipeline.statistics_per_part and self._is_first_batch:
+            refuse_batch_norms(self._plain)
+        self._changes.note()
         with self.seeds.batch():
             entries = self._entries() if pipeline.line.has_first else []
-            _backward_before(entries, self._run_schedule(_shapes(args), entries))
-        told = self._told() if pipeline.line.has_last else None
+            backward_before(entries, self._run_schedule(_shapes(args), entries))
+        changed = self._changed_buffers()
+        told = (
+            (*self._told(), self._changes.values(changed, self._layers)) if pipeline.line.has_last else None
+        )
         self._parts = []
-        output, logged = self._outcome.share(told)
+        output, logged, outer = self._outcome.share(told)
+        if not pipeline.line.has_last:
+            self._changes.take_up(outer)
         if isinstance(self._plain, Module):
             for name, value, how in logged:
                 self._plain.log(name, value, **how)
@@ -95,11 +109,19 @@ class Training:
     def _entries(self) -> list[_Entry]:
         """What the step calls the pipelined module with, for each micro-batch."""
         entries = []
+        # Where the rank runs the step for the loss, too, that is when buffers change.
+        kept = buffers_kept(self._plain) if self._pipeline.line.has_last else nullcontext()
         for index, (args, size) in enumerate(self._parts):
-            with self._muted(size), self._drawing(index):
-                called = self._pipeline.stand_in.called_with(partial(self._call, self._steps, *args))
+            step = partial(self._call, self._steps, *args)
+            with kept if index == 0 else nullcontext(), self._muted(size), self._drawing(index):
+                called = self._called_with(step)
+            self._changes.refuse_parameters()
             entries.append(taken_apart(self._pipeline.entry(*called)))
         return entries
+
+    def _called_with(self, step: Callable[[], Any]) -> tuple[Any, Any]:
+        with self._own_layers_alone():
+            return self._pipeline.stand_in.called_with(step)
 
     def _loss(self, outputs: tuple[torch.Tensor, ...], number: torch.Tensor) -> torch.Tensor:
         """The loss of a micro-batch, of which all together are the batch's mean."""
@@ -110,9 +132,14 @@ class Training:
         # Views, since torch takes the stage's own outputs off the graph while weights still need them.
         real = [real_rows(each.view_as(each), route.rows[index], route.padded_rows, name) for each in outputs]
         value = self._pipeline.returned(route.forms[-1].value(real))
-        of_part = self._logs.of_part(self._plain, size) if isinstance(self._plain, Module) else nullcontext()
-        with of_part, self._drawing(index):
+        of_part = (
+            self._logs.of_part(self._plain, size, self._advice())
+            if isinstance(self._plain, Module)
+            else nullcontext()
+        )
+        with of_part, self._drawing(index), self._own_layers_alone():
             output = self._pipeline.stand_in.answered(partial(self._call, self._steps, *args), value)
+        self._changes.refuse_parameters()
         loss = loss_of(output)
         self._refuse(loss)
         assert loss is not None
@@ -127,10 +154,55 @@ class Training:
                 "every part: return a loss, as one multiplied by 0, to skip it"
             )
         if loss.is_meta:
-            raise DataError(
-                f"training_step computes its loss from layers of {self._pipeline.stand_in.name} that are on another "
-                "rank: use the output of the pipelined module alone"
-            )
+            raise DataError(self._elsewhere())
+
+    def _elsewhere(self) -> str:
+        return (
+            f"training_step computes its loss from layers of {self._pipeline.stand_in.name} that are on another "
+            "rank: use the output of the pipelined module alone"
+        )
+
+    @contextmanager
+    def _own_layers_alone(self) -> Iterator[None]:
+        """Say in a sentence what torch says of a layer's parameters that are another rank's."""
+        try:
+            yield
+        except (RuntimeError, NotImplementedError) as error:
+            # Layers of other ranks are the only tensors on "meta" in training.
+            if isinstance(error, StratagemError) or "meta" not in str(error):
+                raise
+            raise DataError(self._elsewhere()) from error
+
+    def _advice(self) -> str | None:
+        if self._pipeline.micro_batches == 1:
+            return None
+        return "choose micro_batches=1 (with schedule='gpipe'), or strategy='ddp'"
+
+    # Buffers ------------------------------------------------------------------------------------------
+
+    def _changed_buffers(self) -> dict[str, nn.Module]:
+        """Return this rank's buffers that the batch changed; in the first batch all ranks of the copy refuse alike.
+
+        Raises:
+            DataError: they changed in another way than by one forward.
+        """
+        pipeline, changed = self._pipeline, self._changes.buffers()
+        route = self._last_route
+        assert route is not None
+        why = why_refused(
+            changed,
+            self._layers,
+            micro_batches=len(self._parts),
+            recompute=pipeline.line.recompute,
+            padded=any(rows != route.padded_rows for rows in route.rows),
+            per_part=pipeline.statistics_per_part,
+        )
+        whys = pipeline.line.pipe.gather_objects(why) if self._is_first_batch else [why]
+        self._is_first_batch = False
+        for each in whys:
+            if each is not None:
+                raise DataError(each)
+        return changed
 
     def _told(self) -> tuple[Any, list[Any]]:
         sizes = [size for _, size in self._parts]
@@ -151,7 +223,7 @@ class Training:
         if not isinstance(self._plain, Module):
             yield
             return
-        with PartLogs().of_part(self._plain, size):
+        with PartLogs().of_part(self._plain, size, self._advice()):
             yield
 
     @contextmanager
@@ -188,7 +260,7 @@ class Training:
         given = [torch.cat([tensor.detach() for tensor in same]) for same in zip(*filled)]
         target = torch.arange(len(route.rows)) if line.has_last else None
         schedule.step(*given, target=target, **keeps_no_outputs(schedule))
-        self._route = None
+        self._route, self._last_route = None, route
         if not line.has_first:
             return []
         leaves, route.modules[0].leaves = route.modules[0].leaves, []
@@ -215,18 +287,6 @@ class Training:
                     f"{forms[0].shapes} for another: give all samples of a batch one shape"
                 )
         return forms[0], rows, filled
-
-
-def _backward_before(entries: list[_Entry], leaves: list[tuple[torch.Tensor, ...]]) -> None:
-    """Run backward of what the step computed before the pipelined module."""
-    outputs, grads = [], []
-    for (_, tensors), given in zip(entries, leaves):
-        for tensor, leaf in zip(tensors, given):
-            if leaf.grad is not None:
-                outputs.append(tensor)
-                grads.append(leaf.grad[: tensor.shape[0]])
-    if outputs:
-        torch.autograd.backward(outputs, grads)
 
 
 def _shapes(args: tuple[Any, ...]) -> Any:

@@ -19,6 +19,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
+from stratagem.strategies.kept_shards import KeptShards
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
 
@@ -45,6 +46,8 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
     Raises:
         ConfigError: a value that isn't allowed.
     """
+
+    optimizer_cuts = ("rows",)
 
     def __init__(
         self,
@@ -75,6 +78,10 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         self.blocks = [blocks] if isinstance(blocks, str) else blocks
         self.reduce_each_micro_batch = reduce_each_micro_batch
         self.broadcast_buffers = broadcast_buffers
+
+    def takes_up(self, shards: object) -> bool:
+        """What left a module of DTensors: this strategy, or another on `fully_shard`."""
+        return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:

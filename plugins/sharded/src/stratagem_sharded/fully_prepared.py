@@ -7,12 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, reduce_kept_gradients
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
 from stratagem.collectives.flat import send_from_first
+from stratagem.strategies.kept_shards import KeptShards, Refill, leave_shards
+from stratagem.strategies.local_step import LocalStep
+from stratagem.strategies.module_snapshot import ModuleSnapshot
+from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
 from stratagem_sharded.blocks import blocks_in
 
 if TYPE_CHECKING:
@@ -20,8 +26,16 @@ if TYPE_CHECKING:
     from stratagem_sharded.fully import DDPFullyShardedStrategy
 
 
+APART = (
+    "put those of one dtype into a module of their own that blocks names, as blocks=['Block'], or choose ddp"
+)
+"""What to do about several dtypes in one unit."""
+
+
 class FullyShardedPrepared(Prepared):
     """A module whose parameters are gathered once per step and whose gradients are reduced into shards."""
+
+    carries_hooks = True
 
     def __init__(self, request: SetupRequest, strategy: DDPFullyShardedStrategy) -> None:
         for name, parameter in request.plain.named_parameters():
@@ -30,36 +44,83 @@ class FullyShardedPrepared(Prepared):
                     f"parameter {name!r} has no dimension along which ddp_fully_sharded could share it out: give it "
                     "one, as in torch.ones(1), or choose fsdp or ddp_sharded"
                 )
+        self._world_size = request.collectives.world_size
+        self.leaves_module_sharded = True
+        mesh = init_device_mesh(request.device.type, (self._world_size,))
+        self._snapshot = ModuleSnapshot(request.module)
+        refill: Refill | None = None
+        if isinstance(request.left_shards, KeptShards):
+            request.left_shards.check_mesh(mesh)
+            refill = Refill(request.plain, request.left_shards, self._world_size)
+            refill.fill(request.module, set())
         module = place(request)
-        # Each rank keeps a piece of what it has: all must have what rank 0 has.
-        send_from_first((*module.parameters(), *module.buffers()))
-        mesh = init_device_mesh(request.device.type, (request.collectives.world_size,))
+        if refill is None:
+            # Each rank keeps a shard of what it has: all must have what rank 0 has.
+            send_from_first((*module.parameters(), *module.buffers()))
+        done: set[nn.Module] = set()
         for block in blocks_in(request.plain, strategy.blocks):
+            refuse_mixed_dtypes(block, done, request.plain, APART)
+            done.add(block)
             fully_shard(block, mesh=mesh, reshard_after_forward=False)
+        refuse_mixed_dtypes(module, done, request.plain, APART)
         self._root: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=False)
         self._sharded = [each for each in module.modules() if isinstance(each, FSDPModule)]
+        if refill is not None:
+            refill.finish()
+        self._snapshot.note()
         self._reduces_each = strategy.reduce_each_micro_batch
         self._broadcasts = (
             strategy.broadcast_buffers and request.training and any(True for _ in module.buffers())
         )
         super().__init__(request, module)
+        self._collectives = request.collectives
+        self._micro_batch = 0
+        self._shards = list(self.plain.parameters())
+        self._reduces, self._unreduced = True, False
+        self._mirror = ShardMirror(self._sharded, (), self.plain)
+        self._order = GatherOrder(
+            self._sharded, self._root, self.plain, request.collectives, "ddp_fully_sharded"
+        )
+        for optimizer in self.optimizers:
+            LocalStep(optimizer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._broadcasts and torch.is_grad_enabled():
             send_from_first(self.module.buffers())
-        return super().forward(*args, **kwargs)
+        output = super().forward(*args, **kwargs)
+        self._order.end_forward(output is None and torch.is_grad_enabled())
+        return output
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        if not sync:
+            return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
+        self._micro_batch += 1
+        output = super().forward_backward(*args, divisor=divisor)
+        if output is None:
+            expect_none_everywhere(self._collectives, self._micro_batch, "ddp_fully_sharded")
+            if self._reduces and self._unreduced:
+                reduce_kept_gradients(self._root, self.device)
+                self._unreduced = False
+        return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self._mirror.settle()
+        super().backward(loss, **kwargs)
+        self._unreduced = not self._reduces
+        if self._reduces:
+            self._order.end_backward(self._shards)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         # The next micro-batch needs the same parameters: they stay whole until the step.
         self._root.set_reshard_after_backward(False)
-        if not self._reduces_each:
-            self._root.set_requires_gradient_sync(False)
+        # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
+        self._set_reduces(self._reduces_each or self._mirror.has_accumulated_hooks)
         try:
             yield
         finally:
             self._root.set_reshard_after_backward(True)
-            self._root.set_requires_gradient_sync(True)
+            self._set_reduces(True)
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         norm = super().clip(index, clipping)
@@ -89,11 +150,27 @@ class FullyShardedPrepared(Prepared):
         super().load(reader, state, model_only=model_only)
 
     def release(self) -> None:
+        self._order.release()
+        self._let_go()
+        self._mirror.release()
         super().release()
+        self._let_go()
+        self.left_shards = leave_shards(self.plain, self._snapshot, self._world_size)
         self._sharded.clear()
-        del self._root
+        del self._root, self._shards
+
+    def replicas(self) -> Iterator[tuple[str, Any]]:
+        yield from super().replicas()
+        yield "which sharded blocks and parameters were used", self._order.history
+        yield "the changes in place of parameters", self._mirror.changes
+
+    def _set_reduces(self, reduces: bool) -> None:
+        if reduces != self._reduces:
+            self._reduces = reduces
+            self._root.set_requires_gradient_sync(reduces)
 
     def _let_go(self) -> None:
         """Free the whole parameters where a forward left them: evaluation, or a skipped batch."""
+        self._mirror.settle()
         for module in self._sharded:
             module.reshard()

@@ -21,7 +21,8 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     Parameters are shared out whole, the largest first to the rank that has least. Each rank steps its
     own, then sends them to the others. It has the very group dicts of `whole`, so that schedulers made
-    over `whole` change what is stepped. Collective to construct and to step.
+    over `whole` change what is stepped; groups that are added to `whole` later are stepped, too.
+    Collective to construct and to step.
 
     Args:
         whole: the user's optimizer over all parameters; must treat each parameter by itself, as all of
@@ -42,10 +43,13 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.defaults = whole.defaults
         self.state = self.optim.state
         whole.state.clear()
+        # The very list, so that a group that is added to `whole` is clipped and stepped here, too.
+        self.param_groups = whole.param_groups
 
     @property
     def owned(self) -> list[torch.Tensor]:
         """The parameters whose states this rank keeps."""
+        self._take_up_groups()
         return [parameter for group in self.optim.param_groups for parameter in group["params"]]
 
     def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
@@ -58,8 +62,26 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         local.state = defaultdict(dict, {p: self.whole.state[p] for p in own if p in self.whole.state})
         return local
 
+    def _take_up_groups(self) -> None:
+        """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
+        count = len(self.optim.param_groups)
+        if len(self.param_groups) == count:
+            return
+        zero: Any = self  # torch's stubs lack most of it
+        zero._all_params = [parameter for group in self.param_groups for parameter in group["params"]]
+        zero._clear_cache()
+        added = zero._partition_parameters()[self.rank][count:]
+        self.optim.param_groups.extend(added)
+        for parameter in (each for group in added for each in group["params"]):
+            if parameter in self.whole.state:
+                self.optim.state[parameter] = self.whole.state[parameter]
+        self.whole.state.clear()
+        zero._is_trainable_mask = zero._get_is_trainable_mask()
+        zero._build_param_buckets()
+
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters and bring all ranks' to everybody. Collective."""
+        self._take_up_groups()
         loss = super().step(closure, **kwargs)
         # Schedulers over the user's optimizer warn unless they see that it was stepped before them.
         self.whole._opt_called = True  # type: ignore[attr-defined]
@@ -67,6 +89,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""
+        self._take_up_groups()
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         positions = {id(parameter): position for position, parameter in enumerate(parameters)}
         states: dict[int, Any] = {}

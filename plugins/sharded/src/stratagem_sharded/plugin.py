@@ -29,7 +29,7 @@ def stratagem_components() -> Sequence[Component]:
             presets={"ddp_sharded_spawn": {"start_method": "spawn"}},
             conformance="stratagem_sharded.conformance:SUBJECT",
             capabilities=Capabilities(
-                processes="per-device", features=frozenset({*_BOTH, "manual_backward"})
+                processes="per-device", features=frozenset({*_BOTH, "manual_backward", "sparse_gradients"})
             ),
         ),
         Component(

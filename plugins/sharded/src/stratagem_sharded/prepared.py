@@ -24,6 +24,7 @@ class _ShardedStates(Prepared):
     ranks' together are the checkpoint.
     """
 
+    has_all_states = False
     _request: SetupRequest
 
     def state(self) -> dict[str, Any]:

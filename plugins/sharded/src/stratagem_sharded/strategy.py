@@ -49,6 +49,8 @@ class DDPShardedStrategy(DDPStrategy):
         ConfigError: a keyword that neither this class nor DistributedDataParallel has.
     """
 
+    optimizer_cuts = ("parameters",)
+
     def __init__(
         self,
         accelerator: Accelerator | str | None = None,
@@ -92,7 +94,6 @@ class DDPShardedStrategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose optimizers are sharded."""
-        trains = request.training and any(p.requires_grad for p in request.module.parameters())
-        if not trains:
+        if not request.training:
             return super().setup(request)
         return (ManualShardedPrepared if request.manual else ShardedPrepared)(request, self)

@@ -27,8 +27,10 @@ def stratagem_components() -> Sequence[Component]:
                         "manual_backward",
                         "closure",
                         "norm_clipping",
+                        "sparse_gradients",
                         "value_clipping",
                         "resharding",
+                        "whole_optimizer",
                     }
                 ),
             ),

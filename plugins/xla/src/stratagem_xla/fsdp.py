@@ -63,6 +63,8 @@ class XLAFSDPStrategy(XLAStrategy):
 
     axis = "fsdp"
 
+    optimizer_cuts = ()  # what looks at whole matrices is refused by name: `refusals`
+
     def __init__(
         self,
         accelerator: Accelerator | str | None = None,
@@ -94,7 +96,7 @@ class XLAFSDPStrategy(XLAStrategy):
         refined = super().refine_capabilities(declared)
         if self.spmd:
             return refined
-        features = refined.features - {"manual_backward"} | {"collective_forward"}
+        features = refined.features - {"manual_backward", "whole_optimizer"} | {"collective_forward"}
         return replace(refined, precisions=PRECISIONS, features=features)
 
     def check_run(self, run: Run) -> None:

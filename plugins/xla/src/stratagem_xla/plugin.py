@@ -20,6 +20,7 @@ ONE_DEVICE = frozenset(
         "norm_clipping",
         "value_clipping",
         "resharding",
+        "whole_optimizer",
     }
 )
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from stratagem import Clipping, ConfigError, SetupRequest
 from stratagem.checkpoint.cutting import own_rows
+from stratagem.model_state import load_model
 from stratagem.optimizer_state import optimizer_tensors
-from stratagem.prepared import load_model
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
 from stratagem_xla.pieces import PiecesReader, send_from_first, whole
@@ -84,7 +84,7 @@ class ProcessShardsPrepared(XlaPrepared):
         import torch_xla.core.xla_model as xm
 
         self._wrapped = wrapped
-        self.leaves_pieces = request.collectives.world_size > 1
+        self.leaves_module_sharded = request.collectives.world_size > 1
         self._reduce: Callable[[str, torch.Tensor], torch.Tensor] = xm.all_reduce
         super().__init__(request, layout, wrapped.root, optimizers)
         self._mesh = _mesh(request.collectives.world_size)
@@ -93,6 +93,12 @@ class ProcessShardsPrepared(XlaPrepared):
             optimizer.register_step_pre_hook(lambda *_: self._free())
 
     # Per step -----------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        # Each process has shards of its own.
+        for name, value in super().replicas():
+            if not isinstance(value, torch.Tensor):
+                yield name, value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         for wrapper in self._wrapped.wrappers:

@@ -27,6 +27,8 @@ from stratagem import (
     WorkerError,
     deadline,
 )
+from stratagem.collectives.arguments import check_reduction, check_tensor
+from stratagem.launch.pickling import dumps, loads
 from stratagem_xla import library
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout
@@ -62,7 +64,7 @@ class XlaLauncher(Launcher):
         """Run `task` in every process."""
         torch_xla = library.load()
         with tempfile.TemporaryDirectory(prefix="stratagem-xla-") as folder:
-            payload = pickle.dumps(task) if self.start_method == "spawn" else task
+            payload = dumps(task, self.start_method) if self.start_method == "spawn" else task
             try:
                 torch_xla.launch(_work, args=(payload, folder, _free_port()), start_method=self.start_method)
             except UsageError:
@@ -90,7 +92,7 @@ def _work(rank: int, payload: bytes | Task, folder: str, port: int) -> None:
         MASTER_PORT=str(port),
     )
     os.environ[library.OWN_DEVICE] = "1"
-    task = pickle.loads(payload) if isinstance(payload, bytes) else payload
+    task = loads(payload) if isinstance(payload, bytes) else payload
     result = task.function(*task.args)
     if rank == 0:
         Path(folder, "result").write_bytes(pickle.dumps(result))
@@ -125,9 +127,11 @@ class HostCollectives(Collectives):
         self.device = request.device
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        check_reduction(tensor, op)
         return self._group.all_reduce(tensor.cpu(), op).to(tensor.device)
 
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        check_tensor("all_gather", tensor)
         return self._group.all_gather(tensor.cpu(), sync_grads).to(tensor.device)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
@@ -140,6 +144,9 @@ class HostCollectives(Collectives):
 
     def barrier(self, name: str | None = None) -> None:
         self._group.barrier(name)
+
+    def all_arrive(self, name: str, timeout_s: float) -> bool:
+        return self._group.all_arrive(name, timeout_s)
 
     def close(self, failed: bool = False) -> None:
         self._group.close(failed)

@@ -146,6 +146,7 @@ def _losses(recipe: Recipe, precision: Any, device: str) -> list[float]:
         else:
             with autocast:
                 loss = recipe.loss(net, batch)
+        assert loss is not None
         optimizer.zero_grad()
         precision.scale(loss).backward()
         precision.unscale(optimizer)

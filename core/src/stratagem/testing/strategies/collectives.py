@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stratagem.errors import CollectiveError, UsageError
 from stratagem.testing.checks import check, expect
 from stratagem.testing.subject import StrategySubject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem.collectives.base import Collectives
     from stratagem.runtime import Runtime
 
 
@@ -77,6 +81,39 @@ def _try_all(runtime: Runtime) -> None:
     gathered = collectives.gather_objects(("rank", rank))
     expect(gathered == [("rank", r) for r in range(count)], f"gather_objects gives {gathered}")
     collectives.barrier("conformance")
+    _try_misuse(collectives)
+
+
+def _try_misuse(collectives: Collectives) -> None:
+    own = torch.ones(2, device=collectives.device)
+    count = collectives.world_size
+    for what, call in {
+        "all_reduce 'avg'": lambda: collectives.all_reduce(own, "avg"),  # type: ignore[arg-type]
+        "all_reduce of a float": lambda: collectives.all_reduce(1.0),  # type: ignore[arg-type]
+        f"broadcast from {count}": lambda: collectives.broadcast(own, count),
+    }.items():
+        _expect_refused(what, call, UsageError)
+    if count > 1:
+        unequal = torch.ones(2 + collectives.rank, device=collectives.device)
+        _expect_refused(
+            "all_reduce of unequal shapes", lambda: collectives.all_reduce(unequal), CollectiveError
+        )
+        _expect_refused(
+            "all_gather of unequal shapes", lambda: collectives.all_gather(unequal), CollectiveError
+        )
+        _expect_refused(
+            "broadcast of unequal shapes", lambda: collectives.broadcast(unequal), CollectiveError
+        )
+        _expect_equal(collectives.all_reduce(own, "sum"), own * count, "all_reduce 'sum' after refusals")
+
+
+def _expect_refused(what: str, call: Callable[[], Any], error: type[Exception]) -> None:
+    try:
+        call()
+    except Exception as raised:
+        expect(isinstance(raised, error), f"{what} raises {type(raised).__name__}, and not {error.__name__}")
+    else:
+        expect(False, f"{what} is taken without a word")
 
 
 def _try_gradients(runtime: Runtime) -> None:

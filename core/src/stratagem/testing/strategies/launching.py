@@ -75,7 +75,7 @@ class _Cursed(RecipeModule):
     how = "raise"
     folder = ""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if batch_idx == 0:
             Path(self.folder, f"pid-{self.global_rank}").write_text(str(os.getpid()))
         if batch_idx == 2 and self.global_rank == 1:

@@ -88,6 +88,26 @@ def check_tied_weights(subject: StrategySubject) -> None:
     expect_parity(subject, _TiedRecipe())
 
 
+class _SparseNet(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(12, 8, sparse=True), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 12))
+
+
+@dataclass(frozen=True)
+class _Sparse(_TiedRecipe):
+    def net(self) -> nn.Module:
+        return _seeded(3, _SparseNet)
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.SGD(net.parameters(), lr=0.1)]
+
+
+@check(needs=["sparse_gradients"])
+def check_sparse_gradients(subject: StrategySubject) -> None:
+    """An embedding with sparse gradients trains as in one process."""
+    expect_parity(subject, _Sparse())
+
+
 @dataclass(frozen=True)
 class _Frozen(Recipe):
     steps: int | None = 8

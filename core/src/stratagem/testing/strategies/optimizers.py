@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer, lr_scheduler
+from torch.utils.data import Dataset, TensorDataset
 
-from stratagem.testing.checks import check
-from stratagem.testing.recipe import Recipe, Schedule
+from stratagem.errors import CombinationError
+from stratagem.testing.checks import check, expect
+from stratagem.testing.recipe import Recipe, Schedule, Trained
 from stratagem.testing.subject import StrategySubject
-from stratagem.testing.trained import expect_parity
+from stratagem.testing.trained import expect_parity, expect_same, naming, plainly, train
 
 _KINDS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
@@ -54,6 +56,64 @@ def check_optimizers(subject: StrategySubject) -> None:
     """SGD, Adam, AdamW, Adagrad, RMSprop and groups of parameters step as in one process."""
     # Where a gradient is nearly zero, Adam divides one rounding error by another.
     expect_parity(subject, *(_With(kind=kind) for kind in _KINDS), _Groups(), factor=50)
+
+
+class OwnGlobalNorm(torch.optim.SGD):
+    """A user's own: limits the norm of all gradients by itself."""
+
+    def step(self, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad *= 0.05 / norm.clamp(min=0.05)
+        return super().step(closure)
+
+
+_FURTHER: dict[str, Callable[[Any], Optimizer]] = {
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
+    "ASGD": lambda p: torch.optim.ASGD(p, lr=1e-2),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2),
+    "OwnGlobalNorm": lambda p: OwnGlobalNorm(p, lr=0.1, momentum=0.9),
+}
+
+
+@dataclass(frozen=True)
+class _WithFurther(Recipe):
+    steps: int | None = 6
+    kind: str = "Rprop"
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [_FURTHER[self.kind](net.parameters())]
+
+
+def _train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained | str]:
+    """Train each recipe that isn't refused. Run by every rank."""
+    results: list[Trained | str] = []
+    for recipe in recipes:
+        try:
+            results.append(train(subject, recipe))
+        except CombinationError as error:
+            results.append(str(error))
+    return results
+
+
+@check(world_sizes=(1, 2))
+def check_whole_optimizers(subject: StrategySubject) -> None:
+    """Optimizers that need whole tensors, or all gradients at once, step as in one process or are refused."""
+    recipes = [_WithFurther(kind=kind) for kind in _FURTHER]
+    by_rank = subject.run(_train_or_refuse, recipes)
+    for index, recipe in enumerate(recipes):
+        ranks = [results[index] for results in by_rank]
+        with naming(recipe):
+            if any(isinstance(result, str) for result in ranks):
+                expect(
+                    all(isinstance(result, str) and recipe.kind in result for result in ranks),
+                    f"it was refused on some ranks only, or not by its name: {ranks}",
+                )
+                continue
+            trained = [result for result in ranks if isinstance(result, Trained)]
+            expect_same(trained, plainly(recipe, subject.shares()), 50 * subject.tolerance())
 
 
 @dataclass(frozen=True)
@@ -120,6 +180,32 @@ CLOSURE = _Closure()
 def check_closure(subject: StrategySubject) -> None:
     """An optimizer that evaluates the loss several times per step, LBFGS, steps as in one process."""
     expect_parity(subject, CLOSURE, factor=50)
+
+
+@dataclass(frozen=True)
+class _LineSearch(Recipe):
+    steps: int | None = 12
+    closure: bool = True
+    global_batch: int = 32
+
+    # In float64: a search turns rounding errors into other decisions.
+    def net(self) -> nn.Module:
+        return super().net().double()
+
+    def dataset(self) -> Dataset[Any]:
+        samples = super().dataset()
+        assert isinstance(samples, TensorDataset)
+        x, labels = samples.tensors
+        return TensorDataset(x.double(), labels)
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.LBFGS(net.parameters(), lr=1.0, max_iter=6, line_search_fn="strong_wolfe")]
+
+
+@check(needs=["closure"])
+def check_line_search(subject: StrategySubject) -> None:
+    """An optimizer that decides by a closure's loss, LBFGS along a line, gets the mean over ranks."""
+    expect_parity(subject, _LineSearch())
 
 
 @dataclass(frozen=True)

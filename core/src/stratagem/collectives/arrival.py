@@ -1,0 +1,48 @@
+"""Whether all ranks come to a point, asked of a `torch.distributed.Store` instead of a collective."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+_YES, _NO = "yes", "no"
+
+
+def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: float) -> bool:
+    """Wait until `world_size` ranks have called this with `name` as often as this one.
+
+    All ranks that call it get the same answer, also one that comes late.
+
+    Args:
+        store: shared by these ranks and by no others.
+        name: of the point.
+        rank: this process among them.
+        world_size: how many they are.
+        timeout_s: how many seconds to wait; may be 0.
+    """
+    point = f"arrive/{name}"
+    try:
+        # Counted in the store: several objects of one process may ask about the same group.
+        call = store.add(f"{point}/calls/{rank}", 1)
+        arrived, answer = f"{point}/{call}/arrived", f"{point}/{call}/answer"
+        if store.add(arrived, 1) == world_size:
+            settled = _settle(store, answer, _YES)
+            if call > 1:  # every rank has read the answer of the call before
+                for key in (f"{point}/{call - 1}/arrived", f"{point}/{call - 1}/answer"):
+                    store.delete_key(key)
+            return settled
+        try:
+            store.wait([answer], timedelta(seconds=timeout_s))
+        except RuntimeError:  # the time is over
+            return _settle(store, answer, _NO)
+        return bool(store.get(answer) == _YES.encode())
+    except RuntimeError:  # the store is gone, with the process that served it
+        return False
+
+
+def _settle(store: Store, key: str, answer: str) -> bool:
+    """Give the answer, unless another rank has: whoever is first decides for all."""
+    return bool(store.compare_set(key, "", answer) == _YES.encode())

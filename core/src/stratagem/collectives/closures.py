@@ -1,0 +1,40 @@
+"""Closures whose loss is the mean over the ranks that read different batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+
+
+def mean_closure(closure: Callable[[], Any] | None, data: Collectives) -> Callable[[], Any] | None:
+    """Return `closure` with the mean of its losses over ranks.
+
+    An optimizer that decides by the loss, as LBFGS along a line, decides alike on all ranks then.
+
+    Args:
+        closure: returns a scalar loss, or None, which counts as 0; called equally often by all ranks.
+        data: the ranks that read different batches.
+    """
+    if closure is None or data.world_size == 1:
+        return closure
+    return lambda: mean_loss(closure(), data)
+
+
+def mean_loss(loss: Any, data: Collectives) -> Any:
+    """Return the mean of a scalar loss over ranks, or `loss` itself where there is one. Collective.
+
+    Args:
+        loss: a tensor, a number, or None, which counts as 0.
+        data: the ranks that read different batches.
+
+    Returns:
+        A float64 scalar on the CPU, equal on all ranks.
+    """
+    if data.world_size == 1:
+        return loss
+    import torch
+
+    own = 0.0 if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    return data.all_reduce(torch.tensor(own, dtype=torch.float64))

@@ -1,0 +1,52 @@
+"""`CollectivesWrapper`: the base of what a wrapper of the hook `reduce` returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratagem.collectives.base import Collectives, ReduceOp
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CollectivesWrapper(Collectives):
+    """Hands every call on to `inner`; a subclass overrides what it changes or counts.
+
+    Args:
+        inner: what the wrapped implementation answered with.
+    """
+
+    def __init__(self, inner: Collectives) -> None:
+        self.inner = inner
+        self.rank, self.local_rank, self.node_rank = inner.rank, inner.local_rank, inner.node_rank
+        self.world_size, self.device = inner.world_size, inner.device
+
+    @property
+    def process_group(self) -> Any:
+        return self.inner.process_group
+
+    @property
+    def data(self) -> Collectives:
+        return self if self.inner.data is self.inner else self.inner.data
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        return self.inner.all_reduce(tensor, op)
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        return self.inner.all_gather(tensor, sync_grads)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        return self.inner.broadcast(value, src)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return self.inner.gather_objects(value)
+
+    def barrier(self, name: str | None = None) -> None:
+        self.inner.barrier(name)
+
+    def all_arrive(self, name: str, timeout_s: float) -> bool:
+        return self.inner.all_arrive(name, timeout_s)
+
+    def close(self, failed: bool = False) -> None:
+        self.inner.close(failed)

@@ -1,0 +1,78 @@
+"""What isn't one loader, and loaders that turn out to have nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from stratagem.errors import DataError
+
+_LOOKED_AT = 16
+_ONE = "pass one DataLoader, or one iterable whose batches are made from all of them"
+
+
+def refuse_several(loader: Any) -> None:
+    """Refuse several loaders in one: their containers would be read as if loaders were batches.
+
+    A list of batches is one loader.
+
+    Raises:
+        DataError: `loader` is a list, tuple or mapping of loaders, an object that combines some, or any
+            mapping.
+    """
+    kind = type(loader).__name__
+    if isinstance(loader, Mapping):
+        if _has_loader(loader.values()):
+            raise DataError(
+                f"a {kind} of loaders was given, and several loaders aren't supported yet: {_ONE}"
+            )
+        raise DataError(
+            f"a {kind} isn't a loader, since its keys would be read as batches: pass a list of batches"
+        )
+    if isinstance(loader, (list, tuple)) and _has_loader(loader):
+        raise DataError(
+            f"a {kind} of {len(loader)} loaders was given, and several loaders aren't supported yet: {_ONE}"
+        )
+    # Lightning's CombinedLoader, whose batches are (batch, index, index of the loader).
+    if hasattr(loader, "mode") and (hasattr(loader, "iterables") or hasattr(loader, "loaders")):
+        raise DataError(f"a {kind} was given, and several loaders aren't supported yet: {_ONE}")
+
+
+def can_be_read_once(loader: Any) -> bool:
+    """Whether `loader` is an iterator, which begins nowhere again."""
+    return hasattr(loader, "__next__")
+
+
+def no_batch(where: str, description: str, loader: Any) -> DataError:
+    """Return the error for data that have ended before the first batch.
+
+    Args:
+        where: who has none, as the beginning of a sentence.
+        description: one clause that says what is read.
+        loader: what was iterated.
+    """
+    if can_be_read_once(loader):
+        what = (
+            f"a {type(loader).__name__} can be read only once: pass an iterable that begins from its first batch "
+            "whenever it is iterated, such as a list or a DataLoader"
+        )
+    else:
+        what = "give each rank at least one batch"
+    return DataError(f"{where} has no batch ({description}): {what}")
+
+
+def _has_loader(values: Iterable[Any]) -> bool:
+    return any(
+        _is_loader(value)
+        or (isinstance(value, (list, tuple)) and any(map(_is_loader, islice(value, _LOOKED_AT))))
+        for value in islice(values, _LOOKED_AT)
+    )
+
+
+def _is_loader(value: Any) -> bool:
+    return isinstance(value, (DataLoader, Dataset)) or any(
+        hasattr(value, name) for name in ("dataset", "batch_sampler", "__next__")
+    )

@@ -1,0 +1,52 @@
+"""A module's tensors under their names, as checkpoints have them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+
+
+def load_model(
+    plain: nn.Module,
+    targets: dict[str, torch.Tensor],
+    reader: CheckpointReader,
+    extra: dict[str, Any],
+    names: Collection[str],
+) -> None:
+    """Fill `targets` ("model/<name>" → tensor) from `reader`, and give modules their extra state.
+
+    Args:
+        plain: the module.
+        targets: what this rank has of it.
+        reader: the opened checkpoint.
+        extra: name → extra state.
+        names: keys of the whole module, which the checkpoint must have, and no others.
+
+    Raises:
+        CheckpointError: it hasn't.
+    """
+    saved = {key for key in reader.tensors if key.startswith("model/")}
+    missing, unexpected = sorted(set(names) - saved), sorted(saved - set(names))
+    if missing or unexpected:
+        raise CheckpointError(
+            "the checkpoint was made by another module: "
+            f"it lacks {_some(missing)} and has {_some(unexpected)} in excess"
+        )
+    with torch.no_grad():
+        reader.read(targets)
+    if extra:
+        # set_extra_state is only reachable through load_state_dict.
+        plain.load_state_dict({**plain.state_dict(), **extra})
+
+
+def _some(keys: list[str]) -> str:
+    names = [key.split("/", 1)[1] for key in keys[:4]]
+    return ", ".join(names) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "") if names else "nothing"

@@ -1,0 +1,158 @@
+"""`ReplicaGuard`: ranks that hold copies are compared while they train."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem.errors import ReplicaError
+from stratagem.prepared import Replica
+from stratagem.strategies.fingerprint import fingerprint, number_of
+
+if TYPE_CHECKING:
+    from stratagem.collectives.base import Collectives
+    from stratagem.prepared import Prepared
+
+LAYOUTS = 4
+"""Ways to lay out shards that one message has room for; what goes beyond is left out."""
+
+
+class ReplicaGuard:
+    """Compares what `Prepared.replicas` yields among the ranks, by a fingerprint in one small message.
+
+    After steps 1, 2, 4, 8 and so on, then after every so many, and before each checkpoint. Where ranks differ,
+    a second exchange finds out in what, and all of them raise.
+
+    Args:
+        prepared: what is trained.
+        collectives: of all ranks of the run.
+        every: optimizer steps between two comparisons; 0 compares nothing.
+    """
+
+    def __init__(self, prepared: Prepared, collectives: Collectives, every: int) -> None:
+        self._prepared, self._collectives, self._every = prepared, collectives, every
+        self._step = 0
+        self.is_active = every > 0 and collectives.world_size > 1
+        """Whether there is anything to compare."""
+
+    def after_step(self, step: int | None = None) -> None:
+        """Compare if it is time. Collective where it is: every rank must call it after each step.
+
+        Args:
+            step: optimizer steps that were made; counted here when None.
+
+        Raises:
+            ReplicaError: ranks differ.
+        """
+        self._step = self._step + 1 if step is None else step
+        if not self.is_active:
+            return
+        # Powers of two: whatever goes wrong from the beginning is seen at once.
+        if self._step % self._every == 0 or (self._step < self._every and not self._step & (self._step - 1)):
+            self.compare(f"after step {self._step}")
+
+    def compare(self, when: str) -> None:
+        """Compare now. Collective.
+
+        Args:
+            when: for the message, as "before the checkpoint".
+
+        Raises:
+            ReplicaError: ranks differ; names what, when, and the ranks.
+        """
+        if not self.is_active:
+            return
+        copies = list(self._copies())
+        by_layout: dict[str, list[Replica]] = defaultdict(list)
+        for copy in copies:
+            by_layout[copy.layout].append(copy)
+        device = self._collectives.device
+        numbers = torch.zeros(2 + 2 * LAYOUTS, dtype=torch.int64, device=device)
+        everywhere = by_layout.pop("", [])
+        numbers[0] = number_of([copy.name for copy in everywhere])
+        numbers[1] = _number(everywhere, device)
+        for index, layout in enumerate(sorted(by_layout)[:LAYOUTS]):
+            numbers[2 + 2 * index] = number_of(by_layout[layout][0].shard)
+            numbers[3 + 2 * index] = _number(by_layout[layout], device)
+        gathered = self._collectives.all_gather(numbers).tolist()
+        if not _agree(gathered):
+            self._raise(copies, when)
+
+    def _copies(self) -> Iterator[Replica]:
+        for each in self._prepared.replicas():
+            replica = Replica(*each)
+            if hasattr(replica.value, "placements"):
+                local, layout, shard = _of_shards(replica.value)
+                replica = Replica(replica.name, local, layout or replica.layout, shard or replica.shard)
+            yield replica
+
+    def _raise(self, copies: list[Replica], when: str) -> None:
+        device = self._collectives.device
+        own = {c.name: (c.layout, c.shard, int(_number([c], device))) for c in copies}
+        difference = _difference(self._collectives.gather_objects(own))
+        raise ReplicaError(f"{when}, {difference}: {_ADVICE}")
+
+
+def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
+    """Say in what ranks differ first: name → layout, shard and fingerprint of each rank's copy."""
+    shards = [{layout: shard for layout, shard, _ in own.values()} for own in everyone]
+    for name in dict.fromkeys(name for own in everyone for name in own):
+        layout, shard, _ = next(own[name] for own in everyone if name in own)
+        lacking = [
+            rank for rank, own in enumerate(everyone) if name not in own and shards[rank].get(layout) == shard
+        ]
+        if lacking:
+            return f"rank {_ranks(lacking)} lacks {name}, which other ranks have"
+        alike: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for rank, own in enumerate(everyone):
+            if name in own:
+                layout, shard, number = own[name]
+                alike[layout, shard][number].append(rank)
+        for by_number in alike.values():
+            most, *others = sorted(by_number.values(), key=lambda ranks: (-len(ranks), ranks))
+            if others:
+                differing = _ranks(sorted(rank for ranks in others for rank in ranks))
+                return (
+                    f"{name} isn't on rank {differing} what it is on rank {_ranks(most)}, which holds a copy"
+                )
+    return "ranks that hold copies differed, and were equal again when asked in what"
+
+
+_ADVICE = (
+    "look for what depends on the rank, as a step that only one rank makes; check_replicas_every=0 goes on without "
+    "comparing"
+)
+
+
+def _number(copies: list[Replica], device: torch.device) -> torch.Tensor:
+    names = [copy.name for copy in copies]
+    tensors = [copy.value for copy in copies if isinstance(copy.value, torch.Tensor)]
+    others = [(copy.name, copy.value) for copy in copies if not isinstance(copy.value, torch.Tensor)]
+    return fingerprint(tensors, device) + number_of((names, others))
+
+
+def _agree(gathered: list[list[int]]) -> bool:
+    if any(row[:2] != gathered[0][:2] for row in gathered):
+        return False
+    for index in range(2, len(gathered[0]), 2):
+        numbers: dict[int, int] = {}
+        if any(numbers.setdefault(row[index], row[index + 1]) != row[index + 1] for row in gathered):
+            return False
+    return True
+
+
+def _of_shards(tensor: Any) -> tuple[torch.Tensor, str, str]:
+    """Return this rank's shard of a DTensor, the mesh dimensions it is sharded over, and the place along them."""
+    mesh = tensor.device_mesh
+    dims = [dim for dim, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+    place = [mesh.get_local_rank(dim) for dim in dims]
+    # Several meshes may have dimensions of the same number.
+    layout = f"{tuple(mesh.mesh.shape)} {dims}" if dims else ""
+    return tensor.to_local(), layout, f"{place}" if dims else ""
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

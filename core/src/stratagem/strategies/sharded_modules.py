@@ -1,0 +1,63 @@
+"""Modules of which a run left this process only its shards, until the next run takes them up again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from stratagem.errors import CombinationError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stratagem.collectives.base import Collectives
+    from stratagem.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class LeftSharded:
+    """What a run left of a module."""
+
+    strategy: str
+    """The strategy's name, for messages."""
+    world_size: int
+    """Number of processes that have a shard each."""
+    rank: int
+    """This process among them."""
+    shards: object
+    """`Prepared.left_shards`; None where no run can take the module up again."""
+
+
+_LEFT: WeakKeyDictionary[nn.Module, LeftSharded] = WeakKeyDictionary()
+
+
+def leave_sharded(module: nn.Module, left: LeftSharded) -> None:
+    """Remember that this process has only shards of `module`."""
+    _LEFT[module] = left
+
+
+def forget_shards(module: nn.Module) -> None:
+    """Forget what was left: a strategy has the module set up again."""
+    _LEFT.pop(module, None)
+
+
+def shards_for(module: nn.Module, strategy: Strategy, collectives: Collectives) -> object | None:
+    """Return the shards from which `strategy` is to set `module` up again; None for a module that is whole.
+
+    Raises:
+        CombinationError: they can't be used by this strategy, or not in this number of processes.
+    """
+    left = _LEFT.get(module)
+    if left is None:
+        return None
+    same_place = (left.world_size, left.rank) == (collectives.world_size, collectives.rank)
+    if same_place and left.shards is not None and strategy.takes_up(left.shards):
+        return left.shards
+    now = "this strategy" if same_place else f"{collectives.world_size} processes in another order or number"
+    raise CombinationError(
+        f"this {type(module).__name__} is sharded since the run before, under strategy {left.strategy!r} in "
+        f"{left.world_size} processes, and {now} can't set it up again: keep to that strategy and number of "
+        "processes, or make a new module and load the checkpoint of that run, as in "
+        "trainer.validate(Net(), loader, ckpt_path=...)"
+    )

@@ -1,0 +1,177 @@
+"""Bringing a trained module's state from the workers into the module of the launching process.
+
+It goes through a folder of the launching process's machine, written by the core's own checkpointer
+whatever the run's is: one that encrypts, or keeps its files elsewhere, has no part in this.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.errors import CheckpointError, CombinationError
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem.prepared import Prepared
+    from stratagem.runtime import Runtime
+
+PREFIX = "model/"
+SEVERAL_NODES = "it was trained on several nodes, and files of one aren't seen on the others"
+
+_UNTRAINED: WeakKeyDictionary[nn.Module, _Untrained] = WeakKeyDictionary()
+"""Modules whose training stayed in workers that have ended."""
+
+
+@dataclass(frozen=True)
+class _Untrained:
+    reason: str
+    versions: tuple[tuple[int, int], ...]
+    """Of its parameters and buffers: whoever loads something into them changes that."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where workers leave the state of a module that the launching process has, too."""
+
+    path: str
+    names: frozenset[str]
+    """Of all tensors in the module's state."""
+
+
+@contextmanager
+def destination(module: Any) -> Iterator[Destination | None]:
+    """Make a folder for the state of `module`, removed at the end; None where it is made in each worker."""
+    if not isinstance(module, nn.Module):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder:
+        yield Destination(os.path.join(folder, "weights"), frozenset(_tensors(module)))
+
+
+def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | None:
+    """Write what `bring_back` reads, in the workers. Collective.
+
+    Returns:
+        Why there is nothing to bring back, equal on all ranks; None where there is.
+    """
+    from stratagem.checkpoint.directory import DirectoryCheckpointer
+
+    environment = runtime.session.run.environment
+    if environment.local_world_size < environment.world_size:
+        return SEVERAL_NODES
+    tensors = prepared.model_tensors()
+    names = {key.removeprefix(PREFIX) for key in prepared.model_names(tensors)}
+    if names != where.names:
+        kind = type(prepared.plain).__name__
+        return (
+            f"the trained {kind} has {_some(names - where.names)} and the one that was passed to fit has "
+            f"{_some(where.names - names)} instead, as when configure_model makes layers in the workers alone"
+        )
+    held = {
+        name: parameter.requires_grad
+        for name, parameter in prepared.plain.named_parameters(remove_duplicate=False)
+        if f"{PREFIX}{name}" in tensors
+    }
+    gathered = runtime.collectives.gather_objects(held)
+    state = {
+        "requires_grad": {name: value for of_rank in reversed(gathered) for name, value in of_rank.items()},
+        "extra": prepared.state().get("extra", {}),
+    }
+    try:
+        DirectoryCheckpointer(runtime.collectives).save(where.path, Checkpoint(tensors, state))
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def bring_back(module: nn.Module, where: Destination) -> str | None:
+    """Give `module` what workers left, with the dtypes and shapes that it has there.
+
+    Returns:
+        Why it can't; None where it has.
+    """
+    from stratagem.checkpoint.directory import DirectoryCheckpointer
+    from stratagem.collectives.local import LocalCollectives
+
+    try:
+        reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(where.path)
+        with torch.no_grad():
+            _fill(module, reader)
+    except (CheckpointError, RuntimeError) as error:
+        return str(error)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if name in reader.state["requires_grad"]:
+            parameter.requires_grad_(reader.state["requires_grad"][name])
+    return None
+
+
+def say_untrained(module: nn.Module, reason: str) -> None:
+    """Warn that `module` isn't trained here, and remember it for `refuse_untrained`."""
+    warnings.warn(
+        f"this process's {type(module).__name__} keeps the values that it had before fit: {reason}; load a "
+        "checkpoint of the run, or pass it as ckpt_path",
+        UserWarning,
+        stacklevel=4,
+    )
+    _UNTRAINED[module] = _Untrained(reason, _versions(module))
+
+
+def refuse_untrained(module: Any, stage: str) -> None:
+    """Refuse to go on with values from before a fit, unless somebody has loaded others since.
+
+    Raises:
+        CombinationError: names why they stayed away, and what to pass.
+    """
+    known = _UNTRAINED.get(module) if isinstance(module, nn.Module) else None
+    if known is not None and known.versions == _versions(module):
+        raise CombinationError(
+            f"{stage} got a {type(module).__name__} whose training stayed in the workers of the fit before "
+            f"({known.reason}): pass ckpt_path with a checkpoint of that fit"
+        )
+
+
+def _fill(module: nn.Module, reader: CheckpointReader) -> None:
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    computed: dict[str, torch.Tensor] = {}
+    for name, tensor in _tensors(module).items():
+        info = reader.tensors[PREFIX + name]
+        if id(tensor) not in own:  # made by a hook of state_dict
+            computed[name] = torch.empty(info.shape, dtype=info.dtype)
+        elif is_lazy(tensor):
+            tensor.materialize(info.shape, dtype=info.dtype)
+        elif (tuple(tensor.shape), tensor.dtype) != (info.shape, info.dtype):
+            # As nn.Module.to does: whoever holds the parameter keeps it.
+            tensor.grad = None
+            tensor.data = torch.empty(info.shape, dtype=info.dtype, device=tensor.device)
+    placed = {name: tensor.detach() for name, tensor in _tensors(module).items() if name not in computed}
+    reader.read({PREFIX + name: tensor for name, tensor in (placed | computed).items()})
+    if computed or reader.state["extra"]:
+        # set_extra_state, and hooks of load_state_dict, are only reachable through it.
+        module.load_state_dict({**module.state_dict(), **computed, **reader.state["extra"]})
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    return tuple((id(each), each._version) for each in (*module.parameters(), *module.buffers()))
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)[:3]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{', '.join(shown)}{more}" if names else "nothing"

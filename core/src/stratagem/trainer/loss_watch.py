@@ -1,0 +1,162 @@
+"""`LossWatch`: notices a loss that is no longer finite, without waiting for the device at each step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from stratagem.errors import NonFiniteError
+
+_LOSS = "the loss"
+_CHECK_EVERY = 64
+_CHECK_SECONDS = 1.0
+_MOST_KEPT = 1024
+
+
+class BadValue(NamedTuple):
+    """A value that isn't finite."""
+
+    step: int
+    """The optimizer step that it belongs to, from 1."""
+    name: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.value} at step {self.step}"
+
+
+class LossWatch:
+    """Keeps the losses since the last look, and looks at all of them at once.
+
+    Args:
+        logged: the values that the running training step has logged so far: watched for NaN where it
+            returns no loss, as with manual optimization.
+    """
+
+    def __init__(self, logged: Callable[[], Mapping[str, Any]]) -> None:
+        self._logged = logged
+        self._kept: list[tuple[int, str, torch.Tensor]] = []
+        self._looked_at = time.perf_counter()
+        self.found: BadValue | None = None
+        """The first value that wasn't finite, as far as anybody has looked."""
+        self.is_told = False
+        """Whether the user knows."""
+
+    def add(self, step: int, output: Any) -> None:
+        """Take up what a training step returned, as the optimizer step `step` comes."""
+        if self.found is not None:
+            return
+        loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
+        if loss is not None:
+            self._kept.append((step, _LOSS, loss.detach()))
+        else:
+            self._kept += [
+                (step, name, value)
+                for name, value in self._logged().items()
+                if isinstance(value, torch.Tensor)
+            ]
+        if len(self._kept) >= _MOST_KEPT:
+            self.look()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough was kept, or enough time has passed, for a look to be worth its wait."""
+        return len(self._kept) >= _CHECK_EVERY or time.perf_counter() - self._looked_at > _CHECK_SECONDS
+
+    def look(self) -> BadValue | None:
+        """Return the first value that wasn't finite; waits for the device."""
+        kept, self._kept = self._kept, []
+        self._looked_at = time.perf_counter()
+        if self.found is None:
+            for (step, name, _), value in zip(kept, _values([tensor for _, _, tensor in kept])):
+                # What is logged beside a loss may well be infinite.
+                if math.isnan(value) or (math.isinf(value) and name == _LOSS):
+                    self.found = BadValue(step, name, value)
+                    break
+        return self.found
+
+
+class FiniteCheck:
+    """Sees to it that a run whose loss isn't finite is told of, or ended.
+
+    Args:
+        losses: keeps them until somebody looks.
+        module: the user's.
+        ends_run: look at once, and at the parameters after each step: `terminate_on_nan`.
+    """
+
+    def __init__(self, losses: LossWatch, module: nn.Module, *, ends_run: bool) -> None:
+        self._losses, self._module, self._ends_run = losses, module, ends_run
+
+    def check_loss(self, step: int, output: Any) -> None:
+        """Take up what a training step returned, before the parameters are stepped along it.
+
+        Raises:
+            NonFiniteError: it isn't finite and ends the run; names the value, the step and the first
+                parameter that isn't finite.
+        """
+        self._losses.add(step, output)
+        bad = self._losses.look() if self._ends_run else None
+        if bad is not None:
+            self._losses.is_told = True
+            parameter = first_non_finite(self._module.named_parameters())
+            also = f"the parameter {parameter} isn't either" if parameter else "all parameters still are"
+            raise NonFiniteError(f"terminate_on_nan ends the run: {bad}, which isn't finite; {also}")
+
+    def check_parameters(self, step: int) -> None:
+        """Look at the parameters after a step, where that ends the run.
+
+        Raises:
+            NonFiniteError: one isn't finite; names the first and the step.
+        """
+        if self._ends_run and not all_finite(self._module.parameters()):
+            parameter, self._losses.is_told = first_non_finite(self._module.named_parameters()), True
+            raise NonFiniteError(
+                f"terminate_on_nan ends the run: the parameter {parameter} isn't finite after step {step}"
+            )
+
+
+def first_non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Return the first name whose tensor, as far as this rank has it, isn't finite; "" for none. Waits."""
+    for name, tensor in tensors:
+        local = _local(tensor.detach())
+        if not bool(torch.isfinite(local).all()):
+            return name
+    return ""
+
+
+def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all are finite, as far as this rank has them; waits for the device once."""
+    local = [part for part in (_local(tensor.detach()) for tensor in tensors) if part.numel()]
+    if not local:
+        return True
+    # The largest absolute value, and not a sum, which may overflow where nothing is wrong.
+    return math.isfinite(float(nn.utils.get_total_norm(local, float("inf"))))
+
+
+def _values(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """Bring one number of each tensor here, with one wait for all that are alike."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    scalars = [tensor if tensor.dim() == 0 else tensor.sum() for tensor in map(_local, tensors)]
+    for index, scalar in enumerate(scalars):
+        groups.setdefault((scalar.device, scalar.dtype), []).append(index)
+    values = [0.0] * len(scalars)
+    for indices in groups.values():
+        for index, value in zip(indices, torch.stack([scalars[index] for index in indices]).tolist()):
+            values[index] = value
+    return values
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def _loss_in(output: Any) -> torch.Tensor | None:
+    loss = output.get("loss") if isinstance(output, Mapping) else None
+    return loss if isinstance(loss, torch.Tensor) else None

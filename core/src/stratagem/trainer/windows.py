@@ -1,0 +1,36 @@
+"""The batches of each optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+Window = tuple[int, Iterable[Any]]
+"""How many batches an optimizer step has, and these batches."""
+
+
+def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead: bool) -> Iterator[Window]:
+    """Yield the batches of each optimizer step, and how many they are.
+
+    The last one may have fewer: its gradients are divided by their number, and reduced over ranks with its
+    last batch. So the number must be known with the window's first batch.
+
+    Args:
+        batches: what is left of an epoch.
+        size: batches per optimizer step.
+        limit: read no more than so many; None reads all.
+        read_ahead: read a whole window before its first batch is used, where nobody knows for sure how
+            many there are. Otherwise `limit` is their exact number, and batches are read one by one.
+    """
+    if read_ahead or limit is None:
+        limited = islice(batches, limit)
+        while window := list(islice(limited, size)):
+            yield len(window), window
+    elif size == 1:
+        for batch in islice(batches, limit):
+            yield 1, (batch,)
+    else:
+        for start in range(0, limit, size):
+            count = min(size, limit - start)
+            yield count, islice(batches, count)

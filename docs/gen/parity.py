@@ -1,0 +1,147 @@
+"""Write docs/parity.md from the JSON that `python -m tests.parity.run --json` keeps.
+
+python docs/gen/parity.py   prints the page
+"""
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DATA = HERE / "parity.json"
+MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗"}
+
+HEAD = """# Parity
+
+Whether training under a strategy gives plain PyTorch's numbers: written by `make parity` and
+`make parity-deepspeed`. Each row is a kind of model or a feature of training, trained by a `Module` and a
+`Trainer` on CPU, in two processes (×4: in four; `single` in one; `dp` and `ddp2` in one with two devices),
+and held against a loop in plain PyTorch, in one process, on the same global batches. The rows are in
+`tests/parity/kinds`, the loop is `tests/parity/plain.py`, and `tests/parity/expected.py` lists what is
+refused. A short form runs with all tests.
+
+✓ parameters and buffers are equal: tensor by tensor, in double precision, they differ by at most a
+[tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest
+distance, where one hardly moved), in what was saved and on every rank. – is refused: the run ends by
+[one sentence](#refusals). ✗ is neither: each is
+[explained](#known-to-be-wrong). Empty cells weren't tried.
+
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    kinds, columns = data["kinds"], data["columns"]
+    cells = {(cell["kind"], cell["column"]): cell for cell in data["cells"]}
+    lines = [HEAD + tried(data), "", f"| kind | {' | '.join(short(column) for column in columns)} |"]
+    lines.append("| --- |" + " :-: |" * len(columns))
+    theme = ""
+    for kind in kinds:
+        if kind["theme"] != theme:
+            theme = kind["theme"]
+            lines.append(f"| **{theme}** |" + "  |" * len(columns))
+        marks = [
+            MARKS[cells[kind["name"], c]["verdict"]] if (kind["name"], c) in cells else "" for c in columns
+        ]
+        lines.append(f"| {kind['title']} | {' | '.join(marks)} |")
+    lines += ["", f"Tried with torch {data['torch']} and Python {data['python']}.", ""]
+    lines += [*faults(data), *refusals(data), *tolerances(data), *shares(kinds), *options(kinds)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def short(column: str) -> str:
+    """Return a column's name in few letters, so that the table fits."""
+    return column.replace("_find_unused_parameters_true", ", unused").replace(
+        "deepspeed_stage_", "deepspeed "
+    )
+
+
+def refusals(data: dict) -> list:
+    """Return each sentence with the cells that it was said in."""
+    titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
+    said: dict[str, dict[str, list[str]]] = {}
+    for cell in data["cells"]:
+        if cell["verdict"] == "refused":
+            by_kind = said.setdefault(" ".join(cell["sentence"].split()), {})
+            by_kind.setdefault(titles[cell["kind"]], []).append(short(cell["column"]))
+    lines = ["## Refusals", ""]
+    for sentence, by_kind in sorted(said.items()):
+        where: dict[str, list[str]] = {}
+        for title, columns in by_kind.items():
+            where.setdefault(", ".join(columns), []).append(title)
+        told = "; ".join(f"{columns}: {', '.join(titles)}" for columns, titles in where.items())
+        lines += [f"- `{sentence.replace('`', chr(39))}`", f"  ({told})"]
+    return [*lines, ""]
+
+
+def tried(data: dict) -> str:
+    """Return how many cells there are, were tried, and came to what."""
+    marks = [MARKS[cell["verdict"]] for cell in data["cells"]]
+    of = len(data["columns"]) * len(data["kinds"])
+    counted = ", ".join(f"{marks.count(mark)} {mark}" for mark in ("✓", "–", "✗"))
+    return f"Of {of} cells {len(marks)} were tried: {counted}."
+
+
+def faults(data: dict) -> list:
+    """Return what is neither equal nor refused, each with the reason; nothing, where all is well."""
+    wrong = [cell for cell in data["cells"] if MARKS[cell["verdict"]] == "✗"]
+    if not wrong:
+        return []
+    titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
+    reasons = {(each["kind"], each["column"]): each["reason"] for each in data["open"]}
+    lines = [
+        "## Known to be wrong",
+        "",
+        "| kind | strategy | what comes of it | why |",
+        "| --- | --- | --- | --- |",
+    ]
+    for cell in wrong:
+        sentence = " ".join(cell["sentence"].split())[:200].replace("`", "'").replace("|", "\\|")
+        reason = reasons.get((cell["kind"], cell["column"]), "not known yet")
+        where = f"{titles[cell['kind']]} | {short(cell['column'])}"
+        lines.append(f"| {where} | {cell['verdict']}: `{sentence}` | {reason} |")
+    return [*lines, ""]
+
+
+def tolerances(data: dict) -> list:
+    """Return the tolerances, and why some are others."""
+    kinds = data["kinds"]
+    usual = [kind for kind in kinds if not kind["tolerance_reason"]]
+    lines = ["## Tolerances", "", f"{usual[0]['tolerance']:g}, but:", ""]
+    by_reason: dict[tuple, list[str]] = {}
+    for kind in kinds:
+        if kind["tolerance_reason"]:
+            by_reason.setdefault((kind["tolerance"], kind["tolerance_reason"]), []).append(kind["title"])
+    lines += [f"- {size:g}: {reason} ({'; '.join(titles)})" for (size, reason), titles in by_reason.items()]
+    titles_of = {kind["name"]: kind["title"] for kind in kinds}
+    lines += [
+        f"- {each['tolerance']:g}: {each['reason']} ({short(each['column'])}: {titles_of[each['kind']]})"
+        for each in data["tolerances"]
+    ]
+    return [*lines, ""]
+
+
+def shares(kinds: list) -> list:
+    """Return which kinds are held against the mean over ranks' shares, and why."""
+    lines = ["## Held against the mean over shares", ""]
+    lines += [
+        "For these the loop computes loss and gradients of each rank's share of a global batch by itself, and",
+        "averages them, as torch's DistributedDataParallel does:",
+        "",
+    ]
+    lines += [f"- {k['title']}: {k['per_share_reason']}" for k in kinds if k["per_share_reason"]]
+    return [*lines, ""]
+
+
+def options(kinds: list) -> list:
+    """Return which options a strategy is given for a kind, beside those for the size of the test."""
+    told = [
+        f"- {strategy}, {kind['title']}: {', '.join(f'`{name}={value!r}`' for name, value in chosen.items())}"
+        for kind in kinds
+        for strategy, chosen in kind["options"].items()
+    ]
+    return ["## Options that a kind is tried with", "", *told, ""] if told else []
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,83 @@
+"""Letting DistributedDataParallel reduce where no backward reaches its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class NoneAllowed(nn.Module):
+    """Returns what `module` returns, with `nothing` in the place of None.
+
+    DistributedDataParallel looks for tensors in what a forward returns, and fails where there are none.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.nothing = torch.zeros(())  # comes out of DistributedDataParallel as the same object
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.module(*args, **kwargs)
+        return self.nothing if output is None else output
+
+
+class _MarkReady(torch.autograd.Function):
+    """Runs a function where torch lets a reducer finish: in a backward."""
+
+    @staticmethod
+    def forward(ctx: Any, start: torch.Tensor, mark: Callable[[], None]) -> torch.Tensor:
+        ctx.mark = mark
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None]:
+        ctx.mark()
+        return None, None
+
+
+def reduce_as_they_are(
+    ddp: DistributedDataParallel,
+    parameters: Sequence[torch.Tensor],
+    order: Sequence[int] | None,
+    backward: Callable[[torch.Tensor], None],
+) -> None:
+    """Reduce the gradients that parameters have by now, zeros where they have none, without a backward of theirs.
+
+    No hook of a parameter is called. Where `ddp` finds unused parameters, those without a gradient count
+    as such. Collective; other ranks may run a common backward instead.
+
+    Args:
+        ddp: whose reducer isn't in a backward.
+        parameters: those that `ddp` reduces.
+        order: positions of all these parameters, in which they become ready; in any order if None.
+        backward: runs the backward of a scalar.
+    """
+    reducer: Any = ddp.reducer
+    # The forward that ran, if any, has found no parameter in its output; what follows reaches all of them.
+    finds_unused = ddp.find_unused_parameters and not ddp.static_graph
+    if finds_unused:
+        # Those that are frozen by now count as unused, which marks them ready.
+        order = [index for index, parameter in enumerate(parameters) if parameter.requires_grad]
+        reducer.prepare_for_backward([_touching(parameters[index] for index in order)])
+    else:
+        reducer.prepare_for_backward([])
+    positions = range(len(reducer.get_backward_stats())) if order is None else order
+
+    def mark() -> None:
+        for index in positions:
+            reducer._autograd_hook(index)
+
+    with torch.enable_grad():
+        start = torch.zeros((), device=ddp.device, requires_grad=True)
+        backward(_MarkReady.apply(start, mark))  # type: ignore[no-untyped-call]
+
+
+def _touching(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return a tensor whose graph reaches all parameters, and copies none."""
+    with torch.enable_grad():
+        return torch.stack([p.flatten()[:0].sum().real.float() for p in parameters]).sum()

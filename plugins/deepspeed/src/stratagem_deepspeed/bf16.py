@@ -1,0 +1,85 @@
+"""Stage 1 in bf16, whose engine reduces all gradients at once and steps all partitions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem import CombinationError
+from stratagem_deepspeed.idle import IdleParameters, used_anywhere
+
+
+class Bf16Gradients:
+    """Leaves parameters without a gradient on any rank as they are, and has ranks clip by the same norm.
+
+    Args:
+        engine: DeepSpeed's, whose optimizer is a `BF16_Optimizer`.
+        names: id of a parameter → its name, for messages.
+        device: for what is sent.
+        accumulate: micro-batches of a step.
+
+    Raises:
+        CombinationError: a hook of the user's wouldn't see what is accumulated.
+    """
+
+    def __init__(self, engine: Any, names: Mapping[int, str], device: torch.device, accumulate: int) -> None:
+        self._engine, self._zero, self._device = engine, engine.optimizer, device
+        zero = self._zero
+        self._groups: list[list[nn.Parameter]] = zero.bf16_groups
+        if accumulate > 1:
+            self._check_hooks(names)
+        self._idle = IdleParameters(zero, 1, self._groups, zero.fp32_groups_flat_partition, names)
+        self._reduce, self._update = engine.buffered_allreduce_fallback, zero.update_lp_params
+        engine.buffered_allreduce_fallback = self._reduce_used
+        zero.update_lp_params = self._put_back_and_update
+        self._stepped: list[bool] = []
+
+    def remove(self) -> None:
+        """Let go of the engine."""
+        del self._engine.buffered_allreduce_fallback
+        del self._zero.update_lp_params
+
+    def _check_hooks(self, names: Mapping[int, str]) -> None:
+        for group in self._groups:
+            for parameter in group:
+                # The engine's own hook is among them.
+                if len(parameter._post_accumulate_grad_hooks or ()) > 1:
+                    raise CombinationError(
+                        f"parameter {names[id(parameter)]!r} has a post-accumulate hook, and at stage 1 in bf16 "
+                        "deepspeed accumulates gradients where the hook doesn't see them: use register_hook, set "
+                        "accumulate_grad_batches=1, or choose stage 2, or strategy ddp"
+                    )
+
+    def _reduce_used(self, *args: Any, **kwargs: Any) -> None:
+        parameters = [p for group in self._groups for p in group]
+        has = [there for group in self._zero.fp32_groups_has_gradients for there in group]
+        used = used_anywhere(has, self._device)
+        self._idle.active = {id(p) for p, there in zip(parameters, used) if there}
+        self._reduce(*args, **kwargs)
+        # Ranks clip by a norm over these. The engine can't take one over nothing, and zeros add nothing.
+        nothing = not self._idle.active
+        self._zero.fp32_groups_has_gradients = [
+            [nothing or id(p) in self._idle.active for p in group] for group in self._groups
+        ]
+
+    def before_step(self) -> None:
+        """Copy what the step mustn't change.
+
+        Raises:
+            CombinationError: see `IdleParameters.check`.
+        """
+        self._idle.check()
+        self._stepped = [self._idle.keep(index) for index in range(len(self._groups))]
+        for index, stepped in enumerate(self._stepped):
+            if not stepped:
+                self._idle.keep_whole(index)
+
+    def _put_back_and_update(self) -> None:
+        with torch.no_grad():
+            for index, stepped in enumerate(self._stepped):
+                (self._idle.put_back if stepped else self._idle.put_back_whole)(index)
+        self._stepped = []
+        self._update()

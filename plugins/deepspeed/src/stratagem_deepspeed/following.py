@@ -1,0 +1,30 @@
+"""Which of the engine's ways to reduce and step gradients has to be followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratagem import SetupRequest
+from stratagem_deepspeed.bf16 import Bf16Gradients
+from stratagem_deepspeed.gradients import Gradients
+from stratagem_deepspeed.unsharded import WholeGradients
+
+
+def follow_gradients(
+    engine: Any, stage: int, names: Mapping[int, str], request: SetupRequest
+) -> Gradients | Bf16Gradients | WholeGradients:
+    """Have an engine reduce and step what plain torch would.
+
+    Args:
+        engine: DeepSpeed's, with an optimizer.
+        stage: ZeRO's.
+        names: id of a parameter → its name.
+        request: as the `setup` hook received it.
+    """
+    if stage == 0:
+        parameters = [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+        return WholeGradients(engine, parameters, request.device)
+    if hasattr(engine.optimizer, "bf16_groups"):
+        return Bf16Gradients(engine, names, request.device, request.accumulate or 1)
+    return Gradients(engine, stage, names, request.device)

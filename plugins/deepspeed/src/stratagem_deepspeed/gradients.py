@@ -1,0 +1,206 @@
+"""Which parameters have a gradient in a step, and in which order ranks reduce them: the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stratagem import CombinationError
+from stratagem_deepspeed.idle import IdleParameters, used_anywhere
+
+
+class Gradients:
+    """Has an engine of stage 1, 2 or 3 reduce and step what plain torch would.
+
+    By itself it reduces gradients in the order in which they arrive, so that ranks whose batches take other ways
+    through a module add up gradients of different parameters; and it steps a parameter without a gradient with zeros,
+    or with the gradient of an earlier step.
+
+    Args:
+        engine: DeepSpeed's, with an optimizer.
+        stage: 1, 2 or 3.
+        names: id of a parameter → its name, for messages.
+        device: for what is sent.
+    """
+
+    def __init__(self, engine: Any, stage: int, names: Mapping[int, str], device: torch.device) -> None:
+        self._zero, self._stage, self._names, self._device = engine.optimizer, stage, names, device
+        zero = self._zero
+        self._groups: list[list[nn.Parameter]] = zero.fp16_groups if stage == 3 else zero.bit16_groups
+        flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
+        self._idle = IdleParameters(zero, stage, self._groups, flats, names)
+        # Backward comes to the last layers first.
+        self._order = [(p, index) for index, group in enumerate(self._groups) for p in group][::-1]
+        self._place = {id(p): place for place, (p, _) in enumerate(self._order)}
+        self._arrivals: list[int] | None = []
+        self._waiting: set[int] = set()
+        self._next = 0
+        self._used: set[int] = set()
+        # The engine's own hook is among them.
+        self._hooks = {id(p): len(p._post_accumulate_grad_hooks or ()) for p, _ in self._order}
+        self._hooked = {each for each, hooks in self._hooks.items() if hooks > 1}
+        self._stashed: list[tuple[Any, torch.Tensor]] = []
+        self._reduce = zero.reduce_ready_partitions_and_remove_grads
+        self._finish = zero.independent_gradient_partition_epilogue
+        self._step = zero._optimizer_step
+        zero.reduce_ready_partitions_and_remove_grads = self._arrive
+        zero.independent_gradient_partition_epilogue = self._complete
+        zero._optimizer_step = self._step_group
+
+    def remove(self) -> None:
+        """Let go of the engine."""
+        for name in (
+            "reduce_ready_partitions_and_remove_grads",
+            "independent_gradient_partition_epilogue",
+            "_optimizer_step",
+        ):
+            delattr(self._zero, name)
+
+    # In backward ------------------------------------------------------------------------------------
+
+    def _arrive(self, parameter: nn.Parameter, *group: int) -> None:
+        """A parameter's gradient is there: reduce it, unless others come before it."""
+        if self._stage == 1 and not self._zero.is_gradient_accumulation_boundary():
+            if id(parameter) in self._hooked and self._zero.use_grad_accum_attribute:
+                raise self._lacks_accumulation(parameter)
+            return
+        place = self._place[id(parameter)]
+        if self._arrivals is not None:
+            self._arrivals.append(place)
+        self._used.add(place)
+        self._waiting.add(place)
+        while self._next in self._waiting:
+            self._waiting.discard(self._next)
+            self._reduce_at(self._next)
+            self._next += 1
+
+    def _reduce_at(self, place: int) -> None:
+        parameter, group = self._order[place]
+        if id(parameter) in self._hooked and not self._zero.is_gradient_accumulation_boundary():
+            self._stash(parameter)
+        if self._stage == 3:
+            self._reduce(parameter)
+        else:
+            self._reduce(parameter, group)
+
+    def _complete(self) -> None:
+        """Backward is over: reduce the rest, with zeros for what has no gradient here."""
+        zero = self._zero
+        boundary = zero.is_gradient_accumulation_boundary()
+        with self._trained():
+            if self._stage < 3:
+                zero.setup_buckets()
+            if self._stage > 1 or boundary:
+                for place in range(self._next, len(self._order)):
+                    if self._has_gradient(self._order[place][0]):
+                        self._used.add(place)
+                    self._reduce_at(place)
+            self._finish()
+        for parameter, gradient in self._stashed:
+            self._put_gradient(parameter, gradient)
+        self._stashed.clear()
+        self._waiting.clear()
+        self._next = 0
+        if boundary:
+            self._check_hooks()
+            self._agree()
+            self._learn()
+
+    def _has_gradient(self, parameter: Any) -> bool:
+        """Whether there is a gradient; if not, put zeros in its place."""
+        zero = self._zero
+        name = "grad_accum" if self._stage < 3 and zero.use_grad_accum_attribute else "grad"
+        if getattr(parameter, name, None) is not None:
+            return True
+        dtype = zero.gradient_accumulation_dtype if name == "grad_accum" else parameter.dtype
+        shape = parameter.ds_shape if self._stage == 3 else parameter.shape
+        self._put_gradient(parameter, torch.zeros(shape, dtype=dtype, device=self._device), name)
+        return False
+
+    def _stash(self, parameter: Any) -> None:
+        """Keep a gradient on this rank until the last micro-batch, and have zeros reduced.
+
+        The user's hook on it sees what has been accumulated, as in plain torch.
+        """
+        gradient = parameter.grad
+        self._stashed.append((parameter, gradient))
+        self._put_gradient(parameter, torch.zeros_like(gradient))
+
+    def _lacks_accumulation(self, parameter: nn.Parameter) -> CombinationError:
+        return CombinationError(
+            f"parameter {self._names[id(parameter)]!r} has a post-accumulate hook, and at stage 1 in 16 bits "
+            "deepspeed accumulates gradients where the hook doesn't see them: use register_hook, set "
+            "accumulate_grad_batches=1, or choose stage 2, or strategy ddp"
+        )
+
+    def _check_hooks(self) -> None:
+        for parameter, _ in self._order:
+            hooks = len(parameter._post_accumulate_grad_hooks or ())
+            if hooks > self._hooks[id(parameter)]:
+                raise CombinationError(
+                    f"a post-accumulate hook was registered on parameter {self._names[id(parameter)]!r} after "
+                    "deepspeed had taken the module, and would see gradients that are reduced already: register "
+                    "it in __init__ or configure_model"
+                )
+            if hooks == 1:
+                self._hooked.discard(id(parameter))
+
+    def _put_gradient(self, parameter: Any, gradient: torch.Tensor, name: str = "grad") -> None:
+        if self._stage < 3 or name != "grad":
+            setattr(parameter, name, gradient)
+            return
+        data = parameter.data
+        # A gradient has to have the shape of what it is put beside.
+        parameter.data = data.new_empty(gradient.shape)
+        parameter.grad = gradient
+        parameter.data = data
+
+    def _agree(self) -> None:
+        """Find out which parameters have a gradient on any rank. Collective."""
+        used = used_anywhere([place in self._used for place in range(len(self._order))], self._device)
+        self._idle.active = {id(p) for (p, _), there in zip(self._order, used) if there}
+        self._used.clear()
+
+    def _learn(self) -> None:
+        """Take the order of rank 0's first backward: what it waits for, others wait for. Collective."""
+        if self._arrivals is None:
+            return
+        seen = dict.fromkeys(self._arrivals)
+        order = [*seen, *(place for place in range(len(self._order)) if place not in seen)]
+        self._arrivals = None
+        sent = torch.tensor(order, device=self._device)
+        dist.broadcast(sent, 0)
+        self._order = [self._order[place] for place in sent.tolist()]
+        self._place = {id(p): place for place, (p, _) in enumerate(self._order)}
+
+    @contextmanager
+    def _trained(self) -> Iterator[None]:
+        """Have every parameter of the engine require a gradient: it leaves out the others', also of this step."""
+        frozen = [p for p, _ in self._order if not p.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        try:
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+
+    # In the step ------------------------------------------------------------------------------------
+
+    def before_step(self) -> None:
+        """Refuse a step in which one of the engine's counts would be wrong for one of its parameters.
+
+        Raises:
+            CombinationError: see `IdleParameters.check`.
+        """
+        self._idle.check()
+
+    def _step_group(self, index: int) -> None:
+        if self._idle.keep(index):
+            self._step(index)
+            self._idle.put_back(index)

@@ -1,0 +1,76 @@
+"""What stage 3 leaves of a module in a process: this rank's part of each parameter, for the next run to take up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+    from stratagem_deepspeed.partitioned import Access
+
+
+@dataclass(frozen=True)
+class KeptParts:
+    """`Prepared.left_shards` of stage 3."""
+
+    parts: dict[int, tuple[torch.Tensor, torch.Size]]
+    """Id of a parameter → this rank's part, flat, and the whole's shape."""
+
+
+def own_parts(plain: nn.Module, access: Access) -> list[tuple[nn.Parameter, torch.Tensor, torch.Size]]:
+    """Return what `keep` takes of a module that is in an engine at stage 3. Not collective.
+
+    Returns:
+        Nothing where the drive has some of it.
+    """
+    access.follow_changes()
+    parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
+    for parameter in plain.parameters():
+        zero3: Any = parameter
+        part = access.own_part(zero3)
+        if part.numel() != zero3.ds_tensor.ds_numel:
+            return []
+        parts.append((parameter, part, zero3.ds_shape))
+    return parts
+
+
+def keep(parts: Iterable[tuple[nn.Parameter, torch.Tensor, torch.Size]]) -> KeptParts:
+    """Keep this rank's parts of a module's parameters, which get their shapes back without their values.
+
+    Args:
+        parts: each parameter, this rank's part, flat and equally long on each rank, and the whole's shape.
+    """
+    kept = KeptParts({})
+    for parameter, part, shape in parts:
+        kept.parts[id(parameter)] = (part, shape)
+        # One number in memory. Whoever computes with it sees that it is none.
+        filler = float("nan") if part.is_floating_point() else 0
+        parameter.data = torch.full((1,), filler, dtype=part.dtype, device=part.device).expand(shape)
+    return kept
+
+
+class Parts:
+    """Makes parameters of parts that were kept whole again, a few at a time.
+
+    Args:
+        kept: what the run before left, in as many processes; None for a module that is whole.
+        collectives: of all ranks.
+    """
+
+    def __init__(self, kept: KeptParts | None, collectives: Collectives) -> None:
+        self._parts = {} if kept is None else kept.parts
+        self._collectives = collectives
+
+    def restore(self, parameters: Iterable[Any]) -> None:
+        """Give parameters their values. Collective."""
+        for parameter in parameters:
+            part = self._parts.pop(id(parameter), None)
+            if part is not None:
+                own, shape = part
+                flat = self._collectives.all_gather(own.to(self._collectives.device)).reshape(-1)
+                parameter.data = flat[: shape.numel()].clone().view(shape)

@@ -1,0 +1,70 @@
+"""What the engine steps instead of a module's parameters: kept equal to what people write into these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem_deepspeed.swapping import resident, sub_group_of
+
+
+def master_slice(zero: Any, stage: int, flat: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """Return the part of a flat tensor that belongs to a parameter; empty where this rank has none.
+
+    Args:
+        zero: the engine's optimizer.
+        stage: 1, 2 or 3.
+        flat: the group's flat tensor, or one of its states.
+        parameter: one of the group's.
+    """
+    if stage == 3:
+        _, begin, count = zero.grad_position[zero.get_param_id(parameter)]
+        return flat.narrow(0, begin, count)
+    mapping = getattr(parameter, "_hp_mapping", None)
+    if mapping is None:
+        return flat.narrow(0, 0, 0)
+    address = mapping.hp_fragment_address
+    return flat.narrow(0, address.start, address.numel)
+
+
+def follow_parameters(zero: Any) -> None:
+    """Write into stage 1's and 2's 32-bit copies what has been written into parameters since the last step.
+
+    A clamp or an average in place changes the parameters that the module computes with, which the engine's next step
+    would write over from its copies.
+
+    Args:
+        zero: the engine's optimizer.
+    """
+    import torch.distributed as dist
+
+    if hasattr(zero, "bf16_partitioned_groups"):
+        partitions = zip(zero.bf16_partitioned_groups, zero.fp32_groups_flat_partition)
+    else:
+        partitions = zip(zero.parallel_partitioned_bit16_groups, zero.single_partition_of_fp32_groups)
+    with torch.no_grad():
+        for index, (parts, master) in enumerate(partitions):
+            own = parts[dist.get_rank(group=zero.real_dp_process_group[index])]
+            if own.dtype == master.dtype:
+                # Equal but for such changes, and quicker copied than compared.
+                master.data.copy_(own)
+                continue
+            changed = own != master.data.to(own.device, own.dtype)
+            master.data.copy_(torch.where(changed, own.to(master.dtype), master.data.to(own.device)))
+
+
+def follow_partition(zero: Any, parameter: nn.Parameter, own: torch.Tensor) -> None:
+    """Write into stage 3's 32-bit copy what has been written into a parameter.
+
+    Args:
+        zero: the engine's optimizer.
+        parameter: one of those that it steps.
+        own: this rank's part of the parameter, flat, filled up as the engine does.
+    """
+    with resident(zero, sub_group_of(zero, parameter)) as flat, torch.no_grad():
+        master = master_slice(zero, 3, flat.data, parameter)
+        new = own.to(master.device)
+        changed = new != master.to(new.dtype)
+        master.copy_(torch.where(changed, new.to(master.dtype), master))

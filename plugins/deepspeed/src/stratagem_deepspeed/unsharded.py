@@ -1,0 +1,48 @@
+"""Stage 0, whose engine reduces and steps the very parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem_deepspeed.idle import used_anywhere
+
+
+class WholeGradients:
+    """Leaves parameters without a gradient on any rank without one, where the engine would step them with zeros.
+
+    Args:
+        engine: DeepSpeed's, at stage 0.
+        parameters: those of its optimizer.
+        device: for what is sent.
+    """
+
+    def __init__(self, engine: Any, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._engine, self._parameters, self._device = engine, parameters, device
+        self._reduce = engine.buffered_allreduce_fallback
+        engine.buffered_allreduce_fallback = self._reduce_used
+
+    def remove(self) -> None:
+        """Let go of the engine."""
+        del self._engine.buffered_allreduce_fallback
+
+    def before_step(self) -> None:
+        """Do nothing: each parameter is stepped by itself."""
+
+    def _reduce_used(self, *args: Any, **kwargs: Any) -> None:
+        used = used_anywhere([p.grad is not None for p in self._parameters], self._device)
+        # The engine leaves out what requires no gradient any more, though it had one in this step.
+        frozen = [p for p, there in zip(self._parameters, used) if there and not p.requires_grad]
+        for parameter in frozen:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.requires_grad_(True)
+        self._reduce(*args, **kwargs)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for parameter, there in zip(self._parameters, used):
+            if not there:
+                parameter.grad = None

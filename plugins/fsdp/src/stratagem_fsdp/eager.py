@@ -1,0 +1,17 @@
+"""Hooks on modules that somebody may compile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a hook out of compiled graphs, as torch keeps those of `fully_shard`."""
+    if "torch._dynamo" not in sys.modules:  # nobody compiles, and importing it takes a second
+        return hook
+    disabled: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return disabled

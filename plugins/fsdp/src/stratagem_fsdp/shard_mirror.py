@@ -1,0 +1,256 @@
+"""`ShardMirror`: keeps a sharded parameter and its gathered copy the one parameter that a user's code sees.
+
+`fully_shard` has two objects per parameter: the shard, which optimizers step, and the gathered copy, which
+a module has while it computes and into which autograd accumulates. The copy lives as long as the module; its
+memory is freed and filled again. torch hands `requires_grad` from the shard to the copy whenever it gathers;
+everything else that a training does to the copy would be lost: what it freezes, changes in place or attaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from stratagem import ConfigError
+from stratagem.strategies.fingerprint import fingerprint
+from stratagem_fsdp.eager import eager
+
+
+class ShardMirror:
+    """Keeps shards and gathered copies in step. Make it when optimizers have been made.
+
+    Copies are learned where torch first shows them: in a unit's first forward. From then on a change of
+    `requires_grad`, an attribute or a hook of either object is one of both; what is changed in place in a
+    gathered copy is written to this rank's shard before the copy is freed. Nothing is communicated.
+
+    Args:
+        units: everything that is gathered by itself.
+        freed: those among them whose copies are freed after their forward; of the others, `settle` takes up
+            the changes.
+        plain: the user's module, whose names messages use.
+    """
+
+    def __init__(self, units: Sequence[FSDPModule], freed: Collection[FSDPModule], plain: nn.Module) -> None:
+        names = {id(parameter): name for name, parameter in plain.named_parameters()}
+        self._units = [_Unit(unit, names) for unit in units]
+        self._handles: list[RemovableHandle] = []
+        self.changes = torch.zeros((), dtype=torch.int64)
+        """A number of all changes in place that autograd's version counters told of, equal where these were."""
+        for unit in self._units:
+            module = unit.module
+            # After torch's, which gathers.
+            self._handles.append(module.register_forward_pre_hook(eager(partial(self._gathered, unit))))
+            if unit.module in freed:
+                # Before torch's, which frees.
+                hook = eager(partial(self._before_freeing, unit))
+                self._handles.append(module.register_forward_hook(hook, prepend=True))
+
+    def settle(self) -> None:
+        """Take up what the user's code did to parameters since they were gathered. Call it before a backward.
+
+        Raises:
+            ConfigError: a shard was changed while its gathered copy was in use.
+        """
+        for unit in self._units:
+            self._take_up(unit)
+            unit.share_hooks()
+
+    @property
+    def has_accumulated_hooks(self) -> bool:
+        """Whether the user's hooks look at what has been accumulated, so that each backward is to reduce.
+
+        torch calls them with the shard, once the ranks' gradients have been reduced into it.
+        """
+        return any(unit.has_accumulated_hooks() for unit in self._units)
+
+    def release(self) -> None:
+        """Leave the modules as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._units.clear()
+
+    def _gathered(self, unit: _Unit, *_: Any) -> None:
+        unit.learn()
+        if unit.match_requires_grad():
+            # torch keeps dtypes of reductions for what was trained when it looked: this looks again.
+            unit.fsdp.unshard()
+        unit.remember_versions()
+
+    def _before_freeing(self, unit: _Unit, *_: Any) -> None:
+        self._take_up(unit)
+
+    def _take_up(self, unit: _Unit) -> None:
+        if unit.is_gathered():
+            unit.match_requires_grad()
+            changed = [pair.whole for pair in unit.pairs if pair.take_up_change()]
+            if changed:
+                number = fingerprint(changed, changed[0].device)
+                self.changes = self.changes.to(number.device) * 31 + number
+
+
+class _Pair:
+    """A shard and its gathered copy."""
+
+    def __init__(self, name: str, sharded: Any, copy: nn.Parameter) -> None:
+        self.name = name
+        self.sharded: Any = sharded
+        self.copy: Any = copy
+        self.requires_grad = sharded.requires_grad
+        # Frees of the copy leave the storage, so that this stays the memory of it.
+        self.whole = _local(copy.detach())
+        mesh = sharded.device_mesh
+        # Sharded over the last dimension but those over which the copy itself is split.
+        dim = mesh.ndim - 1 - (copy.device_mesh.ndim if isinstance(copy, DTensor) else 0)
+        rows = -(-self.whole.shape[0] // mesh.size(dim))
+        first = min(mesh.get_local_rank(dim) * rows, self.whole.shape[0])
+        self.part = self.whole[first : first + rows]
+        self.versions = (_version(copy), _version(sharded))
+        if type(copy) is nn.Parameter:
+            # One dict of attributes for both.
+            vars(sharded).update(vars(copy))
+            copy.__dict__ = sharded.__dict__
+        else:
+            vars(copy).update(vars(sharded))
+
+    def match_requires_grad(self) -> bool:
+        """Give both the value of the one that was changed; whether there was one."""
+        before, ours, theirs = self.requires_grad, self.sharded.requires_grad, self.copy.requires_grad
+        if before is ours and before is theirs:
+            return False
+        self.requires_grad = not before
+        if ours is before:
+            self.sharded.requires_grad_(self.requires_grad)
+        if theirs is before:
+            self.copy.requires_grad_(self.requires_grad)
+        return True
+
+    def share_hooks(self) -> None:
+        hooks, theirs = self.sharded._backward_hooks, self.copy._backward_hooks
+        if hooks is not theirs:
+            # The very dict, so that the handles that the user keeps remove them here, too.
+            if hooks is None:
+                self.sharded._backward_hooks = theirs
+            else:
+                hooks.update(theirs or {})
+                self.copy._backward_hooks = hooks
+        accumulated = self.copy._post_accumulate_grad_hooks
+        if accumulated:
+            # torch calls the shard's, after the reduction.
+            accumulated.update(self.sharded._post_accumulate_grad_hooks or {})
+            self.sharded._post_accumulate_grad_hooks = accumulated
+            self.copy._post_accumulate_grad_hooks = None
+
+    def take_up_change(self) -> bool:
+        """Write to the shard what was changed in the copy; whether version counters tell of a change."""
+        whole, shard = self.whole, _local(self.sharded)
+        if _local(self.copy).data_ptr() != whole.data_ptr():
+            self._take_back(whole)
+        versions = (_version(self.copy), _version(self.sharded))
+        if versions[1] != self.versions[1]:
+            raise ConfigError(
+                f"{self.name!r} was changed in place by way of its shard, as a list of parameters or an optimizer "
+                "has it, in a step that computes with all of it: change it by way of its module, as in "
+                "self.layer.weight.clamp_(...)"
+            )
+        # Changes through `.data` aren't counted; comparing shards costs a part of what gathering them did.
+        part = self.part
+        if part.device.type == shard.device.type == "cpu" and part.dtype == shard.dtype:
+            if not torch.equal(part, shard):
+                _write(shard, part)
+        else:
+            # Without waiting for the device; in the copy's dtype, so that rounding alone counts for no change.
+            ours = shard.to(part.device)
+            _write(shard, torch.where(part == ours.to(part.dtype), ours, part.to(ours.dtype)))
+        # Ranks that share a copy of the model have other values of what is split among them.
+        told = versions[0] != self.versions[0] and not isinstance(self.copy, DTensor)
+        self.versions = (versions[0], _version(self.sharded))
+        return told
+
+    def _take_back(self, whole: torch.Tensor) -> None:
+        """`parameter.data = tensor` took the copy out of the memory into which torch gathers."""
+        _write(whole, _local(self.copy).detach())
+        if isinstance(self.copy, DTensor):
+            raise ConfigError(
+                f"{self.name!r}.data was replaced: change it in place, as with .data.copy_(...)"
+            )
+        self.copy.data = whole
+
+
+class _Unit:
+    """A module that is gathered as one, and the parameters that it shards itself."""
+
+    def __init__(self, fsdp: FSDPModule, names: dict[int, str]) -> None:
+        assert isinstance(fsdp, nn.Module)
+        self.fsdp, self.module = fsdp, fsdp
+        self.pairs: list[_Pair] = []
+        self._places: list[tuple[nn.Module, str, Any, str]] = [
+            (module, key, parameter, names.get(id(parameter), key))
+            for module in _own_modules(fsdp)
+            for key, parameter in module._parameters.items()
+            if isinstance(parameter, DTensor)
+        ]
+        self._learned = False
+
+    def learn(self) -> None:
+        if self._learned:
+            return
+        self._learned = True
+        seen: set[int] = set()
+        for module, key, sharded, name in self._places:
+            copy = module._parameters[key]
+            # What torch was told to ignore has no copy.
+            if copy is not None and copy is not sharded and id(copy) not in seen:
+                seen.add(id(copy))
+                self.pairs.append(_Pair(name, sharded, copy))
+                self._place = module, key, sharded
+        for pair in self.pairs:
+            pair.share_hooks()
+
+    def is_gathered(self) -> bool:
+        if not self.pairs:
+            return False
+        module, key, sharded = self._place
+        return module._parameters[key] is not sharded
+
+    def match_requires_grad(self) -> bool:
+        return sum(pair.match_requires_grad() for pair in self.pairs) > 0
+
+    def share_hooks(self) -> None:
+        for pair in self.pairs:
+            pair.share_hooks()
+
+    def has_accumulated_hooks(self) -> bool:
+        return any(sharded._post_accumulate_grad_hooks for _, _, sharded, _ in self._places)
+
+    def remember_versions(self) -> None:
+        for pair in self.pairs:
+            pair.versions = (_version(pair.copy), _version(pair.sharded))
+
+
+def _own_modules(unit: nn.Module) -> Iterator[nn.Module]:
+    """Yield `unit` and what is in it, but not other units."""
+    yield unit
+    for child in unit.children():
+        if not isinstance(child, FSDPModule):
+            yield from _own_modules(child)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    # to_local() goes through autograd, and takes 20 times as long.
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@torch.no_grad()
+def _write(target: torch.Tensor, value: torch.Tensor) -> None:
+    target.copy_(value)

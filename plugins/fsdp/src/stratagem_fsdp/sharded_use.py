@@ -1,0 +1,70 @@
+"""What torch says where parameters of a block are used outside of its forward, as a sentence that helps."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from stratagem.errors import ShardedUseError
+
+_SIGNS = ("DTensor", "sharding strategy", "setStorage")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])+")
+
+
+def explained(
+    error: RuntimeError, plain: nn.Module, units: Sequence[object], strategy: str, advice: str
+) -> ShardedUseError | None:
+    """Return the error to raise from one that torch raised in a forward or backward; None for one of another kind.
+
+    Args:
+        error: as torch raised it.
+        plain: the user's module, whose names the message uses.
+        units: blocks whose parameters are shards outside of their own forward and backward.
+        strategy: its name.
+        advice: what to change.
+    """
+    if not any(sign in str(error) for sign in _SIGNS):
+        return None
+    blocks = [name for name, module in plain.named_modules() if module in units and name]
+    used = _used_in(error.__traceback__, {id(p): name for name, p in plain.named_parameters()})
+    of = next((name for name in reversed(blocks) if used is not None and used.startswith(f"{name}.")), None)
+    if used is not None:
+        what = (
+            f"{used!r}"
+            + (f" of the block {of!r}" if of else "")
+            + " was used where this process has its shard alone"
+        )
+    else:
+        named = ", ".join(map(repr, blocks[:3])) + (" and others" if len(blocks) > 3 else "")
+        what = "parameters of " + (f"the blocks {named}" if blocks else "split layers")
+        what += " were used where this process has shards of them"
+    return ShardedUseError(
+        f"under {strategy}, {what}: outside of their module's own forward, or in a gradient of a gradient (torch: "
+        f"{str(error).splitlines()[0][:120]}); {advice}"
+    )
+
+
+def _used_in(traceback: TracebackType | None, names: dict[int, str]) -> str | None:
+    """Return the parameter that a line of the traceback has as "a.b.weight", looking at the innermost line first."""
+    frames = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    for frame, line in reversed(frames):
+        for dotted in _DOTTED.findall(linecache.getline(frame.f_code.co_filename, line)):
+            first, *rest = re.findall(r"\w+", dotted)
+            value: Any = frame.f_locals.get(first)
+            for part in rest:
+                if isinstance(value, nn.Module):
+                    # Not by getattr, which could run a property.
+                    value = value._modules.get(part, value._parameters.get(part))
+                if value is None or id(value) in names:
+                    break
+            if id(value) in names:
+                return names[id(value)]
+    return None

@@ -1,0 +1,43 @@
+"""Gradients of gradients: torch's collectives between split layers have none, and say nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem.batches import map_tensors
+from stratagem.errors import ShardedUseError
+from stratagem_model_parallel.kinds import is_split
+
+
+def refuse_second_gradients(root: nn.Module) -> None:
+    """Let a backward through a split layer of `root` raise where it is itself to be differentiated.
+
+    Raises:
+        ShardedUseError: by `torch.autograd.grad(..., create_graph=True)` and the like, later.
+    """
+    for module in root.modules():
+        if any(is_split(parameter) for parameter in module.parameters(recurse=False)):
+            module.register_forward_hook(_watch)
+
+
+def _watch(module: nn.Module, args: Any, output: Any) -> None:
+    if torch.is_grad_enabled():
+        map_tensors(_watched, output)
+
+
+def _watched(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad:
+        tensor.register_hook(_check)  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _check(grad: torch.Tensor) -> None:
+    if torch.is_grad_enabled():
+        raise ShardedUseError(
+            "a gradient was taken with create_graph=True through layers that model_parallel has split, and torch "
+            "can't differentiate their gradients again: leave these layers out of the plan, or choose ddp, or fsdp "
+            "with auto_wrap_policy=[]"
+        )

@@ -1,0 +1,157 @@
+"""What a training step changes beside gradients: buffers, and parameters in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from stratagem.errors import DataError
+
+_Buffers = dict[tuple[str, nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]]
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Around a forward whose effect on buffers isn't to stay: they are afterwards as they were."""
+    before = _buffers(module)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (_, owner, key), (buffer, version, value) in before.items():
+                owner._buffers[key] = buffer
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
+class Changes:
+    """Tells what was changed since `note`, of the tensors that are on this rank.
+
+    Args:
+        module: the user's.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._before: _Buffers = {}
+        self._versions: list[tuple[str, torch.Tensor, int]] = []
+
+    def note(self) -> None:
+        """Take the values of now for those before a batch."""
+        module = self._module
+        self._before = _buffers(module, self._before)
+        self._versions = [(name, p, p._version) for name, p in module.named_parameters() if not p.is_meta]
+
+    def refuse_parameters(self) -> None:
+        """Refuse what the user's step did to parameters.
+
+        Raises:
+            DataError: names one that was changed in place.
+        """
+        for name, parameter, version in self._versions:
+            if parameter._version != version:
+                raise DataError(
+                    f"training_step changes {name!r} in place, and a pipeline runs it for each part of a batch, on "
+                    "some ranks, while the stages compute: change it in on_train_batch_end"
+                )
+
+    def buffers(self) -> dict[str, nn.Module]:
+        """Return the buffers that have other values now, and the modules that have them."""
+        changed = {}
+        for (name, owner, key), (buffer, version, value) in self._before.items():
+            now = owner._buffers.get(key)
+            if now is buffer and now._version == version:
+                continue
+            if now is None or now.shape != value.shape or not torch.equal(now, value):
+                changed[name] = owner
+        return changed
+
+    def values(self, changed: dict[str, nn.Module], layers: set[int]) -> dict[str, torch.Tensor]:
+        """Return changed buffers of modules in no stage, whose ids aren't in `layers`."""
+        names = [name for name, owner in changed.items() if id(owner) not in layers]
+        return {name: self._module.get_buffer(name).detach() for name in names}
+
+    def take_up(self, values: dict[str, torch.Tensor]) -> None:
+        """Put what `values` returned on another rank into this rank's buffers."""
+        for name, value in values.items():
+            prefix, _, key = name.rpartition(".")
+            owner = self._module.get_submodule(prefix)
+            buffer = owner._buffers[key]
+            if buffer is not None and buffer.shape == value.shape:
+                buffer.copy_(value)
+            else:
+                owner._buffers[key] = value.clone()
+
+
+def why_refused(
+    changed: dict[str, nn.Module],
+    layers: set[int],
+    *,
+    micro_batches: int,
+    recompute: bool,
+    padded: bool,
+    per_part: bool,
+) -> str | None:
+    """Return why such changes of buffers aren't those of one forward; None if they are, or are wanted.
+
+    Args:
+        changed: as `Changes.buffers` returned it.
+        layers: ids of the modules in stages.
+        micro_batches: parts of the batch.
+        recompute: layers of stages run again in backward.
+        padded: parts have rows that aren't the batch's.
+        per_part: statistics of a batch norm may be those of parts.
+    """
+    for name, owner in changed.items():
+        norm = isinstance(owner, _BatchNorm)
+        if micro_batches > 1 and not (norm and per_part):
+            also = ", or batch_statistics_per_part=True to have the statistics of parts" if norm else ""
+            return (
+                f"training changes the buffer {name!r}, once for each of the {micro_batches} parts of a batch, not "
+                f"once per batch: choose micro_batches=1 (with schedule='gpipe'), or have {type(owner).__name__} in "
+                f"evaluation mode{also}"
+            )
+        if recompute and id(owner) in layers:
+            return (
+                f"training changes the buffer {name!r}, and activation_checkpointing computes its layer twice: leave "
+                f"activation_checkpointing out, or have {type(owner).__name__} in evaluation mode"
+            )
+        if padded and norm:
+            return (
+                f"{name!r} would count rows that only fill a part of a batch up: give batches that split into equal "
+                "parts, as by drop_last=True"
+            )
+    return None
+
+
+def refuse_batch_norms(module: nn.Module) -> None:
+    """Refuse layers that normalize by the part of a batch that they see, and keep no statistics to tell by.
+
+    Raises:
+        DataError: names the first.
+    """
+    for name, each in module.named_modules():
+        if isinstance(each, _BatchNorm) and each.running_mean is None:
+            raise DataError(
+                f"{name!r}, a {type(each).__name__}, normalizes each part of a batch by itself: choose "
+                "micro_batches=1 (with schedule='gpipe'), or batch_statistics_per_part=True for those of parts"
+            )
+
+
+def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
+    found: _Buffers = {}
+    for prefix, owner in module.named_modules():
+        for key, buffer in owner._buffers.items():
+            if buffer is None or buffer.is_meta:
+                continue
+            place = (f"{prefix}.{key}" if prefix else key, owner, key)
+            old = None if known is None else known.get(place)
+            if old is not None and old[0] is buffer and old[1] == buffer._version:
+                found[place] = old  # no copy per batch of what stays as it is, such as masks
+            else:
+                found[place] = (buffer, buffer._version, buffer.detach().clone())
+    return found
