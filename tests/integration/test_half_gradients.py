@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,9 @@ def test_it_passes_its_tests_in_two_processes(installed):
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, folder=source, site=site
     )
     assert done.returncode == 0, done.stdout
-    assert "35 passed" in done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None, done.stdout
+    assert int(passed[1]) >= 45, done.stdout
 
 
 def test_it_is_held_to_what_16_bits_allow(installed):

@@ -89,6 +89,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "outside of their module's own forward",
     ),
     Refusal(FSDP, ("gradient_penalty", "target_copy"), "outside of their module's own forward"),
+    Refusal(("ddp_fully_sharded",), ("target_copy",), "don't call the module's state_dict() within a step"),
+    Refusal(("ddp_sharded",), ("complex_parameters",), "ddp_sharded takes one dtype for each optimizer"),
     Refusal(("model_parallel",), ("gradient_penalty",), "with create_graph=True through layers"),
     Refusal(("model_parallel",), ("hook_mask",), "outside of their module's own forward"),
     Refusal(
@@ -147,21 +149,6 @@ class Open:
 
 
 OPEN: tuple[Open, ...] = (
-    Open(
-        ("ddp_fully_sharded",),
-        ("target_copy",),
-        "torch's error, no refusal: state_dict within a step shards again what the step had gathered",
-    ),
-    Open(
-        ("model_parallel",),
-        ("gan",),
-        "torch's error, no refusal: two backwards add up gradients that are placed in different ways",
-    ),
-    Open(
-        ("ddp_sharded",),
-        ("complex_parameters",),
-        "torch's error, no refusal: its ZeroRedundancyOptimizer takes parameters of one dtype",
-    ),
     Open(
         DEEPSPEED,
         ("bf16_mixed",),

@@ -26,6 +26,19 @@ def test_a_cell_is_equal_or_refused_as_listed(kind: str, column: str) -> None:
     assert is_expected(outcome), told(outcome)
 
 
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("target_copy", "ddp_fully_sharded"),
+        ("gan", "model_parallel"),
+        ("complex_parameters", "ddp_sharded"),
+    ],
+)
+def test_a_cell_that_ended_in_an_error_of_torch(kind: str, column: str) -> None:
+    outcome = cell.try_cell(kind, column)
+    assert is_expected(outcome), told(outcome)
+
+
 # The table itself ---------------------------------------------------------------------------------
 
 

@@ -49,9 +49,23 @@ class ModelParallelPrepared(FSDPPrepared):
             return map_tensors(_whole, super().forward(*args, **kwargs))
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        # Gradients that a step left are in their parameters' layout; new ones may not be added to them in place.
+        kept = [
+            (parameter, parameter.grad)
+            for index in self._settled
+            for parameter in self._parameters[index]
+            if parameter.grad is not None
+        ]
+        for parameter, _ in kept:
+            parameter.grad = None
+        again = list(self._settled) if kept else []
         self._settled.clear()
         with self._from_shards():
             super().backward(loss, **kwargs)
+        for index in again:
+            self._settle(index)
+        for parameter, before in kept:
+            parameter.grad = before if parameter.grad is None else parameter.grad + before
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         self._settle(index)

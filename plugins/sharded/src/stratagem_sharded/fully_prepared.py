@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, reduce_kept_gradients
+from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, explained, reduce_kept_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -30,6 +30,10 @@ APART = (
     "put those of one dtype into a module of their own that blocks names, as blocks=['Block'], or choose ddp"
 )
 """What to do about several dtypes in one unit."""
+
+
+ADVICE = "don't call the module's state_dict() within a step, copy tensors by their names, or choose ddp"
+"""What to do where the step's whole parameters are gone, as torch's `state_dict` lets them go."""
 
 
 class FullyShardedPrepared(Prepared):
@@ -87,7 +91,11 @@ class FullyShardedPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._broadcasts and torch.is_grad_enabled():
             send_from_first(self.module.buffers())
-        output = super().forward(*args, **kwargs)
+        try:
+            output = super().forward(*args, **kwargs)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
         self._order.end_forward(output is None and torch.is_grad_enabled())
         return output
 
@@ -105,7 +113,11 @@ class FullyShardedPrepared(Prepared):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._mirror.settle()
-        super().backward(loss, **kwargs)
+        try:
+            super().backward(loss, **kwargs)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
         self._unreduced = not self._reduces
         if self._reduces:
             self._order.end_backward(self._shards)
@@ -163,6 +175,11 @@ class FullyShardedPrepared(Prepared):
         yield from super().replicas()
         yield "which sharded blocks and parameters were used", self._order.history
         yield "the changes in place of parameters", self._mirror.changes
+
+    def _explain(self, error: RuntimeError) -> None:
+        found = explained(error, self.plain, self._sharded, "ddp_fully_sharded", ADVICE)
+        if found is not None:
+            raise found from error
 
     def _set_reduces(self, reduces: bool) -> None:
         if reduces != self._reduces:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from stratagem_ddp import DDPPrepared, ManualDDPPrepared
 
-from stratagem import Prepared, SetupRequest
+from stratagem import ConfigError, Prepared, SetupRequest
 from stratagem.optimizer_state import load_optimizer, share_values
 from stratagem_sharded.optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from stratagem.checkpoint.base import CheckpointReader
     from stratagem_sharded.strategy import DDPShardedStrategy
 
@@ -62,9 +65,26 @@ def sharded(request: SetupRequest, strategy: DDPShardedStrategy) -> SetupRequest
     """Return `request` with optimizers that are made sharded."""
 
     def make() -> list[ShardedOptimizer]:
+        optimizers = request.make_optimizers()
+        for optimizer in optimizers:
+            _refuse_several_dtypes(optimizer, request)
         return [
             ShardedOptimizer(optimizer, as_bucket_view=strategy.parameters_as_bucket_view)
-            for optimizer in request.make_optimizers()
+            for optimizer in optimizers
         ]
 
     return replace(request, make_optimizers=make)
+
+
+def _refuse_several_dtypes(optimizer: Optimizer, request: SetupRequest) -> None:
+    first: dict[torch.dtype, torch.Tensor] = {}
+    for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+        first.setdefault(parameter.dtype, parameter)
+    if len(first) > 1:
+        names = {id(parameter): name for name, parameter in request.plain.named_parameters()}
+        one, other = list(first.values())[:2]
+        raise ConfigError(
+            f"{type(optimizer).__name__} steps {names.get(id(one))!r}, which is {one.dtype}, and "
+            f"{names.get(id(other))!r}, which is {other.dtype}, and ddp_sharded takes one dtype for each optimizer: "
+            "give those of each dtype an optimizer of their own, or choose ddp"
+        )
