@@ -110,9 +110,9 @@ class ProcessGroupCollectives(GroupCollectives):
         try:
             if not failed:
                 self.barrier("close")
-                # gloo's threads may still be letting go of the last collective; destroying the group at that
-                # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
-                time.sleep(0.02)
+            # gloo's threads may still be letting go of the last collective; destroying the group at that
+            # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
+            time.sleep(0.02)
         finally:
             self._group = self._data = None
             dist.destroy_process_group()
