@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 from stratagem.stores import serve_store
 
 _ALLOWED = {
-    ("datetime", "datetime"),
+    *(("datetime", name) for name in ("datetime", "timedelta", "timezone")),
     ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", "_NodeDesc"),
     ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", "_RendezvousState"),
 }
