@@ -149,3 +149,4 @@ def test_two_nodes_meet() -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(values.values(), key=str) == [3.0, None]
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ

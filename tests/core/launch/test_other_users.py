@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from other_user import FILES, STORES, as_nobody, listeners, why_not
 
-import stratagem.stores
-
 pytestmark = pytest.mark.timeout(180)
 
 HEAD = """
@@ -132,12 +130,3 @@ def test_on_one_node_another_user_reaches_no_store_and_no_file(shared: Path) -> 
     finally:
         process.kill()
         process.wait()
-
-
-def test_the_store_of_an_outer_launch_is_not_taken_for_ones_own() -> None:
-    variables = stratagem.stores.store_variables("/folder", "outer", 0)
-    outer = {"TORCHELASTIC_RUN_ID": "outer", **variables}
-    assert str(stratagem.stores.store_file(outer)).startswith("/folder/store.0.")
-    assert stratagem.stores.store_file({**outer, "TORCHELASTIC_RUN_ID": "inner"}) is None
-    assert stratagem.stores.store_file(variables) is None
-    assert stratagem.stores.store_file({"TORCHELASTIC_RUN_ID": "outer"}) is None

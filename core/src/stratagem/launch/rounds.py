@@ -8,11 +8,10 @@ of its nodes, and a fresh store on its first node, wherever that was in the roun
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+import threading
 from hashlib import sha256
 from typing import Any
 
@@ -63,7 +62,7 @@ class Rounds(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the nodes of the next round."""
-        with _no_store_of_its_own():
+        with _NO_SHARED_STORE:
             info = self._inner.next_rendezvous()
         info.store.set(f"stratagem/next/{info.rank}", str(self._next_round))
         if info.rank == 0:
@@ -106,23 +105,37 @@ class Rounds(RendezvousHandler):
         return bool(self._inner.shutdown())
 
 
-@contextlib.contextmanager
-def _no_store_of_its_own() -> Iterator[None]:
-    """Keep torch from serving one store for all rounds.
+class _NoSharedStore:
+    """Keeps torch from serving one store for all rounds, as a context that threads may enter at once.
 
     Its first node tells the address in its own first round only, so that a node which joins in a later
     round waits for it in vain (seen in torch 2.13).
     """
-    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+
+    _NAME = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: str | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = os.environ.get(self._NAME)
+            self._inside += 1
+            os.environ[self._NAME] = "1"
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                del os.environ[self._NAME]
+                if self._before is not None:
+                    os.environ[self._NAME] = self._before
+
+
+_NO_SHARED_STORE = _NoSharedStore()
 
 
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
