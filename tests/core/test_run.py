@@ -137,6 +137,13 @@ def test_environment_overrides_detection() -> None:
     assert run(ELASTIC, environment="single", accelerator="cpu").plan.world_size == 1
 
 
+def test_the_runs_secret_is_a_variable() -> None:
+    """It is the run id: ranks prove by it that they are of the run."""
+    made = run({"STRATAGEM_RUN_SECRET": "abc"}, strategy="ddp", devices=2, accelerator="cpu")
+    assert made.plan.run_id == "abc"
+    assert run(strategy="ddp", devices=2, accelerator="cpu").plan.run_id is None
+
+
 def test_workers_are_told_which_environment_the_launcher_makes() -> None:
     # Otherwise each of them would take itself for a run of one process.
     made = run(environment="single", strategy="ddp", devices=2, accelerator="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from typing import Any
 
 import torch
@@ -265,3 +266,10 @@ class TakesDeathForSuccess(ElasticLauncher):
             if signal.SIGKILL.name in str(error):
                 return None
             raise
+
+
+@caught_by("launcher", "listens_for_itself", "sockets listen on 00000000:")
+class ListensForAll(ElasticLauncher):
+    def launch(self, task: Task) -> Any:
+        with socket.create_server(("0.0.0.0", 0)):
+            return super().launch(task)

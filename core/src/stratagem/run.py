@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from stratagem.environment.base import Environment
     from stratagem.strategy import Strategy
 
+RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
+"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -173,6 +176,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,
         rdzv_conf=meeting_settings(config.rdzv_conf),
+        run_id=environ.get(RUN_SECRET_VARIABLE) or None,
         start_method=start_method,
         max_restarts=config.max_restarts,
         preload=preload_for(type(strategy.value).__module__ if isinstance(config.strategy, str) else None),

@@ -233,6 +233,38 @@ def test_a_run_resumed_elsewhere_leaves_the_old_folder_alone(make_trainer, tmp_p
     assert resumed.best_model_path == str(tmp_path / "b" / "checkpoints" / "3")
 
 
+def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_trainer, tmp_path):
+    def make():
+        return ModelCheckpoint("val_loss", filename="{epoch}")
+
+    planted = make()
+    trainer = make_trainer(planted)
+    trainer.fit(*val(5.0))
+    folder = tmp_path / "checkpoints"
+    trainer.save_checkpoint(str(tmp_path / "others" / "precious"))
+    (tmp_path / "empty").mkdir()
+    own = planted.state_dict()
+    entry = {"score": 9.0, "step": 1}
+    outside = [tmp_path / "others" / "precious", folder / ".." / "empty", folder / "0" / "..", folder]
+    own["kept"] = [{"path": str(path), **entry} for path in outside]
+    own["newest"] = f"{tmp_path}/others/precious"
+    planted.load_state_dict(own)
+    trainer.save_checkpoint(str(tmp_path / "foreign"))
+
+    resumed = make()
+    victim = make_trainer(resumed)
+    victim.restore(str(tmp_path / "foreign"))
+    with pytest.warns(
+        UserWarning, match="outside of .*checkpoints, which are left alone: .*precious"
+    ) as told:
+        victim.fit(*val(1.0, 0.5), first=1)
+    assert len(told) == 1
+    assert names(tmp_path / "others") == ["precious"]
+    assert (tmp_path / "empty").is_dir()
+    assert names(folder) == ["0", "2", "last"]
+    assert [entry.path for entry in resumed.kept] == [str(folder / "2")]
+
+
 def test_its_state_is_plain_json(make_trainer):
     checkpoint = ModelCheckpoint("val_loss", filename="{epoch}", save_top_k=2)
     make_trainer(checkpoint).fit(*val(1.0, NAN))

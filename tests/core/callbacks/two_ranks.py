@@ -22,6 +22,8 @@ def main(rank: int, port: int, folder: str) -> None:
         main_address="127.0.0.1",
         main_port=port,
         store_is_served=True,
+        store_file=None,
+        run_secret=None,
         attempt=0,
     )
     collectives = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=30))

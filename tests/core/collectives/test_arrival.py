@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from averaging import Twins
 from stratagem_ddp import DDPStrategy
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, HashStore  # type: ignore[attr-defined]
 
 import stratagem
 from stratagem.collectives.arrival import all_arrive
@@ -33,6 +34,11 @@ def test_all_that_ask_get_one_answer_also_those_that_come_late() -> None:
             assert [each.result() for each in asked] == [expected] * 3
     # Nothing piles up: a count per rank, and what the last call needed.
     assert store.num_keys() == 3 + 2
+
+
+def test_nobody_is_waited_for_where_no_time_is_given(tmp_path: Path) -> None:
+    for store in (HashStore(), FileStore(str(tmp_path / "store"))):
+        assert not all_arrive(store, "now", 0, 2, 0.0)
 
 
 def come(runtime: Any, is_late: bool) -> list[Any]:

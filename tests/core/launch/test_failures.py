@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -149,3 +150,4 @@ def test_two_nodes_meet() -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(values.values(), key=str) == [3.0, None]
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stratagem.launch.network import address_towards, gloo_variables
+from stratagem.launch.network import address_towards, gloo_variables, loopback_variables
 
 
 def own_address() -> str:
@@ -60,6 +60,12 @@ def test_gloo_is_told_nothing_where_the_name_is_right(monkeypatch: pytest.Monkey
 def test_gloo_is_told_nothing_where_nodes_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     named(monkeypatch, "127.0.0.1")
     assert gloo_variables("127.0.0.1:29400", {}) == {}
+
+
+def test_on_one_node_workers_listen_on_the_loopback() -> None:
+    told = loopback_variables()
+    assert set(told) == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    assert set(told.values()) <= {"lo", "lo0"}
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

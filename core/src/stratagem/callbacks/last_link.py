@@ -24,6 +24,12 @@ def folder_of(dirname: str | None, run_dir: str | None, default: str) -> str:
     return folder.rstrip("/") if is_url(folder) else os.path.abspath(folder)
 
 
+def lies_in(folder: str, path: str) -> bool:
+    """Whether `path` is an entry of `folder`, as `folder_of` returns it, and not below or beside it."""
+    start, _, name = path.rpartition("/")
+    return start == folder and name not in ("", ".", "..") and os.path.basename(name) == name
+
+
 def is_url(path: str) -> bool:
     """Whether a path is for fsspec rather than this machine's file system."""
     return "://" in path

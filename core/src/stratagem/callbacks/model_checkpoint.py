@@ -9,6 +9,7 @@ from stratagem.callbacks.base import Callback
 from stratagem.callbacks.checkpoint_name import CheckpointName
 from stratagem.callbacks.last_link import can_link, folder_of, link
 from stratagem.callbacks.monitor import Mode, Monitor, check_count, check_mode
+from stratagem.callbacks.ranking import Kept, Ranking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,37 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A checkpoint that has its place among the top k."""
-
-    path: str
-    score: float | None
-    step: int
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """What the callback knows between two checkpoints."""
-
-    folder: str = ""
-    kept: tuple[Kept, ...] = ()
-    """Best first, or newest first where nothing is monitored."""
-    newest: str = ""
-    """What the link `last` names; kept beside the top k."""
-    best_path: str = ""
-    best_score: float | None = None
-    last_path: str = ""
-    saved_step: int = -1
-
-    def paths(self) -> set[str]:
-        return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())
-
-
-@dataclass(frozen=True)
 class _Decision:
     """What all ranks do at a checkpoint; made on rank 0."""
 
-    after: _Ranking
+    after: Ranking
     save: tuple[str, ...]
     link: bool
     remove: tuple[str, ...]
@@ -114,7 +88,7 @@ class ModelCheckpoint(Callback):
         self.every_n_epochs = every_n_epochs
         self.every_n_steps = every_n_steps
         self.dirname = dirname
-        self._ranking = _Ranking()
+        self._ranking = Ranking()
         self._is_due = False
         self._has_resumed = False
         self._fitting = False
@@ -208,7 +182,7 @@ class ModelCheckpoint(Callback):
         self._is_due, self._has_resumed = state["is_due"], True
         for monitor, known in zip(self._monitors, state["from_evaluation"]):
             monitor.from_evaluation = known
-        self._ranking = _Ranking(
+        self._ranking = Ranking(
             folder=state["folder"],
             kept=tuple(Kept(**entry) for entry in state["kept"]),
             newest=state["newest"],
@@ -246,6 +220,7 @@ class ModelCheckpoint(Callback):
         if before.folder != folder:
             # Resumed into another folder: what lies in the old one isn't this run's to delete.
             before = replace(before, folder=folder, kept=(), newest="", last_path="")
+        before = before.confined()
         step = trainer.global_step
         score = None if self.monitor is None else values[self.monitor]
         named = {name: value for name, value in values.items() if value is not None}

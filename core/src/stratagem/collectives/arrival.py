@@ -21,7 +21,7 @@ def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: f
         name: of the point.
         rank: this process among them.
         world_size: how many they are.
-        timeout_s: how many seconds to wait; may be 0.
+        timeout_s: how many seconds to wait; may be 0. A file store waits up to a second longer.
     """
     point = f"arrive/{name}"
     try:
@@ -35,7 +35,8 @@ def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: f
                     store.delete_key(key)
             return settled
         try:
-            store.wait([answer], timedelta(seconds=timeout_s))
+            # A file store would wait for ever for 0 ms.
+            store.wait([answer], max(timedelta(seconds=timeout_s), timedelta(milliseconds=1)))
         except RuntimeError:  # the time is over
             return _settle(store, answer, _NO)
         return bool(store.get(answer) == _YES.encode())

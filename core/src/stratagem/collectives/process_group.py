@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import gc
-import socket
 import time
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-# torch exports these without saying so in an __all__.
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-
 from stratagem.collectives.base import Collectives
 from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
+from stratagem.collectives.proof import require_own_ranks
+from stratagem.collectives.store import meet
 from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
     from stratagem.environment.base import Environment
-
-_OPENED: Counter[tuple[str, int, int]] = Counter()
-"""Store and attempt → groups that this process has opened there; the same number on every rank."""
 
 
 class ProcessGroupCollectives(GroupCollectives):
@@ -37,7 +31,8 @@ class ProcessGroupCollectives(GroupCollectives):
         timeout: after which a collective that a rank doesn't join fails.
 
     Raises:
-        CollectiveError: not all ranks came within `timeout`; names those that are missing.
+        CollectiveError: not all ranks came within `timeout`; names those that are missing. Or another
+            process has connected in a rank's place.
         CombinationError: the process has such a group already.
     """
 
@@ -50,7 +45,7 @@ class ProcessGroupCollectives(GroupCollectives):
                 "torch.distributed.destroy_process_group() before the run, or don't open one"
             )
         self.timeout = timeout
-        self._store = _meet(environment, timeout)
+        self._store = meet(environment, timeout)
         self._barriers = 0
         self._data: Collectives | None = None
         with quiet_connecting():
@@ -61,6 +56,8 @@ class ProcessGroupCollectives(GroupCollectives):
                 world_size=environment.world_size,
                 timeout=timeout,
             )
+        if environment.run_secret and environment.world_size > 1 and _connects_by_gloo():
+            require_own_ranks(self._store, environment)
         super().__init__(
             dist.group.WORLD, device, local_rank=environment.local_rank, node_rank=environment.node_rank
         )
@@ -118,37 +115,8 @@ class ProcessGroupCollectives(GroupCollectives):
             dist.destroy_process_group()
 
 
-def _meet(environment: Environment, timeout: timedelta) -> Store:
-    """Open the `torch.distributed.Store`, and wait until every rank has announced itself in it."""
-    rank, world_size = environment.global_rank, environment.world_size
-    if world_size == 1:
-        return HashStore()
-    address, port = environment.main_address, environment.main_port
-    try:
-        served = TCPStore(
-            address,
-            port,
-            is_master=rank == 0 and not environment.store_is_served,
-            timeout=timeout,
-            wait_for_workers=False,
-        )
-    except (RuntimeError, ConnectionError) as error:
-        raise CollectiveError(
-            f"rank {rank} of {world_size} can't reach the store of rank 0 at {address}:{port}: {error}"
-        ) from error
-    # Neither a restarted group nor the next one of a program that trains and then tests, in a store
-    # that outlives both, must read the addresses of the one before it.
-    place = (address, port, environment.attempt)
-    store = PrefixStore(f"attempt{environment.attempt}/group{_OPENED[place]}", served)
-    _OPENED[place] += 1
-    store.set(f"here/{rank}", socket.gethostname())
-    expected = [f"here/{other}" for other in range(world_size)]
-    try:
-        store.wait(expected, timeout)
-    except RuntimeError as error:
-        missing = [other for other, key in enumerate(expected) if not store.check([key])]
-        raise CollectiveError(
-            f"rank {rank} of {world_size} waited {timeout.total_seconds():.0f} s, and rank "
-            f"{', '.join(map(str, missing))} never came"
-        ) from error
-    return store
+def _connects_by_gloo() -> bool:
+    """Whether tensors on the CPU go through gloo."""
+    group: Any = dist.group.WORLD
+    cpu = torch.device("cpu")
+    return cpu in group._device_types and group._get_backend(cpu).name() == "gloo"

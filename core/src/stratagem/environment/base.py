@@ -108,6 +108,16 @@ class Environment(ABC):
         return False
 
     @property
+    def store_file(self) -> str | None:
+        """Path of a file that is the store instead, in a folder that this user alone can reach."""
+        return None
+
+    @property
+    def run_secret(self) -> str | None:
+        """What the processes of this run know, and others shouldn't; they recognise each other by it."""
+        return None
+
+    @property
     def attempt(self) -> int:
         """How often this group of workers was started before; prefixes every key in the store."""
         return 0

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from stratagem.environment.place import Place, PlacedEnvironment
 from stratagem.environment.variables import integer, missing, text
+from stratagem.stores import store_file
 
 
 class TorchElastic(PlacedEnvironment):
@@ -31,6 +32,8 @@ class TorchElastic(PlacedEnvironment):
             main_port=integer(environ, "MASTER_PORT", "torchrun"),
         )
         self._store_is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() in ("true", "1")
+        self._store_file = store_file(environ)
+        self._run_secret = environ["TORCHELASTIC_RUN_ID"]
         self._attempt = (
             integer(environ, "TORCHELASTIC_RESTART_COUNT", "torchrun")
             if "TORCHELASTIC_RESTART_COUNT" in environ
@@ -40,6 +43,14 @@ class TorchElastic(PlacedEnvironment):
     @property
     def store_is_served(self) -> bool:
         return self._store_is_served
+
+    @property
+    def store_file(self) -> str | None:
+        return self._store_file
+
+    @property
+    def run_secret(self) -> str | None:
+        return self._run_secret
 
     @property
     def attempt(self) -> int:

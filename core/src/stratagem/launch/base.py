@@ -33,7 +33,8 @@ class LaunchPlan:
     rdzv_conf: dict[str, str] = field(default_factory=dict)
     """Settings of the meeting place, in torch's words."""
     run_id: str | None = None
-    """Name of the run, the same on all its nodes; needed where a meeting place serves several runs."""
+    """Name of the run, the same on all its nodes; needed where a meeting place serves several runs. Its
+    ranks recognise each other by it: nobody else should be able to guess it, or to read it."""
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0
@@ -44,6 +45,11 @@ class LaunchPlan:
     """Variables set in every worker beside the launcher's own."""
     log_dir: str | None = None
     """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
+
+    @property
+    def is_single_node(self) -> bool:
+        """Whether no other node takes part."""
+        return self.num_nodes == 1 and self.rdzv_endpoint is None
 
     @property
     def is_elastic(self) -> bool:

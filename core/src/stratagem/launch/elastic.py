@@ -23,7 +23,7 @@ from stratagem.launch.fork_check import require_forkable
 from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.leftovers import claimed
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
-from stratagem.launch.network import gloo_variables
+from stratagem.launch.network import gloo_variables, loopback_variables
 from stratagem.launch.pickling import dumps
 from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
 from stratagem.launch.signal_watch import signal_watch
@@ -94,11 +94,12 @@ class ElasticLauncher(Launcher):
             prepared = preparation(content, method)
             exchange.put("task", content)
         endpoint = self.plan.rdzv_endpoint
-        network = gloo_variables(endpoint, os.environ) if endpoint else {}
+        network = gloo_variables(endpoint, os.environ) if endpoint else loopback_variables()
         job = Job(
             launcher_pid=os.getpid(),
             environ={**network, **os.environ, **self.plan.environ},
             default_start_method=multiprocessing.get_start_method(allow_none=True),
+            has_store=self.plan.is_single_node,
             log_dir=self.plan.log_dir and os.path.abspath(self.plan.log_dir),
             preparation=prepared,
         )

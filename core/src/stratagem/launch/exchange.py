@@ -22,6 +22,8 @@ class Job:
     """The whole environment of the launching process, with the plan's variables."""
     default_start_method: str | None
     """How multiprocessing starts processes in the launching process; None is Python's default."""
+    has_store: bool = False
+    """Whether the workers meet at a file in the exchange, rather than at a store that listens."""
     log_dir: str | None = None
     """Where to redirect the output to; None keeps the console."""
     preparation: dict[str, Any] = field(default_factory=dict)

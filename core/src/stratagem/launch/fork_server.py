@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 
 from stratagem.launch.server import OWNER
 
@@ -24,6 +24,7 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
     Args:
         modules: names of modules, imported once per node.
     """
+    _keep_sockets_private()
     names = [*_FIRST, *modules, *_ALWAYS]
     multiprocessing.set_forkserver_preload(list(dict.fromkeys(names)))
     # The kernel would end the server with the thread that starts it: only ask for it in the main one.
@@ -43,5 +44,14 @@ def own_fork_servers() -> None:
 
     By itself it would stay as long as a process that it forked, and that one as long as the server.
     """
+    _keep_sockets_private()
     multiprocessing.set_forkserver_preload([*_FIRST, "__main__", "torch"])
     os.environ[OWNER] = str(os.getpid())
+
+
+def _keep_sockets_private() -> None:
+    """Let multiprocessing put its sockets into a folder of this user.
+
+    python/cpython#97514: before 3.10.9 and 3.11.1 every user of the machine could connect to a fork server.
+    """
+    util.abstract_sockets_supported = False  # type: ignore[misc]  # final, says typeshed

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 _SIOCGIFADDR = 0x8915
 _GLOO = "GLOO_SOCKET_IFNAME"
+_LOOPBACK_NAMES = ("lo", "lo0")
 
 
 def address_towards(endpoint: str) -> str | None:
@@ -46,6 +47,13 @@ def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
     address = address_towards(endpoint)
     interface = None if address is None else _interface_of(address)
     return {} if interface is None else {_GLOO: interface}
+
+
+def loopback_variables() -> dict[str, str]:
+    """Return what workers of one node need so that no other machine reaches what they listen on."""
+    present = {name for _, name in socket.if_nameindex()}
+    name = next((name for name in _LOOPBACK_NAMES if name in present), None)
+    return {} if name is None else {_GLOO: name, "NCCL_SOCKET_IFNAME": name}
 
 
 def _name_is_local() -> bool:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from stratagem.launch.base import LaunchPlan
 from stratagem.launch.network import address_towards
 from stratagem.launch.supervision import GRACE_S
+from stratagem.stores import LOOPBACK
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
 
-_LOOPBACK = "127.0.0.1"
 _MONITOR_S = 0.05
 LAST_CALL_S = 10
 """How long the least number of nodes waits for more before it begins."""
@@ -30,13 +30,15 @@ def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
 
     from stratagem.launch.logs import InheritedOutput, KeptOutput
 
-    alone = plan.num_nodes == 1 and plan.rdzv_endpoint is None
-    # Port 0: the store binds a free port and tells it, so none is chosen before it is bound.
-    endpoint = f"{_LOOPBACK}:0" if alone else plan.rdzv_endpoint or ""
-    configs: dict[str, Any] = {}
+    alone = plan.is_single_node
+    endpoint = plan.rdzv_endpoint or ""
+    backend = plan.rdzv_backend
     if alone:
-        configs["is_host"] = True
-    elif plan.node_rank is not None:
+        from stratagem.launch.single_node import register_single_node
+
+        backend = register_single_node()
+    configs: dict[str, Any] = {}
+    if plan.node_rank is not None and not alone:
         configs["is_host"] = plan.node_rank == 0
         configs["rank"] = plan.node_rank  # read by the backend `static` alone
     if plan.is_elastic:
@@ -50,13 +52,13 @@ def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
         "run_id": run_id,
         "role": "stratagem",
         "rdzv_endpoint": endpoint,
-        "rdzv_backend": "c10d" if alone else plan.rdzv_backend,
+        "rdzv_backend": backend,
         "rdzv_configs": configs,
         "max_restarts": plan.max_restarts,
         "monitor_interval": _MONITOR_S,
         "start_method": "spawn" if plan.start_method == "popen" else plan.start_method,
         "log_line_prefix_template": "[rank ${rank}] ",
-        "local_addr": _LOOPBACK if alone else address_towards(endpoint),
+        "local_addr": LOOPBACK if alone else address_towards(endpoint),
         # Ctrl-C stays Python's KeyboardInterrupt; the launcher handles the others itself.
         "signals_to_handle": "SIGTERM",
         "shutdown_timeout": int(GRACE_S),

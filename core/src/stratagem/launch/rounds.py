@@ -8,11 +8,11 @@ of its nodes, and a fresh store on its first node, wherever that was in the roun
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from hashlib import sha256
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
@@ -24,7 +24,9 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from stratagem.launch.dynamic import create_checked
 from stratagem.launch.exchange import ROUND, Exchange
+from stratagem.stores import serve_store
 
 BACKEND = "stratagem"
 """Its name among torch's meeting places."""
@@ -50,21 +52,22 @@ class Rounds(RendezvousHandler):
         inner: where the nodes meet.
         exchange: of this node's launch.
         address: under which the other nodes reach this one.
+        run_id: of the run, which may be a secret; `inner` has another.
     """
 
-    def __init__(self, inner: RendezvousHandler, exchange: Exchange, address: str) -> None:
-        self._inner, self._exchange, self._address = inner, exchange, address
+    def __init__(self, inner: RendezvousHandler, exchange: Exchange, address: str, run_id: str) -> None:
+        self._inner, self._exchange, self._address, self._run_id = inner, exchange, address, run_id
         self._next_round = 0
         self._served: TCPStore | None = None
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the nodes of the next round."""
-        with _no_store_of_its_own():
+        with _NO_SHARED_STORE:
             info = self._inner.next_rendezvous()
         info.store.set(f"stratagem/next/{info.rank}", str(self._next_round))
         if info.rank == 0:
             wanted = [int(info.store.get(f"stratagem/next/{rank}")) for rank in range(info.world_size)]
-            self._served = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+            self._served = serve_store(self._address, 0)
             agreed: dict[str, Any] = {
                 "round": max(wanted),
                 "address": self._address,
@@ -96,46 +99,61 @@ class Rounds(RendezvousHandler):
         return int(self._inner.num_nodes_waiting())
 
     def get_run_id(self) -> str:
-        return str(self._inner.get_run_id())
+        return self._run_id
 
     def shutdown(self) -> bool:
         return bool(self._inner.shutdown())
 
 
-@contextlib.contextmanager
-def _no_store_of_its_own() -> Iterator[None]:
-    """Keep torch from serving one store for all rounds.
+class _NoSharedStore:
+    """Keeps torch from serving one store for all rounds, as a context that threads may enter at once.
 
     Its first node tells the address in its own first round only, so that a node which joins in a later
     round waits for it in vain (seen in torch 2.13).
     """
-    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+
+    _NAME = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: str | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = os.environ.get(self._NAME)
+            self._inside += 1
+            os.environ[self._NAME] = "1"
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                del os.environ[self._NAME]
+                if self._before is not None:
+                    os.environ[self._NAME] = self._before
+
+
+_NO_SHARED_STORE = _NoSharedStore()
 
 
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     settings = dict(parameters.config)
     backend, exchange = settings.pop(_INNER), settings.pop(_EXCHANGE)
     own = {"min_nodes": parameters.min_nodes, "max_nodes": parameters.max_nodes}
-    inner = rendezvous_handler_registry.create_handler(
-        RendezvousParameters(
-            backend,
-            parameters.endpoint,
-            parameters.run_id,
-            **own,
-            local_addr=parameters.local_addr,
-            **settings,
-        )
+    asked = RendezvousParameters(
+        backend,
+        parameters.endpoint,
+        # Keys are named by it, which whoever reaches a store can list.
+        sha256(parameters.run_id.encode()).hexdigest(),
+        **own,
+        local_addr=parameters.local_addr,
+        **settings,
     )
-    return Rounds(inner, Exchange(exchange), parameters.local_addr or socket.getfqdn())
+    inner = create_checked(asked) or rendezvous_handler_registry.create_handler(asked)
+    address = parameters.local_addr or socket.getfqdn()
+    return Rounds(inner, Exchange(exchange), address, parameters.run_id)
 
 
 _registered = False

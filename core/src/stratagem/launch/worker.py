@@ -27,6 +27,7 @@ from stratagem.launch.fork_server import own_fork_servers
 from stratagem.launch.guard import die_with, die_with_parent, share_fate_with_children
 from stratagem.launch.pickling import loads
 from stratagem.launch.words import LAUNCH_VARIABLE
+from stratagem.stores import store_variables
 
 LINGER_S = 0.25
 """How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
@@ -85,6 +86,8 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             _redirect_output(job.log_dir, restarts, rank)
         _take_environment(job)
         os.environ[LAUNCH_VARIABLE] = directory
+        if job.has_store:
+            os.environ.update(store_variables(directory, os.environ["TORCHELASTIC_RUN_ID"], attempt))
         # multiprocessing would hand on forkserver or spawn: data loaders shall start as anywhere else.
         multiprocessing.set_start_method(job.default_start_method, force=True)
         own_fork_servers()

@@ -13,6 +13,7 @@ import pickle
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import StratagemError
+from stratagem.launch.network import loopback_variables
+from stratagem.stores import LOOPBACK, free_port, store_variables
 from stratagem.testing.worker import Reply, serve
 
 TIMEOUT_S = 90.0
@@ -77,7 +80,7 @@ class Workers:
         self._folder = ""
         self._processes: list[_Process] = []
         self._made = self._tasks = 0
-        self._store: Any = None
+        self._run_id, self._port = uuid.uuid4().hex, free_port()
 
     def run(
         self, world_size: int, function: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S
@@ -140,20 +143,17 @@ class Workers:
         return _Process(self._folder, self._made)
 
     def _variables(self, rank: int, world_size: int) -> dict[str, str]:
-        if self._store is None:
-            from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         everyone = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "ROLE_WORLD_SIZE": world_size}
         own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
-        # A number of its own keeps a task's keys in the store apart from those of the task before.
-        elastic = {"RUN_ID": "conformance", "RESTART_COUNT": self._tasks, "MAX_RESTARTS": 0}
+        # A number of its own gives each task a store of its own.
+        elastic = {"RUN_ID": self._run_id, "RESTART_COUNT": self._tasks, "MAX_RESTARTS": 0}
         return {
             **{name: str(value) for name, value in {**everyone, **own}.items()},
             **{f"TORCHELASTIC_{name}": str(value) for name, value in elastic.items()},
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._store.port),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(self._port),
+            **store_variables(self._folder, self._run_id, self._tasks),
+            **loopback_variables(),
         }
 
     def _replies(self, ranks: list[_Process], timeout_s: float) -> list[Any]:

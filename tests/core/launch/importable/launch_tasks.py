@@ -156,11 +156,18 @@ def sum_over_ranks(attempt: int) -> float:
     import torch
     import torch.distributed as dist
 
-    server = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        timeout=datetime.timedelta(seconds=30),
+    from stratagem.stores import store_file
+
+    file = store_file(os.environ)
+    server = (
+        dist.FileStore(file)
+        if file
+        else dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=datetime.timedelta(seconds=30),
+        )
     )
     store = dist.PrefixStore(f"attempt{attempt}", server)
     dist.init_process_group("gloo", store=store, rank=rank(), world_size=int(os.environ["WORLD_SIZE"]))

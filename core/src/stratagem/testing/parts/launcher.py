@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from stratagem.collectives.process_group import ProcessGroupCollectives
 from stratagem.errors import ConfigError, UsageError, WorkerError
 from stratagem.launch.base import LaunchPlan, Task
 from stratagem.plugins import load_catalogue
@@ -123,3 +129,42 @@ def _runs(pid: int) -> bool:
         return False
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@check(world_sizes=(1,))
+def check_listens_for_itself(subject: LauncherSubject) -> None:
+    """On one node neither the launching process nor a rank listens on an address that other machines reach."""
+    _refuse_in_process(subject)
+    if not Path("/proc/net/tcp").exists():
+        raise NotApplicable("this system doesn't tell where processes listen")
+    found, error, _ = subject.alone(_launch_known, _listening)
+    expect(error is None, f"launching fails: {error}")
+    expect(not found, f"sockets listen on {', '.join(found or [])}: bind what ranks need to the loopback")
+
+
+def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseException | None, float]:
+    return _launch(subject, function, os.getpid())
+
+
+def _listening(environment: str | None, launcher: int) -> list[str]:
+    """Open the ranks' group, and return where the launcher and this rank listen, but for the loopback."""
+    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    group = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=SOON_S))
+    owned = set()
+    for process in (launcher, os.getpid()):
+        for handle in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                owned.add(os.readlink(handle))
+    found = [address for address, socket in _reached_from_elsewhere() if socket in owned]
+    group.close()
+    return found
+
+
+def _reached_from_elsewhere() -> Iterator[tuple[str, str]]:
+    """Yield the address and the descriptor's name of each socket that listens beyond the loopback."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            _, local, _, state, *_, inode = line.split()[:10]
+            is_loopback = local.split(":")[0].endswith(("7F", "0" * 23 + "1000000"))
+            if state == "0A" and not is_loopback:
+                yield local, f"socket:[{inode}]"

@@ -1,0 +1,75 @@
+"""The store at which the ranks of a run meet."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+# torch exports these without saying so in an __all__.
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
+
+from stratagem.errors import CollectiveError
+from stratagem.stores import serve_store
+
+if TYPE_CHECKING:
+    from stratagem.environment.base import Environment
+
+_OPENED: Counter[tuple[str, int]] = Counter()
+"""Store and attempt → groups that this process has opened there; the same number on every rank."""
+
+
+def meet(environment: Environment, timeout: timedelta) -> Store:
+    """Open the store of a new group, and wait until every rank has announced itself in it. Collective.
+
+    Args:
+        environment: this process's place, and where the store is.
+        timeout: how long to wait.
+
+    Raises:
+        CollectiveError: not all ranks came within `timeout`; names those that are missing.
+    """
+    rank, world_size = environment.global_rank, environment.world_size
+    if world_size == 1:
+        return HashStore()
+    where = environment.store_file or f"{environment.main_address}:{environment.main_port}"
+    opened = FileStore(where) if environment.store_file else _tcp_store(environment, timeout)
+    opened.set_timeout(timeout)
+    # Neither a restarted group nor the next one of a program that trains and then tests, in a store
+    # that outlives both, must read the addresses of the one before it.
+    place = (where, environment.attempt)
+    store = PrefixStore(f"attempt{environment.attempt}/group{_OPENED[place]}", opened)
+    _OPENED[place] += 1
+    store.set(f"here/{rank}", socket.gethostname())
+    expected = [f"here/{other}" for other in range(world_size)]
+    try:
+        store.wait(expected, timeout)
+    except RuntimeError as error:
+        missing = [other for other, key in enumerate(expected) if not store.check([key])]
+        raise CollectiveError(
+            f"rank {rank} of {world_size} waited {timeout.total_seconds():.0f} s, and rank "
+            f"{', '.join(map(str, missing))} never came"
+        ) from error
+    return store
+
+
+def _tcp_store(environment: Environment, timeout: timedelta) -> TCPStore:
+    """Connect to the store of rank 0, which serves it unless its launcher does."""
+    rank, world_size = environment.global_rank, environment.world_size
+    address, port = environment.main_address, environment.main_port
+    is_server = rank == 0 and not environment.store_is_served
+    try:
+        if is_server:
+            return serve_store(address, port, timeout)
+        return TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False)
+    except (RuntimeError, ConnectionError) as error:
+        raise CollectiveError(
+            f"rank {rank} of {world_size} can't reach the store of rank 0 at {address}:{port}: {error}"
+        ) from error

@@ -1,0 +1,106 @@
+"""Stores at which processes meet: which file it is on one node, and who reaches one that listens."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+LOOPBACK = "127.0.0.1"
+_VARIABLE = "STRATAGEM_STORE"
+
+
+def store_variables(folder: str, run_id: str, attempt: int) -> dict[str, str]:
+    """Return what a worker needs in its environment to find a store that is a file.
+
+    Args:
+        folder: that this user alone can reach, on this node.
+        run_id: the worker's TORCHELASTIC_RUN_ID.
+        attempt: a killed worker may leave the file in disorder, so each attempt has its own.
+    """
+    return {_VARIABLE: os.path.join(folder, f"store.{attempt}.{_digest(run_id)}")}
+
+
+def store_file(environ: Mapping[str, str]) -> str | None:
+    """Return the path of the file that is this worker's store; None where its launcher has named none.
+
+    A launcher that a worker starts hands the variable on, but gives its own workers another run id.
+
+    Args:
+        environ: of this process.
+    """
+    path, run_id = environ.get(_VARIABLE, ""), environ.get("TORCHELASTIC_RUN_ID", "")
+    return path if path.endswith(f".{_digest(run_id)}") else None
+
+
+def _digest(run_id: str) -> str:
+    return sha256(run_id.encode()).hexdigest()
+
+
+def free_port() -> int:
+    """Return a port of the loopback on which nothing listened a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def serve_store(address: str, port: int, timeout: timedelta = timedelta(minutes=5)) -> TCPStore:
+    """Serve a store, on `address` alone where that is possible.
+
+    It listens on all of this node's addresses where `address` isn't one of them, as behind a forwarded
+    port, and where a node's own name leads to its loopback, which it does for no other node.
+
+    Args:
+        address: by which all processes find the store.
+        port: of it; 0 takes a free one.
+        timeout: of what is asked of the store.
+
+    Raises:
+        RuntimeError: another process listens there.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listening = _listening(address, port)
+    return TCPStore(
+        address,
+        port if listening is None else listening.getsockname()[1],
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,  # this process may serve one there already, and torch shares it
+        master_listen_fd=None if listening is None else listening.detach(),
+    )
+
+
+def _listening(address: str, port: int) -> socket.socket | None:
+    try:
+        family, _, _, _, resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        found = str(resolved[0])
+        if _is_loopback(found) and address != "localhost" and not _is_loopback(address):
+            return None
+        listening = socket.socket(family)
+    except OSError:
+        return None  # torch tells of it
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(resolved)
+        listening.listen(socket.SOMAXCONN)
+    except OSError:
+        listening.close()
+        return None
+    return listening
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
