@@ -92,9 +92,14 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(("model_parallel",), ("gradient_penalty",), "with create_graph=True through layers"),
     Refusal(("model_parallel",), ("hook_mask",), "outside of their module's own forward"),
     Refusal(
-        ("deepspeed_stage_[23]",),
+        DEEPSPEED,
         ("unfrozen_epoch", "unfrozen_batch", "unfrozen_adam"),
         "requires one now, and deepspeed's stage",
+    ),
+    Refusal(
+        ("deepspeed_stage_3",),
+        ("moe_top1", "experts_by_rank"),
+        "the order in which layers were called isn't on rank 1",
     ),
     Refusal(DEEPSPEED, ("complex_parameters",), "is complex64, and deepspeed under"),
     Refusal(DEEPSPEED, ("zero_dim",), "has no dimension, and deepspeed"),
@@ -161,11 +166,6 @@ OPEN: tuple[Open, ...] = (
         ("ddp_sharded",),
         ("complex_parameters",),
         "torch's error, no refusal: its ZeroRedundancyOptimizer takes parameters of one dtype",
-    ),
-    Open(
-        DEEPSPEED,
-        ("bf16_mixed",),
-        "the engine's 32-bit weights begin at the module's rounded to bfloat16: updates themselves are right",
     ),
 )
 """What is known to be wrong, told in the page: to be worked off."""

@@ -186,6 +186,7 @@ def test_batch_sizes_that_come_out_nowhere(batch: dict[str, Any], world_size: in
     [
         ({"stage": 2}, "16-mixed", PrecisionError, "float16 on a CPU"),
         ({"stage": 0}, "16-mixed", PrecisionError, "doesn't work with this strategy"),
+        ({"stage": 3}, "16-mixed", PrecisionError, "doesn't work with this strategy"),
         ({"stage": 2}, "64-true", PrecisionError, "doesn't work with this strategy"),
         ({"config": {"optimizer": {"type": "Lamb"}}}, "32-true", ConfigError, "CUDA devices alone"),
     ],

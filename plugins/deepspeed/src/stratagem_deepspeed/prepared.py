@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
@@ -17,7 +16,7 @@ from stratagem.errors import DataError
 from stratagem.optimizer_state import optimizer_replicas
 from stratagem.prepared import loss_of
 from stratagem_deepspeed import native, output
-from stratagem_deepspeed.checkpoints import EngineCheckpoint
+from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
@@ -26,10 +25,9 @@ from stratagem_deepspeed.frozen import Frozen
 from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
-from stratagem_deepspeed.parameters import Parameters
+from stratagem_deepspeed.originals import Originals
 from stratagem_deepspeed.partitioned import Access, engine_at_work
 from stratagem_deepspeed.starting import start_engine
-from stratagem_deepspeed.states import States
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -72,12 +70,15 @@ class DeepSpeedPrepared(Prepared):
         parts = Parts(request.left_shards, request.collectives)
         # Before parameters are cut: whoever groups them by their shapes sees these.
         client = client_optimizer(request, configuration.makes_optimizer)
+        originals = Originals((), False)
         if self.stage == 3:
             made = share_out(request, construction, parts, config)
         else:
             made = materialize(request, construction, parts)
             if request.precision.param_dtype is not None:
                 request.precision.convert_module(request.module)
+            rounded = request.plain.parameters() if configuration.half(request.precision.name) else ()
+            originals = Originals(rounded, request.collectives.rank == 0)
             request.module.to(request.device)
         self._computed = Computed(request)
         for group in client.param_groups if client is not None else ():
@@ -95,7 +96,9 @@ class DeepSpeedPrepared(Prepared):
                 self._groups, live = client_groups(request.plain, optimizers[0], self.stage, self.engine)
         super().__init__(request, self.engine or self._computed, optimizers)
         self.is_direct = True
-        self._checkpoint = self._make_checkpoint(request, config, live)
+        self._checkpoint = engine_checkpoint(self, request, config, self._groups, live)
+        self._originals = originals
+        originals.to_engine(self._checkpoint.parameters)
         self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
         self._buffers_differ = self._buffers
         parameters = dict(request.plain.named_parameters())
@@ -109,18 +112,6 @@ class DeepSpeedPrepared(Prepared):
         self._gradients = (
             follow_gradients(self.engine, self.stage, names, request) if request.training else None
         )
-
-    def _make_checkpoint(
-        self, request: SetupRequest, config: dict[str, Any], live: list[list[str]]
-    ) -> EngineCheckpoint:
-        parameters = dict(request.plain.named_parameters())
-        trained = [parameters[name] for names in live for name in names]
-        halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
-        states = States(self.engine, self.stage, live, parameters) if trained and self.stage else None
-        mesh = None
-        if self._world_size > 1:
-            mesh = init_device_mesh(request.device.type, (self._world_size,))
-        return EngineCheckpoint(self, Parameters(self.stage, trained, halved), states, self._groups, mesh)
 
     # Per step -------------------------------------------------------------------------------------
 
@@ -261,6 +252,10 @@ class DeepSpeedPrepared(Prepared):
             CheckpointError: there is none, or it is of another number of processes.
         """
         native.load(self.engine, self._configuration, folder, tag, model_only)
+
+    def restore_module(self) -> None:
+        self.follow_changes()
+        self._originals.to_module(self._checkpoint.parameters)
 
     def release(self) -> None:
         whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
