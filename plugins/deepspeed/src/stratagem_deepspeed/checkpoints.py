@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from stratagem import CheckpointReader, SetupRequest
+    from stratagem_deepspeed.masters import Scalars
     from stratagem_deepspeed.optimizer import Groups
     from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
@@ -180,6 +181,7 @@ def engine_checkpoint(
     config: dict[str, Any],
     groups: Groups,
     live: Sequence[Sequence[str]],
+    paused: dict[str, Scalars | None],
 ) -> EngineCheckpoint:
     """Return access to what an engine has just been started with. Collective.
 
@@ -189,13 +191,14 @@ def engine_checkpoint(
         config: the engine's, complete.
         groups: the optimizer's groups and names.
         live: names of the parameters in each of the engine's groups.
+        paused: see `IdleParameters`.
     """
     parameters = dict(request.plain.named_parameters())
     trained = [parameters[name] for names in live for name in names]
     halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
     states = None
     if trained and prepared.stage:
-        states = States(prepared.engine, prepared.stage, live, parameters)
+        states = States(prepared.engine, prepared.stage, live, parameters, paused)
     mesh = None
     if request.collectives.world_size > 1:
         mesh = init_device_mesh(request.device.type, (request.collectives.world_size,))

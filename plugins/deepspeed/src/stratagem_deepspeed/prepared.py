@@ -96,22 +96,24 @@ class DeepSpeedPrepared(Prepared):
                 self._groups, live = client_groups(request.plain, optimizers[0], self.stage, self.engine)
         super().__init__(request, self.engine or self._computed, optimizers)
         self.is_direct = True
-        self._checkpoint = engine_checkpoint(self, request, config, self._groups, live)
+        parameters = dict(request.plain.named_parameters())
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        self._gradients = (
+            follow_gradients(self.engine, self.stage, names, request) if request.training else None
+        )
+        paused = self._gradients.paused if self._gradients is not None else {}
+        self._paused = paused
+        self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
         self._originals = originals
         originals.to_engine(self._checkpoint.parameters)
         self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
         self._buffers_differ = self._buffers
-        parameters = dict(request.plain.named_parameters())
-        names = {id(parameter): name for name, parameter in parameters.items()}
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
         self._access: Access | None = None
         if self.stage == 3:
             self._access = Access(self.engine, parameters.values(), [parameters[name] for name in trained])
-        self._gradients = (
-            follow_gradients(self.engine, self.stage, names, request) if request.training else None
-        )
 
     # Per step -------------------------------------------------------------------------------------
 
@@ -243,7 +245,7 @@ class DeepSpeedPrepared(Prepared):
 
     def save_engine(self, folder: str, tag: str | None = None) -> None:
         """Write a checkpoint in DeepSpeed's own format, which is made of pickles. Collective."""
-        native.save(self.engine, folder, tag)
+        native.save(self.engine, folder, tag, self._paused)
 
     def load_engine(self, folder: str, tag: str | None = None, *, model_only: bool = False) -> None:
         """Read a checkpoint in DeepSpeed's own format, and run the code in its pickles. Collective.
@@ -251,7 +253,7 @@ class DeepSpeedPrepared(Prepared):
         Raises:
             CheckpointError: there is none, or it is of another number of processes.
         """
-        native.load(self.engine, self._configuration, folder, tag, model_only)
+        native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
 
     def restore_module(self) -> None:
         self.follow_changes()
