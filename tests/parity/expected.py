@@ -101,6 +101,8 @@ REFUSALS: tuple[Refusal, ...] = (
         ("moe_top1", "experts_by_rank"),
         "the order in which layers were called isn't on rank 1",
     ),
+    Refusal(("deepspeed_stage_3",), ("none_on_one_rank",), "and not on all ranks, and under"),
+    Refusal(("deepspeed_stage_3",), ("compiled_whole",), "is made by torch.compile"),
     Refusal(DEEPSPEED, ("complex_parameters",), "is complex64, and deepspeed under"),
     Refusal(DEEPSPEED, ("zero_dim",), "has no dimension, and deepspeed"),
     Refusal(DEEPSPEED, ("added_group",), "after training had begun, and deepspeed decides"),

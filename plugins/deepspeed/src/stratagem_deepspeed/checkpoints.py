@@ -13,6 +13,7 @@ from stratagem import CheckpointError
 from stratagem.checkpoint.cutting import own_rows
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
+from stratagem_deepspeed.partitioned import engine_at_work
 from stratagem_deepspeed.states import BATCH_BYTES, States
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class EngineCheckpoint:
     def state(self) -> dict[str, Any]:
         """Groups, extra states of modules, the engine's scheduler and scale."""
         prepared = self._prepared
-        plain_state = prepared.plain.state_dict()
+        with engine_at_work():
+            plain_state = prepared.plain.state_dict()
         state: dict[str, Any] = {
             "optimizers": [self._describe()] if prepared.optimizers else [],
             "extra": {name: v for name, v in plain_state.items() if not isinstance(v, torch.Tensor)},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem import CheckpointError
 from stratagem_deepspeed import output
+from stratagem_deepspeed.partitioned import engine_at_work
 
 if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
@@ -26,7 +27,7 @@ def save(engine: Any, folder: str, tag: str | None, paused: dict[str, Scalars | 
         tag: of this checkpoint; by the engine's steps when None.
         paused: see `IdleParameters`.
     """
-    with output.kept():
+    with output.kept(), engine_at_work():
         engine.save_checkpoint(folder, tag=tag, client_state={PAUSED: paused})
 
 
@@ -74,7 +75,7 @@ def load(
             "or convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal "
             "in config"
         )
-    with output.kept():
+    with output.kept(), engine_at_work():
         found, told = engine.load_checkpoint(
             folder,
             tag=tag,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
 
 
-NO_LOSS_TIMEOUT_S = 20.0
+NO_LOSS_TIMEOUT_S = 5.0
 """How long a rank without a loss waits for others that have none either, where one alone can't go on."""
 
 

@@ -236,6 +236,8 @@ class DeepSpeedStrategy(DeferringStrategy):
         construction = self.take_construction(request.plain)
         if request.training or self.configuration.stage == 3:
             refusals.check_shapes(request.plain)
+        if self.configuration.stage == 3:
+            refusals.check_compiled(request.plain)
         if request.training:
             refusals.check_dtypes(request.plain, self.configuration.stage, request.precision.name)
         if self.activation_checkpointing_policy is not None:
