@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from averaging import Averaging, Twins
+from averaging import AveragedPrepared, Averaging, Twins
 from small import Line
 from stratagem_ddp import DDPStrategy
 from wrong_strategies import OpensNothing
@@ -132,3 +132,46 @@ def test_a_group_that_is_already_open_is_named() -> None:
         assert dist.is_initialized()
     finally:
         dist.destroy_process_group()
+
+
+class Told(AveragedPrepared):
+    """Writes down how it is ended."""
+
+    def restore_module(self) -> None:
+        dist.all_reduce(torch.ones(1))  # every rank is there
+        self._tell("restored")
+
+    def release(self) -> None:
+        self._tell("released")
+        super().release()
+
+    def _tell(self, what: str) -> None:
+        with open("told", "a", encoding="utf-8") as file:
+            file.write(f"{dist.get_rank()} {what}\n")
+
+
+class Tells(Averaging):
+    prepared = Told
+
+
+def set_up(runtime: Any, fails: bool) -> None:
+    runtime.setup(Line())
+    if fails:
+        raise ArithmeticError("one too many")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_is_restored_where_all_went_well(fails: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime = stratagem.Runtime(Tells(), accelerator="cpu", devices=2)
+    if fails:
+        with pytest.raises(Exception, match="one too many"):
+            runtime.launch(set_up, True, quiet=True)
+    else:
+        runtime.launch(set_up, False, quiet=True)
+    told = Path("told").read_text(encoding="utf-8").splitlines()
+    if fails:
+        assert {line[2:] for line in told} == {"released"}
+    else:
+        for rank in "01":
+            assert [line[2:] for line in told if line[0] == rank] == ["restored", "released"]

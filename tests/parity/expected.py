@@ -94,10 +94,17 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(("model_parallel",), ("gradient_penalty",), "with create_graph=True through layers"),
     Refusal(("model_parallel",), ("hook_mask",), "outside of their module's own forward"),
     Refusal(
-        ("deepspeed_stage_[23]",),
+        DEEPSPEED,
         ("unfrozen_epoch", "unfrozen_batch", "unfrozen_adam"),
         "requires one now, and deepspeed's stage",
     ),
+    Refusal(
+        ("deepspeed_stage_3",),
+        ("moe_top1", "experts_by_rank"),
+        "the order in which layers were called isn't on rank 1",
+    ),
+    Refusal(("deepspeed_stage_3",), ("none_on_one_rank",), "and not on all ranks, and under"),
+    Refusal(("deepspeed_stage_3",), ("compiled_whole",), "is made by torch.compile"),
     Refusal(DEEPSPEED, ("complex_parameters",), "is complex64, and deepspeed under"),
     Refusal(DEEPSPEED, ("zero_dim",), "has no dimension, and deepspeed"),
     Refusal(DEEPSPEED, ("added_group",), "after training had begun, and deepspeed decides"),
@@ -148,13 +155,7 @@ class Open:
     reason: str
 
 
-OPEN: tuple[Open, ...] = (
-    Open(
-        DEEPSPEED,
-        ("bf16_mixed",),
-        "the engine's 32-bit weights begin at the module's rounded to bfloat16: updates themselves are right",
-    ),
-)
+OPEN: tuple[Open, ...] = ()
 """What is known to be wrong, told in the page: to be worked off."""
 
 

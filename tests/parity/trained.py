@@ -106,13 +106,18 @@ class Between(stratagem.Callback):
 
 
 def own_copies(net: torch.nn.Module, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return this rank's parameters where it holds them whole, to be held against what was saved."""
+    """Return this rank's parameters where it holds them whole, to be held against what was saved.
+
+    What a strategy computes with in fewer bits than it trains is left out, if it is that, rounded.
+    """
     kept = {}
     for name, parameter in net.named_parameters():
         known = whole.get(name)
         held = type(parameter.data) is Tensor and not parameter.is_meta
         if held and known is not None and parameter.shape == known.shape:
-            kept[name] = parameter.detach().clone()
+            own = parameter.detach().clone()
+            if own.dtype == known.dtype or not torch.equal(own, known.to(own.dtype)):
+                kept[name] = own
     return kept
 
 

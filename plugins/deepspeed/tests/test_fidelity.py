@@ -61,14 +61,13 @@ def test_what_is_left_alone_in_16_bits(stage: int, tmp_path: Path) -> None:
         # Steps and what is left alone differ by more than rounding.
         expect_equal(came, 2e-2)
         plain, spare = train_plainly("UnusedAdam")["spare.weight"], came["UnusedAdam"]["spare.weight"]
-        # Stages 1 and 2 begin with what bf16 makes of the weights.
-        assert torch.equal(spare, plain if stage == 3 else plain.bfloat16().float())
+        assert torch.equal(spare, plain)
 
 
 SAID = {
     "Unfrozen": "parameter 'net.2.bias' required no gradient when training began and requires one now",
     "UnfrozenInside": "parameter 'net.2.bias' required no gradient when training began",
-    "FrozenForAWhileAdam": "had a gradient in 2 of 4 steps before this one, and deepspeed counts Adam's steps",
+    "FrozenForAWhileAdam": "had no gradient in some of the steps before this one, and deepspeed counts Adam's steps",
     "Doubles": "parameter 'net.2.weight' is float64, and deepspeed under precision='32-true' steps",
     "AddedGroup": "add_param_group gave SGD the parameter 'net.2.weight' after training had begun",
     "Dimensionless": "parameter 'net.scale' has no dimension, and deepspeed sends parameters along one",

@@ -7,7 +7,13 @@ import os
 import pytest
 import wrong_fidelity  # noqa: F401  # registers its strategies
 from averaging import Averaging
-from wrong_strategies import WRONG, MixesShapesStrategy, OpensNothing
+from wrong_strategies import (
+    WRONG,
+    LeavesHalvesStrategy,
+    MixesShapesStrategy,
+    OpensNothing,
+    RoundsWeightsStrategy,
+)
 
 from stratagem.testing import StrategySubject, run_check
 from stratagem.testing.strategies import STRATEGY_CHECKS
@@ -53,6 +59,17 @@ def test_collectives_that_take_unequal_shapes_are_caught() -> None:
     outcome = run_check(CHECKS["collectives"], StrategySubject(MixesShapesStrategy), 2)
     assert outcome.verdict == "failed"
     assert "all_gather" in outcome.reason or "unequal shapes" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [(RoundsWeightsStrategy, "at a rate of zero"), (LeavesHalvesStrategy, "torch.bfloat16")],
+)
+def test_weights_that_mixed_precision_rounds_are_caught(strategy: type[Averaging], words: str) -> None:
+    outcome = run_check(CHECKS["precisions"], StrategySubject(strategy), 1)
+    assert outcome.verdict == "failed"
+    assert "precision='bf16-mixed'" in outcome.reason
+    assert words in outcome.reason
 
 
 def test_every_check_has_a_wrong_strategy() -> None:

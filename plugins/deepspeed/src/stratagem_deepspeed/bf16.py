@@ -17,9 +17,12 @@ class Bf16Gradients:
 
     Args:
         engine: DeepSpeed's, whose optimizer is a `BF16_Optimizer`.
-        names: id of a parameter → its name, for messages.
+        names: id of a parameter → its name.
         device: for what is sent.
         accumulate: micro-batches of a step.
+
+    Attributes:
+        paused: see `IdleParameters`.
 
     Raises:
         CombinationError: a hook of the user's wouldn't see what is accumulated.
@@ -32,6 +35,7 @@ class Bf16Gradients:
         if accumulate > 1:
             self._check_hooks(names)
         self._idle = IdleParameters(zero, 1, self._groups, zero.fp32_groups_flat_partition, names)
+        self.paused = self._idle.paused
         self._reduce, self._update = engine.buffered_allreduce_fallback, zero.update_lp_params
         engine.buffered_allreduce_fallback = self._reduce_used
         zero.update_lp_params = self._put_back_and_update

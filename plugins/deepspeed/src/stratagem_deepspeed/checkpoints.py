@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from stratagem import CheckpointError
 from stratagem.checkpoint.cutting import own_rows
 from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
+from stratagem_deepspeed.partitioned import engine_at_work
 from stratagem_deepspeed.states import BATCH_BYTES, States
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from stratagem import CheckpointReader
+    from stratagem import CheckpointReader, SetupRequest
+    from stratagem_deepspeed.masters import Scalars
     from stratagem_deepspeed.optimizer import Groups
     from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
@@ -31,6 +34,9 @@ class EngineCheckpoint:
         states: access to its optimizer's states; None at stage 0, or where nothing is trained.
         groups: the optimizer's groups and names.
         mesh: all ranks; None for one process.
+
+    Attributes:
+        parameters: as given.
     """
 
     def __init__(
@@ -41,7 +47,7 @@ class EngineCheckpoint:
         groups: Groups,
         mesh: DeviceMesh | None,
     ) -> None:
-        self._prepared, self._parameters, self._states = prepared, parameters, states
+        self._prepared, self.parameters, self._states = prepared, parameters, states
         self._groups, self._mesh = groups, mesh
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -50,13 +56,13 @@ class EngineCheckpoint:
         kept: dict[int, torch.Tensor] = {}
         for parameter in parameters.values():
             if id(parameter) not in kept:
-                kept[id(parameter)] = self._keep(self._parameters.read(parameter))
+                kept[id(parameter)] = self._keep(self.parameters.read(parameter))
         tensors = {f"model/{name}": kept[id(parameter)] for name, parameter in parameters.items()}
         return {**tensors, **{f"model/{name}": buffer for name, buffer in buffers.items()}}
 
     def whole_parameters(self) -> dict[int, tuple[nn.Parameter, torch.Tensor]]:
         """Every parameter with its whole value."""
-        return {id(p): (p, self._parameters.read(p).clone()) for p in self._prepared.plain.parameters()}
+        return {id(p): (p, self.parameters.read(p).clone()) for p in self._prepared.plain.parameters()}
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimizer's states, cut as its parameters."""
@@ -70,7 +76,8 @@ class EngineCheckpoint:
     def state(self) -> dict[str, Any]:
         """Groups, extra states of modules, the engine's scheduler and scale."""
         prepared = self._prepared
-        plain_state = prepared.plain.state_dict()
+        with engine_at_work():
+            plain_state = prepared.plain.state_dict()
         state: dict[str, Any] = {
             "optimizers": [self._describe()] if prepared.optimizers else [],
             "extra": {name: v for name, v in plain_state.items() if not isinstance(v, torch.Tensor)},
@@ -167,7 +174,37 @@ class EngineCheckpoint:
             wholes[f"model/{name}"] = torch.empty(shape, dtype=dtype)
         reader.read(wholes)
         for name, parameter in batch:
-            self._parameters.write(parameter, wholes[f"model/{name}"])
+            self.parameters.write(parameter, wholes[f"model/{name}"])
+
+
+def engine_checkpoint(
+    prepared: DeepSpeedPrepared,
+    request: SetupRequest,
+    config: dict[str, Any],
+    groups: Groups,
+    live: Sequence[Sequence[str]],
+    paused: dict[str, Scalars | None],
+) -> EngineCheckpoint:
+    """Return access to what an engine has just been started with. Collective.
+
+    Args:
+        prepared: has the engine.
+        request: as the `setup` hook received it.
+        config: the engine's, complete.
+        groups: the optimizer's groups and names.
+        live: names of the parameters in each of the engine's groups.
+        paused: see `IdleParameters`.
+    """
+    parameters = dict(request.plain.named_parameters())
+    trained = [parameters[name] for names in live for name in names]
+    halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
+    states = None
+    if trained and prepared.stage:
+        states = States(prepared.engine, prepared.stage, live, parameters, paused)
+    mesh = None
+    if request.collectives.world_size > 1:
+        mesh = init_device_mesh(request.device.type, (request.collectives.world_size,))
+    return EngineCheckpoint(prepared, Parameters(prepared.stage, trained, halved), states, groups, mesh)
 
 
 def _numel(reader: CheckpointReader, name: str) -> int:

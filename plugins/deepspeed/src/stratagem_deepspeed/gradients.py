@@ -24,8 +24,11 @@ class Gradients:
     Args:
         engine: DeepSpeed's, with an optimizer.
         stage: 1, 2 or 3.
-        names: id of a parameter → its name, for messages.
+        names: id of a parameter → its name.
         device: for what is sent.
+
+    Attributes:
+        paused: see `IdleParameters`.
     """
 
     def __init__(self, engine: Any, stage: int, names: Mapping[int, str], device: torch.device) -> None:
@@ -34,6 +37,7 @@ class Gradients:
         self._groups: list[list[nn.Parameter]] = zero.fp16_groups if stage == 3 else zero.bit16_groups
         flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
         self._idle = IdleParameters(zero, stage, self._groups, flats, names)
+        self.paused = self._idle.paused
         # Backward comes to the last layers first.
         self._order = [(p, index) for index, group in enumerate(self._groups) for p in group][::-1]
         self._place = {id(p): place for place, (p, _) in enumerate(self._order)}

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem_deepspeed.masters import master_slice
+from stratagem_deepspeed.masters import Scalars, master_slice, scalars_of
 
 Values = dict[str, torch.Tensor]
 """Name of a state, or "" for the parameter → its part for one parameter."""
@@ -36,10 +36,12 @@ class IdleParameters:
         stage: 1, 2 or 3.
         groups: parameters of each flat partition.
         flats: the partitions, in 32 bits.
-        names: id of a parameter → its name, for messages.
+        names: id of a parameter → its name.
 
     Attributes:
         active: ids of the parameters with a gradient in this step, on any rank; the same on all ranks.
+        paused: name of a parameter that others of its flat partition have made steps without → what was counted for
+            it when it had made its last; None if it has made none. The same on all ranks.
     """
 
     def __init__(
@@ -55,8 +57,7 @@ class IdleParameters:
         self.active: set[int] = set()
         self._kept: dict[int, list[tuple[nn.Parameter, Values]]] = {}
         self._states: dict[int, dict[str, Any] | None] = {}
-        self._made: dict[int, int] = {}
-        self._made_by_group = [0] * len(groups)
+        self.paused: dict[str, Scalars | None] = {}
 
     def check(self) -> None:
         """Refuse a step in which a parameter would be counted steps that it hasn't made.
@@ -66,15 +67,15 @@ class IdleParameters:
         """
         if not self._counts_steps():
             return
-        for group, all_made in zip(self._groups, self._made_by_group):
+        for group in self._groups:
             for parameter in group:
-                made = self._made.get(id(parameter), 0)
-                if id(parameter) in self.active and made != all_made:
+                name = self._names[id(parameter)]
+                if id(parameter) in self.active and name in self.paused:
                     raise CombinationError(
-                        f"parameter {self._names[id(parameter)]!r} had a gradient in {made} of {all_made} steps "
-                        f"before this one, and deepspeed counts {type(self._zero.optimizer).__name__}'s steps for "
-                        "all parameters of a group: give it a group of its own in configure_optimizers, or choose "
-                        "SGD, or strategy ddp or fsdp"
+                        f"parameter {name!r} had no gradient in some of the steps before this "
+                        f"one, and deepspeed counts {type(self._zero.optimizer).__name__}'s steps for all parameters "
+                        "of a group: give it a group of its own in configure_optimizers, or choose SGD, or strategy "
+                        "ddp or fsdp"
                     )
 
     def _counts_steps(self) -> bool:
@@ -83,7 +84,7 @@ class IdleParameters:
         return type(optimizer) is not torch.optim.SGD or any(g["dampening"] for g in optimizer.param_groups)
 
     def keep(self, index: int) -> bool:
-        """Copy what the step of a partition mustn't change; count the step.
+        """Copy what the step of a partition mustn't change, and note who pauses.
 
         Returns:
             Whether any of its parameters has a gradient; if none has, don't step it.
@@ -92,11 +93,18 @@ class IdleParameters:
         if len(idle) == len(self._groups[index]):
             return False
         self._kept[index] = [(p, {name: part.clone() for name, part in self._parts(index, p)}) for p in idle]
-        self._made_by_group[index] += 1
         for parameter in self._groups[index]:
+            name = self._names[id(parameter)]
             if id(parameter) in self.active:
-                self._made[id(parameter)] = self._made.get(id(parameter), 0) + 1
+                self.paused.pop(name, None)
+            elif name not in self.paused:
+                self.paused[name] = self._scalars(index)
         return True
+
+    def _scalars(self, index: int) -> Scalars | None:
+        optimizer = self._zero.optimizer
+        place = self._zero.sub_group_to_group_id[index] if self._stage == 3 else index
+        return scalars_of(optimizer, self._flats[index], optimizer.param_groups[place])
 
     def put_back(self, index: int) -> None:
         """Write back what `keep` has copied."""

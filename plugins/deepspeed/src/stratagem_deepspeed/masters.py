@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from stratagem_deepspeed.swapping import resident, sub_group_of
+
+Scalars = dict[str, float]
+"""What an optimizer counts beside tensors in a parameter's shape, as its steps."""
+
+
+def scalars_of(optimizer: Optimizer, flat: torch.Tensor, group: Mapping[str, Any]) -> Scalars | None:
+    """Return what is counted for all parameters of a flat tensor; None before its first step.
+
+    Args:
+        optimizer: that steps it.
+        flat: the tensor.
+        group: the optimizer's group that has it; some of the engine's own optimizers count there.
+    """
+    state = optimizer.state.get(flat)
+    if not state:
+        return None
+    found = {
+        name: float(value)
+        for name, value in state.items()
+        if isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.shape != flat.shape)
+    }
+    if "step" in group:
+        found.setdefault("step", float(group["step"]))
+    return found
 
 
 def master_slice(zero: Any, stage: int, flat: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:

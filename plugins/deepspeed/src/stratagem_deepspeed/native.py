@@ -7,18 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem import CheckpointError
 from stratagem_deepspeed import output
+from stratagem_deepspeed.partitioned import engine_at_work
 
 if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
+    from stratagem_deepspeed.masters import Scalars
 
 
-def save(engine: Any, folder: str, tag: str | None) -> None:
-    """Write what the engine has; see `DeepSpeedEngine.save_checkpoint`. Collective."""
-    with output.kept():
-        engine.save_checkpoint(folder, tag=tag)
+PAUSED = "stratagem_paused"
+"""The key under which the engine's checkpoints have `IdleParameters.paused`."""
 
 
-def load(engine: Any, configuration: Configuration, folder: str, tag: str | None, model_only: bool) -> None:
+def save(engine: Any, folder: str, tag: str | None, paused: dict[str, Scalars | None]) -> None:
+    """Write what the engine has; see `DeepSpeedEngine.save_checkpoint`. Collective.
+
+    Args:
+        engine: that has it.
+        folder: where to.
+        tag: of this checkpoint; by the engine's steps when None.
+        paused: see `IdleParameters`.
+    """
+    with output.kept(), engine_at_work():
+        engine.save_checkpoint(folder, tag=tag, client_state={PAUSED: paused})
+
+
+def load(
+    engine: Any,
+    configuration: Configuration,
+    folder: str,
+    tag: str | None,
+    model_only: bool,
+    paused: dict[str, Scalars | None],
+) -> None:
     """Read what an engine of as many processes has written. Collective.
 
     Args:
@@ -27,6 +47,7 @@ def load(engine: Any, configuration: Configuration, folder: str, tag: str | None
         folder: what `save_checkpoint` was given.
         tag: which checkpoint of those in the folder; the newest when None.
         model_only: leave out the optimizer's states and the scheduler's.
+        paused: gets what `save` was given; nothing where another program wrote it.
 
     Raises:
         CheckpointError: there is none, it is of another number of processes, or the engine would read
@@ -54,8 +75,8 @@ def load(engine: Any, configuration: Configuration, folder: str, tag: str | None
             "or convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal "
             "in config"
         )
-    with output.kept():
-        found, _ = engine.load_checkpoint(
+    with output.kept(), engine_at_work():
+        found, told = engine.load_checkpoint(
             folder,
             tag=tag,
             load_module_only=model_only,
@@ -66,3 +87,6 @@ def load(engine: Any, configuration: Configuration, folder: str, tag: str | None
         raise CheckpointError(
             f"deepspeed found nothing that it could read in {there}: check folder and stage"
         )
+    if not model_only:
+        paused.clear()
+        paused.update((told or {}).get(PAUSED, {}))

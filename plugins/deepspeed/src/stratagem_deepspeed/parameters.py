@@ -15,7 +15,7 @@ from stratagem_deepspeed.swapping import write_piece
 
 
 class Parameters:
-    """Reads and writes parameters of an engine. Every method is collective.
+    """Reads and writes parameters of an engine. Every method is collective, unless it says otherwise.
 
     Args:
         stage: ZeRO's.
@@ -28,12 +28,16 @@ class Parameters:
         self._trained = {id(parameter) for parameter in trained}
         self._keeps_masters = keeps_masters
 
+    def is_trained(self, parameter: nn.Parameter) -> bool:
+        """Whether the engine's optimizer has it. Not collective."""
+        return id(parameter) in self._trained
+
     def read(self, parameter: nn.Parameter) -> torch.Tensor:
         """Return the whole parameter: in 32 bits where the engine keeps them."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
-        if id(parameter) in self._trained and (self._stage == 3 or (self._stage and self._keeps_masters)):
+        if self.is_trained(parameter) and (self._stage == 3 or (self._stage and self._keeps_masters)):
             with trained(parameter):
                 whole: torch.Tensor = safe_get_full_fp32_param(parameter)
             return whole if self._keeps_masters else whole.to(parameter.dtype)
@@ -53,7 +57,7 @@ class Parameters:
                     parameter.copy_(whole)
             else:
                 parameter.copy_(whole)
-            if id(parameter) not in self._trained:
+            if not self.is_trained(parameter):
                 return
             if self._stage == 3:
                 zero3: Any = parameter._z3_optimizer  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from stratagem_deepspeed.swapping import resident, sub_group_of
 
 ENGINE = ("deepspeed.", "stratagem_deepspeed.", "torch.nn.modules.module", "torch._dynamo")
 """Modules whose functions know that a parameter may be empty."""
+STATE_DICT = ("_save_to_state_dict", "_load_from_state_dict")
+"""Functions of these that don't: they would save and load nothing, without an error."""
 
 _READ: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _PASSED = {
@@ -76,7 +79,7 @@ def _intercept(
     cls: type, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     named = kwargs or {}
-    if func not in _PASSED and not sys._getframe(1).f_globals.get("__name__", "").startswith(ENGINE):
+    if func not in _PASSED and not _knows(sys._getframe(1)):
         answer = _SHAPES.get(func)
         if answer is not None and hasattr(args[0], "ds_shape"):
             return answer(*args, **named)
@@ -84,6 +87,12 @@ def _intercept(
             parameter.ds_access.use(parameter, func == _READ)
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **named)
+
+
+def _knows(caller: FrameType) -> bool:
+    """Whether what calls with a parameter knows that it may be empty."""
+    within: str = caller.f_globals.get("__name__", "")
+    return within.startswith(ENGINE) and caller.f_code.co_name not in STATE_DICT
 
 
 def _partitioned(values: Iterable[Any]) -> Iterator[Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
@@ -17,7 +16,7 @@ from stratagem.errors import DataError
 from stratagem.optimizer_state import optimizer_replicas
 from stratagem.prepared import loss_of
 from stratagem_deepspeed import native, output
-from stratagem_deepspeed.checkpoints import EngineCheckpoint
+from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
@@ -26,10 +25,9 @@ from stratagem_deepspeed.frozen import Frozen
 from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
-from stratagem_deepspeed.parameters import Parameters
+from stratagem_deepspeed.originals import Originals
 from stratagem_deepspeed.partitioned import Access, engine_at_work
 from stratagem_deepspeed.starting import start_engine
-from stratagem_deepspeed.states import States
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
 
 
-NO_LOSS_TIMEOUT_S = 20.0
+NO_LOSS_TIMEOUT_S = 5.0
 """How long a rank without a loss waits for others that have none either, where one alone can't go on."""
 
 
@@ -72,12 +70,15 @@ class DeepSpeedPrepared(Prepared):
         parts = Parts(request.left_shards, request.collectives)
         # Before parameters are cut: whoever groups them by their shapes sees these.
         client = client_optimizer(request, configuration.makes_optimizer)
+        originals = Originals((), False)
         if self.stage == 3:
             made = share_out(request, construction, parts, config)
         else:
             made = materialize(request, construction, parts)
             if request.precision.param_dtype is not None:
                 request.precision.convert_module(request.module)
+            rounded = request.plain.parameters() if configuration.half(request.precision.name) else ()
+            originals = Originals(rounded, request.collectives.rank == 0)
             request.module.to(request.device)
         self._computed = Computed(request)
         for group in client.param_groups if client is not None else ():
@@ -95,32 +96,24 @@ class DeepSpeedPrepared(Prepared):
                 self._groups, live = client_groups(request.plain, optimizers[0], self.stage, self.engine)
         super().__init__(request, self.engine or self._computed, optimizers)
         self.is_direct = True
-        self._checkpoint = self._make_checkpoint(request, config, live)
-        self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
-        self._buffers_differ = self._buffers
         parameters = dict(request.plain.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
+        self._gradients = (
+            follow_gradients(self.engine, self.stage, names, request) if request.training else None
+        )
+        paused = self._gradients.paused if self._gradients is not None else {}
+        self._paused = paused
+        self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
+        self._originals = originals
+        originals.to_engine(self._checkpoint.parameters)
+        self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
+        self._buffers_differ = self._buffers
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
         self._access: Access | None = None
         if self.stage == 3:
             self._access = Access(self.engine, parameters.values(), [parameters[name] for name in trained])
-        self._gradients = (
-            follow_gradients(self.engine, self.stage, names, request) if request.training else None
-        )
-
-    def _make_checkpoint(
-        self, request: SetupRequest, config: dict[str, Any], live: list[list[str]]
-    ) -> EngineCheckpoint:
-        parameters = dict(request.plain.named_parameters())
-        trained = [parameters[name] for names in live for name in names]
-        halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
-        states = States(self.engine, self.stage, live, parameters) if trained and self.stage else None
-        mesh = None
-        if self._world_size > 1:
-            mesh = init_device_mesh(request.device.type, (self._world_size,))
-        return EngineCheckpoint(self, Parameters(self.stage, trained, halved), states, self._groups, mesh)
 
     # Per step -------------------------------------------------------------------------------------
 
@@ -252,7 +245,7 @@ class DeepSpeedPrepared(Prepared):
 
     def save_engine(self, folder: str, tag: str | None = None) -> None:
         """Write a checkpoint in DeepSpeed's own format, which is made of pickles. Collective."""
-        native.save(self.engine, folder, tag)
+        native.save(self.engine, folder, tag, self._paused)
 
     def load_engine(self, folder: str, tag: str | None = None, *, model_only: bool = False) -> None:
         """Read a checkpoint in DeepSpeed's own format, and run the code in its pickles. Collective.
@@ -260,7 +253,11 @@ class DeepSpeedPrepared(Prepared):
         Raises:
             CheckpointError: there is none, or it is of another number of processes.
         """
-        native.load(self.engine, self._configuration, folder, tag, model_only)
+        native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
+
+    def restore_module(self) -> None:
+        self.follow_changes()
+        self._originals.to_module(self._checkpoint.parameters)
 
     def release(self) -> None:
         whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}

@@ -110,6 +110,20 @@ def check_shapes(plain: nn.Module) -> None:
             )
 
 
+def check_compiled(plain: nn.Module) -> None:
+    """Refuse modules made by torch.compile, whose wrapper gives the inner module's parameters away at stage 3.
+
+    Raises:
+        ConfigError: names one.
+    """
+    for name, module in plain.named_modules():
+        if type(module).__name__ == "OptimizedModule":
+            raise ConfigError(
+                f"{name or 'the module'!r} is made by torch.compile, and deepspeed's stage 3 can't go through its "
+                f"wrapper: call {name or 'module'}.compile() in place of torch.compile(…), or choose stage 2"
+            )
+
+
 def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import CheckpointError
+from stratagem_deepspeed.masters import Scalars, scalars_of
 from stratagem_deepspeed.parameters import piece, trained
 from stratagem_deepspeed.swapping import resident, sub_group_of, write_piece
 
@@ -29,18 +30,24 @@ class States:
         stage: which.
         groups: names of the parameters in each of the engine's groups: those that require gradients.
         parameters: name → parameter.
+        paused: see `IdleParameters`; changed by `write`.
     """
 
     def __init__(
-        self, engine: Any, stage: int, groups: Sequence[Sequence[str]], parameters: Mapping[str, nn.Parameter]
+        self,
+        engine: Any,
+        stage: int,
+        groups: Sequence[Sequence[str]],
+        parameters: Mapping[str, nn.Parameter],
+        paused: dict[str, Scalars | None],
     ) -> None:
         self._zero = engine.optimizer
         self._optimizer: Optimizer = self._zero.optimizer
-        self._stage = stage
+        self._stage, self._paused = stage, paused
         self._groups = [{name: parameters[name] for name in names} for names in groups]
 
     def read(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return every state by "optimizer/0/<name>/<state>".
+        """Return every state by "optimizer/0/<name>/<state>"; none of parameters that have made no step.
 
         Args:
             keep: called with each whole state; what it returns is kept instead.
@@ -51,37 +58,37 @@ class States:
         self._link()
         tensors: dict[str, torch.Tensor] = {}
         for name, parameter, flat, group in self._trained():
-            state = self._optimizer.state.get(flat, {})
-            for key, value in state.items():
+            counted = scalars_of(self._optimizer, flat, group)
+            counted = self._paused.get(name, counted)
+            if counted is None:
+                continue
+            for key, value in self._optimizer.state[flat].items():
                 if isinstance(value, torch.Tensor) and value.shape == flat.shape:
                     with trained(parameter):
                         whole = safe_get_full_optimizer_state(parameter, key)
                     tensors[f"optimizer/0/{name}/{key}"] = keep(whole)
-                elif isinstance(value, (torch.Tensor, int, float)):
-                    tensors[f"optimizer/0/{name}/{key}"] = _scalar(value)
-            if state and "step" not in state and "step" in group:
-                # Some of the engine's own optimizers count per group.
-                tensors[f"optimizer/0/{name}/step"] = _scalar(group["step"])
+            for key, count in counted.items():
+                tensors[f"optimizer/0/{name}/{key}"] = torch.tensor(count, dtype=torch.float32)
         return tensors
 
     def write(self, reader: CheckpointReader) -> None:
         """Take up the states in a checkpoint.
 
         Raises:
-            CheckpointError: it has states for parameters that aren't trained here, or of one group's
-                parameters some have made more steps than others.
+            CheckpointError: it has states for parameters that aren't trained here.
         """
         saved = self._saved(reader)
         self._make(reader, saved)
         batch: list[tuple[str, nn.Parameter, str, torch.Tensor]] = []
         size = 0
-        for name, parameter, _, _ in self._trained():
-            for state in saved.get(name, ()):
-                info = reader.tensors[f"optimizer/0/{name}/{state}"]
-                if not _is_whole(state, info.shape, parameter):
+        for name, parameter, flat, _ in self._trained():
+            for state, value in self._optimizer.state[flat].items():
+                if not isinstance(value, torch.Tensor) or value.shape != flat.shape:
                     continue
-                whole = torch.empty(info.shape, dtype=torch.float32)
-                batch.append((name, parameter, state, whole))
+                # Of a parameter that has made no step, zeros: as the engine begins.
+                shape = getattr(parameter, "ds_shape", parameter.shape)
+                whole = torch.zeros(shape, dtype=torch.float32)
+                batch.append((f"optimizer/0/{name}/{state}", parameter, state, whole))
                 size += whole.numel() * whole.element_size()
                 if size >= BATCH_BYTES:
                     self._write(reader, batch)
@@ -93,7 +100,7 @@ class States:
     ) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state
 
-        reader.read({f"optimizer/0/{name}/{state}": whole for name, _, state, whole in batch})
+        reader.read({key: whole for key, _, _, whole in batch if key in reader.tensors})
         for _, parameter, state, whole in batch:
             if self._stage == 3:
                 write_piece(self._zero, parameter, piece(parameter, whole), state)
@@ -123,14 +130,40 @@ class States:
         }
         reader.read(scalars)
         self._make_zeros(saved, scalars.keys())
-        made: dict[int, dict[str, Any]] = {}
-        for name, _, flat, group in self._trained():
-            state = made.setdefault(id(flat), self._optimizer.state[flat])
-            for key in saved.get(name, ()):
-                scalar = scalars.get(f"optimizer/0/{name}/{key}")
-                if scalar is not None:
-                    self._count(name, group, state, key, scalar, made)
+        counted: dict[str, Scalars] = {name: {} for name in saved}
+        for key, value in scalars.items():
+            name, _, state = key[len("optimizer/0/") :].rpartition("/")
+            counted[name][state] = value.item()
+        pieces: dict[int, list[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]]] = {}
+        for each in self._trained():
+            pieces.setdefault(id(each[2]), []).append(each)
+        for named in pieces.values():
+            self._count(named, {name: counted[name] for name, *_ in named if name in counted})
         self._link()
+
+    def _count(
+        self,
+        named: Sequence[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]],
+        counted: Mapping[str, Scalars],
+    ) -> None:
+        """Set what is counted for a flat piece to what those of its parameters have that made most steps."""
+        ahead: Scalars = max(counted.values(), key=lambda scalars: scalars.get("step", 0.0), default={})
+        for name, *_ in named:
+            if counted and counted.get(name) != ahead:
+                self._paused[name] = counted.get(name)
+            else:
+                self._paused.pop(name, None)
+        _, _, flat, group = named[0]
+        state = self._optimizer.state[flat]
+        for key, count in ahead.items():
+            if type(self._optimizer).__module__.startswith("torch."):
+                on_device = bool(group.get("capturable") or group.get("fused"))
+                device = flat.device if on_device else state[key].device if key in state else None
+                state[key] = torch.tensor(count, dtype=torch.float32, device=device)
+            elif "step" in group:
+                group[key] = int(count)
+            else:
+                state[key] = int(count)
 
     def _make_zeros(self, saved: Mapping[str, list[str]], scalars: Collection[str]) -> None:
         lacking: dict[int, tuple[nn.Parameter, torch.Tensor, set[str]]] = {}
@@ -149,31 +182,6 @@ class States:
             ):
                 for key in sorted(keys):
                     self._optimizer.state[flat][key] = torch.zeros_like(flat.detach())
-
-    def _count(
-        self,
-        name: str,
-        group: dict[str, Any],
-        state: dict[str, Any],
-        key: str,
-        value: torch.Tensor,
-        made: dict[int, dict[str, Any]],
-    ) -> None:
-        seen = made.setdefault(-id(state), {})
-        if seen.setdefault(key, value.item()) != value.item():
-            raise CheckpointError(
-                f"deepspeed counts one {key!r} for all parameters of a group, and in the checkpoint {name!r} has "
-                f"{value.item():g} where another has {seen[key]:g}: load its weights alone, or choose strategy fsdp"
-            )
-        if type(self._optimizer).__module__.startswith("torch."):
-            on_device = bool(group.get("capturable") or group.get("fused"))
-            state[key] = value.to(state[key].device) if key in state else value.clone()
-            if on_device:
-                state[key] = value.to(next(iter(self._trained()))[2].device)
-        elif "step" in group:
-            group[key] = int(value.item())
-        else:
-            state[key] = int(value.item())
 
     def _link(self) -> None:
         """Let the engine's access per parameter find the states that there are."""
@@ -203,7 +211,3 @@ class States:
 
 def _is_whole(state: str, shape: Sequence[int], parameter: Any) -> bool:
     return state != "step" and tuple(shape) == tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def _scalar(value: torch.Tensor | float) -> torch.Tensor:
-    return torch.as_tensor(float(value), dtype=torch.float32)

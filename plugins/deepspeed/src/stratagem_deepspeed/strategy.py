@@ -192,11 +192,16 @@ class DeepSpeedStrategy(DeferringStrategy):
         library.require()
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Below 3, a forward needs no other rank; at 0, optimizers have whole tensors, and float16 is wrong."""
+        """Below 3, a forward needs no other rank; at 0, optimizers have whole tensors.
+
+        Float16 is wrong at 0; at 3, where parameters stay in 32 bits, the engine neither scales the loss of
+        16-mixed nor skips a step that overflows.
+        """
         stage = self.configuration.stage
         features = declared.features - ({"collective_forward"} if stage < 3 else set())
         features |= {"whole_optimizer"} if stage == 0 else set()
-        precisions = [name for name in declared.precisions if stage or not name.startswith("16-")]
+        wrong = {0: ("16-mixed", "16-true"), 3: ("16-mixed",)}.get(stage, ())
+        precisions = [name for name in declared.precisions if name not in wrong]
         return replace(declared, features=frozenset(features), precisions=tuple(precisions))
 
     def check_run(self, run: Run) -> None:
@@ -231,6 +236,8 @@ class DeepSpeedStrategy(DeferringStrategy):
         construction = self.take_construction(request.plain)
         if request.training or self.configuration.stage == 3:
             refusals.check_shapes(request.plain)
+        if self.configuration.stage == 3:
+            refusals.check_compiled(request.plain)
         if request.training:
             refusals.check_dtypes(request.plain, self.configuration.stage, request.precision.name)
         if self.activation_checkpointing_policy is not None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from stratagem_deepspeed.idle import used_anywhere
+from stratagem_deepspeed.masters import Scalars
 
 
 class WholeGradients:
@@ -18,10 +19,14 @@ class WholeGradients:
         engine: DeepSpeed's, at stage 0.
         parameters: those of its optimizer.
         device: for what is sent.
+
+    Attributes:
+        paused: nothing: each parameter is counted by itself.
     """
 
     def __init__(self, engine: Any, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         self._engine, self._parameters, self._device = engine, parameters, device
+        self.paused: dict[str, Scalars | None] = {}
         self._reduce = engine.buffered_allreduce_fallback
         engine.buffered_allreduce_fallback = self._reduce_used
 
