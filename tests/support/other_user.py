@@ -57,8 +57,9 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch tells at length why it can
 threads = [threading.Thread(target=write, args=(port,), daemon=True) for port in given["ports"]]
 for thread in threads:
     thread.start()
+until = time.monotonic() + 4
 for thread in threads:
-    thread.join(5)
+    thread.join(max(0.0, until - time.monotonic()))
 say(reached)
 os._exit(0)
 """
