@@ -201,9 +201,11 @@ def _state_at_start(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, An
 
     Empty for an optimizer that makes states when it steps, and for one that has stepped.
     """
-    largest = max(group["params"], key=torch.Tensor.dim, default=None)
+    if not group["params"]:
+        return {}
+    largest = max(group["params"], key=torch.Tensor.dim)
     made: dict[str, Any] = {}
-    for key, value in optimizer.state.get(largest, {}).items() if largest is not None else ():
+    for key, value in optimizer.state.get(largest, {}).items():
         if key == "step" or not isinstance(value, torch.Tensor) or value.shape != largest.shape:
             made[key] = value
             continue

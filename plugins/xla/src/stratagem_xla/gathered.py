@@ -8,6 +8,7 @@ is lost there, and it looks at an empty one without a word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,9 +43,12 @@ class GatheredUnit:
             _Pair(wrapper, copy, shard, each, names.get(each[0], each[0][1]))
             for copy, shard, each in zip(wrapper.full_params, wrapper.sharded_params, places)
         ]
-        self._gather, self._free = wrapper._rebuild_full_params, wrapper._free_full_params
+        self._wrapper = wrapper
         wrapper._parameters.clear()
+        self._gather, self._free = wrapper._rebuild_full_params, wrapper._free_full_params
+        self._assert_state = wrapper.assert_state
         wrapper._rebuild_full_params, wrapper._free_full_params = self._gathering, self._freeing
+        wrapper.assert_state = self._check_state
 
     def settle(self) -> None:
         """Take up what the user's code did to copies that are gathered. Call it before a backward.
@@ -56,6 +60,11 @@ class GatheredUnit:
             if pair.is_gathered:
                 pair.take_up()
 
+    def release(self) -> None:
+        """Leave the wrapper as it was, so that nothing keeps both alive."""
+        for key in ("_rebuild_full_params", "_free_full_params", "assert_state"):
+            del vars(self._wrapper)[key]
+
     def _gathering(self, *args: Any, **kwargs: Any) -> None:
         coming = [pair for pair in self.pairs if not pair.is_gathered]
         for pair in coming:
@@ -66,13 +75,23 @@ class GatheredUnit:
 
     def _freeing(self, params: Iterable[Any] | None = None, *args: Any, **kwargs: Any) -> None:
         freed = None if params is None else {id(each) for each in params}
-        going = [pair for pair in self.pairs if pair.is_gathered and (freed is None or id(pair.copy) in freed)]
+        going = [
+            pair for pair in self.pairs if pair.is_gathered and (freed is None or id(pair.copy) in freed)
+        ]
         for pair in going:
             pair.take_up()
         self._free(params, *args, **kwargs)
         for pair in going:
             pair.show_shard()
             pair.freed()
+
+    def _check_state(self, allowed: Any) -> None:
+        # Whether a unit got gradients isn't told by what requires them: a step may leave that out, or freeze it after
+        # its forward.
+        either = {"BACKWARD_PRE", "BACKWARD_POST"}
+        names = {state.name for state in (allowed if isinstance(allowed, list) else [allowed])}
+        if self._wrapper.training_state.name not in either or not names & either:
+            self._assert_state(allowed)
 
 
 class _Pair:
@@ -95,9 +114,10 @@ class _Pair:
         # Nothing but a use in a loss leads a gradient there: torch_xla assigns what it has reduced.
         with torch.enable_grad():
             shard.requires_grad_(True)
-            self._leaf: Any = self._shard.expand_as(shard).grad_fn.next_functions[0][0]
+            used: Any = shard.expand_as(shard).grad_fn
             shard.requires_grad_(self._trained)
-        self._leaf.register_prehook(self._refuse_gradient)
+        self._leaf = used.next_functions[0][0]
+        self._leaf.register_prehook(partial(_refuse_gradient, name))
 
     @property
     def is_gathered(self) -> bool:
@@ -187,9 +207,6 @@ class _Pair:
         self.copy.data = self._shard.new_zeros(self._shard._orig_size)
         _XLAC._replace_xla_tensor(self.copy, self._wrapper._dummy_data_placeholder)
 
-    def _refuse_gradient(self, *_: Any) -> None:
-        raise ShardedUseError(use_of_shard(self._name))
-
 
 _Mark = tuple[int, int, str]
 
@@ -200,6 +217,10 @@ def _mark(tensor: torch.Tensor) -> _Mark:
 
     # The last tells of `.data.copy_`, too, and changes when work is sent off.
     return _XLAC._xla_get_tensor_id(tensor), tensor._version, _XLAC._unique_id_for_ir_and_data(tensor)
+
+
+def _refuse_gradient(name: str, *_: Any) -> None:
+    raise ShardedUseError(use_of_shard(name))
 
 
 def use_of_shard(name: str) -> str:

@@ -211,6 +211,8 @@ class ProcessShardsPrepared(XlaPrepared):
         if self._collectives.world_size == 1:
             # Among several, one may have failed, and the others mustn't wait for it.
             self._wrapped.restore()
+        for unit in self._wrapped.gathered:
+            unit.release()
         super().release()
         del self._wrapped
 

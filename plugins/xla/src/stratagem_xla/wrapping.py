@@ -108,18 +108,18 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         gathered.append(GatheredUnit(wrapper, names))
         wrappers.append(wrapper)
     _check_place(wrappers[-1], collectives)
-    for each, names in orders.items():
-        values = {name: each._parameters[name] for name in names}
+    for each, keys in orders.items():
+        values = {key: each._parameters[key] for key in keys}
         each._parameters.clear()
         each._parameters.update(values)
     pieces = _at(places)
     shapes = {id(piece): size for piece, size in zip(pieces, sizes)}
 
     def restore() -> None:
-        for piece, names in zip(pieces, places):
+        for piece, owners in zip(pieces, places):
             value = whole(piece, shapes[id(piece)], collectives).to(piece.device)
             again = nn.Parameter(value, piece.requires_grad)
-            for owner, name in names:
+            for owner, name in owners:
                 setattr(owner, name, again)
         for each, attributes in patched.items():
             for key, attribute in attributes.items():
@@ -139,14 +139,16 @@ def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
     optimizer.state.clear()
     for parameter, state in before.items():
         piece = pieces.get(id(parameter), parameter)
+        # A parameter that was on the device is empty by now.
+        shape = wrapped.shapes.get(id(piece), parameter.shape)
         optimizer.state[piece] = {
-            key: _cut(value, piece, rank) if _is_like(key, value, parameter) else value
+            key: _cut(value, piece, rank) if _is_like(key, value, shape) else value
             for key, value in state.items()
         }
 
 
-def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
-    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+def _is_like(key: str, value: Any, shape: torch.Size) -> bool:
+    if not isinstance(value, torch.Tensor) or value.shape != shape:
         return False
     return value.dim() > 0 or key not in SCALARS
 

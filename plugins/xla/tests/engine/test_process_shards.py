@@ -15,6 +15,7 @@ from xla_process_tasks import (
     Half,
     Shaped,
     Tokens,
+    all_refused,
     cut_as_torch_xla_does,
     look,
     loops_of_ones_own,
@@ -22,11 +23,12 @@ from xla_process_tasks import (
     train_all,
     warnings_of,
 )
+from xla_step_changes import FOLLOWED, REFUSED, Changing
 from xla_tasks import go_on, launch_processes, refusal, save
 
 from stratagem.testing import StrategyContract, StrategySubject
 from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_same, plainly
+from stratagem.testing.trained import expect_same, naming, plainly
 
 TOLERANCE = 1e-5
 ONE = FSDP_PROCESS.at(1)
@@ -61,7 +63,6 @@ class TestTwoProcesses(StrategyContract):
             "frozen_within_a_step",
             "changes_in_place",
             "target_network",
-            "penalties",
             "norm_clipping",
             "evaluation_once",
             "save_and_load",
@@ -87,6 +88,18 @@ def test_twenty_steps_equal_plain_torch() -> None:
     for trained, (name, recipe) in zip(ONE.run(train_all, list(RECIPES.values()))[0], RECIPES.items()):
         assert len(trained.losses) == 20 * recipe.accumulate, name
         expect_same([trained], plainly(recipe, 1), TOLERANCE)
+
+
+def test_what_a_step_does_to_parameters_is_kept() -> None:
+    recipes = [Changing(kind=kind) for kind in FOLLOWED]
+    for trained, recipe in zip(ONE.run(train_all, recipes)[0], recipes):
+        with naming(recipe.kind):
+            expect_same([trained], plainly(recipe, 1), TOLERANCE)
+
+
+def test_what_a_step_does_that_is_not_kept_is_refused() -> None:
+    told = ONE.run(all_refused, [Changing(kind=kind) for kind in REFUSED])[0]
+    assert [words for words, sentence in zip(REFUSED.values(), told) if words not in sentence] == []
 
 
 def test_gpt2_equals_plain_torch() -> None:
