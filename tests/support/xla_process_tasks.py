@@ -227,6 +227,11 @@ def refused(subject: StrategySubject, recipe: Recipe) -> str:
     return ""
 
 
+def all_refused(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[str]:
+    """Why runs are refused."""
+    return [refused(subject, recipe) for recipe in recipes]
+
+
 def warnings_of(subject: StrategySubject, recipe: Recipe) -> list[str]:
     """What a run warns of."""
     with warnings.catch_warnings(record=True) as told:

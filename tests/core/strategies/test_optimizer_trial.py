@@ -35,6 +35,35 @@ def test_elementwise_optimizers_step_any_shards(make: Any) -> None:
     assert why_not(make(net().parameters()), CUTS) is None
 
 
+class StatesMadeAtOnce(Optimizer):
+    """As torch's Adagrad up to 2.9, and a user's own: states are the constructor's, not the first step's."""
+
+    def __init__(self, params: Any, start: float = 0.5, over_rows: bool = False) -> None:
+        super().__init__(params, {"start": start})
+        self.over_rows = over_rows
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p] = {"step": torch.zeros(()), "sum": torch.full_like(p, start)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state, grad = self.state[p], p.grad
+                state["step"] += 1
+                square = grad.square()
+                state["sum"] += square.mean() if self.over_rows else square
+                p.addcdiv_(grad, state["sum"].sqrt(), value=-0.1 / float(state["step"]))
+
+
+def test_states_of_the_constructor_are_there_in_the_trial() -> None:
+    scalar = nn.Parameter(torch.ones(()))
+    assert why_not(StatesMadeAtOnce([scalar, *net().parameters()]), CUTS) is None
+    assert why_not(StatesMadeAtOnce([scalar]), ["flat"]) is None
+    told = why_not(StatesMadeAtOnce(net().parameters(), over_rows=True), ["flat"])
+    assert "it needs whole tensors" in str(told)
+
+
 NEEDY: list[tuple[Any, Cut, str]] = [
     (lambda p: torch.optim.Adafactor(p), "rows", "it needs whole tensors: given rows"),
     (lambda p: torch.optim.Adafactor(p), "flat", "it needs whole tensors: given flattened pieces"),

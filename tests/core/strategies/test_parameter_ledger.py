@@ -100,6 +100,11 @@ def shard(net: Net) -> None:
     net.first.weight = net.last.weight = Shards(net.first.weight.detach())
 
 
+def flatten(net: Net) -> None:
+    """As engines do that keep shards as plain tensors."""
+    net.first.weight = net.last.weight = nn.Parameter(net.first.weight.detach().flatten())
+
+
 @pytest.mark.parametrize(
     ("lose", "words"),
     [
@@ -108,6 +113,7 @@ def shard(net: Net) -> None:
         (drop, r"'last\.bias' of Net, which has lost its place in the module"),
         (clear, r"'first\.bias' of Net, which has lost its attribute 'no_decay'"),
         (shard, r"'first\.weight' of Net, which has lost its hooks"),
+        (flatten, r"'first\.weight' of Net, which has lost its hooks"),
     ],
 )
 def test_what_is_lost_is_refused_by_name(lose: Any, words: str) -> None:

@@ -178,6 +178,41 @@ def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer
         else:
             made.__dict__[key] = deepcopy(value, memo)
     made.state = defaultdict(dict)
+    for group, own in zip(settings, groups):
+        state = _state_at_start(optimizer, group)
+        for parameter in own if state else ():
+            made.state[parameter] = {
+                key: torch.full_like(parameter, value.value)
+                if isinstance(value, _All)
+                else deepcopy(value, dict(memo))  # its own for each parameter
+                for key, value in state.items()
+            }
+    return made
+
+
+class _All(NamedTuple):
+    """A tensor of a parameter's shape, all of whose elements are one."""
+
+    value: Any
+
+
+def _state_at_start(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """Return what the constructor made as the state of the group's parameters, as torch's Adagrad did up to 2.9.
+
+    Empty for an optimizer that makes states when it steps, and for one that has stepped.
+    """
+    if not group["params"]:
+        return {}
+    largest = max(group["params"], key=torch.Tensor.dim)
+    made: dict[str, Any] = {}
+    for key, value in optimizer.state.get(largest, {}).items():
+        if key == "step" or not isinstance(value, torch.Tensor) or value.shape != largest.shape:
+            made[key] = value
+            continue
+        own = (value.to_local() if hasattr(value, "to_local") else value).detach().reshape(-1)
+        if own.is_meta or bool((own != own[:1]).any()):
+            return {}
+        made[key] = _All(own[0].item() if own.numel() else 0.0)
     return made
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -24,6 +25,7 @@ class _Entry:
     """A parameter before `setup`; weak, so that a replaced one is freed as soon as nobody else has it."""
 
     parameter: ref[nn.Parameter]
+    shape: torch.Size
     requires_grad: bool
     attributes: dict[str, Any]
     hooks: dict[str, Any]
@@ -47,6 +49,7 @@ class ParameterLedger:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             self._entries[name] = _Entry(
                 ref(parameter),
+                _shape(parameter),
                 parameter.requires_grad,
                 dict(vars(parameter)),
                 {slot: hooks for slot in _HOOKS if (hooks := getattr(parameter, slot))},
@@ -129,7 +132,8 @@ class ParameterLedger:
             if parameter is not current.get(entry.tied_to):
                 raise self._lost(name, f"its tie to {entry.tied_to!r}")
             replaced = entry.parameter() is not parameter
-            if entry.hooks and replaced and hasattr(parameter, "placements") and not carries_hooks:
+            is_shard = hasattr(parameter, "placements") or _shape(parameter) != entry.shape
+            if entry.hooks and replaced and is_shard and not carries_hooks:
                 raise self._lost(name, "its hooks (register_hook, register_post_accumulate_grad_hook)")
 
     def _lost(self, name: str, what: str) -> CombinationError:
@@ -147,6 +151,10 @@ class ParameterLedger:
             if before is not None and before is not parameter:
                 stale[id(before)] = parameter
         return stale
+
+
+def _shape(parameter: nn.Parameter) -> torch.Size:
+    return torch.Size() if nn.parameter.is_lazy(parameter) else parameter.shape
 
 
 def _tensors(value: Any) -> Iterator[nn.Parameter]:

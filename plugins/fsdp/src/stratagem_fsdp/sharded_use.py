@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any
 
 from torch import nn
 
 from stratagem.errors import ShardedUseError
+from stratagem.strategies.used_parameter import parameter_used_in
 
 _SIGNS = ("DTensor", "sharding strategy", "setStorage")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])+")
 
 
 def explained(
@@ -31,7 +27,7 @@ def explained(
     if not any(sign in str(error) for sign in _SIGNS):
         return None
     blocks = [name for name, module in plain.named_modules() if module in units and name]
-    used = _used_in(error.__traceback__, {id(p): name for name, p in plain.named_parameters()})
+    used = parameter_used_in(error.__traceback__, {id(p): name for name, p in plain.named_parameters()})
     of = next((name for name in reversed(blocks) if used is not None and used.startswith(f"{name}.")), None)
     if used is not None:
         what = (
@@ -47,24 +43,3 @@ def explained(
         f"under {strategy}, {what}: outside of their module's own forward, or in a gradient of a gradient (torch: "
         f"{str(error).splitlines()[0][:120]}); {advice}"
     )
-
-
-def _used_in(traceback: TracebackType | None, names: dict[int, str]) -> str | None:
-    """Return the parameter that a line of the traceback has as "a.b.weight", looking at the innermost line first."""
-    frames = []
-    while traceback is not None:
-        frames.append((traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    for frame, line in reversed(frames):
-        for dotted in _DOTTED.findall(linecache.getline(frame.f_code.co_filename, line)):
-            first, *rest = re.findall(r"\w+", dotted)
-            value: Any = frame.f_locals.get(first)
-            for part in rest:
-                if isinstance(value, nn.Module):
-                    # Not by getattr, which could run a property.
-                    value = value._modules.get(part, value._parameters.get(part))
-                if value is None or id(value) in names:
-                    break
-            if id(value) in names:
-                return names[id(value)]
-    return None

@@ -15,25 +15,12 @@ SINGLE = StrategySubject(
     "single_xla", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300
 )
 FSDP = StrategySubject("xla_fsdp", accelerator="xla", tolerances=_CLOSE, own_processes=True, timeout_s=300)
-_NOT_CARRIED = "torch_xla's wrapper computes with copies of its own: docs/strategies/xla.md, Limits"
 FSDP_PROCESS = replace(
     FSDP,
     options={"spmd": False},
     waivers={
         **FSDP.waivers,
-        **dict.fromkeys(
-            (
-                "frozen_for_one_loss",
-                "frozen_within_a_step",
-                "changes_in_place",
-                "target_network",
-                "parameter_hooks",
-                "penalties",
-                "stages_in_a_row",
-            ),
-            _NOT_CARRIED,
-        ),
-        "whole_optimizers": "only Adafactor is refused, by name: docs/strategies/xla.md, Limits",
+        "parameter_hooks": "hooks on what has been accumulated would see shards of it: refused",
     },
 )
 """What a process per device does, in the one that PJRT's CPU has."""

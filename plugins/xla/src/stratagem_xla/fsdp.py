@@ -63,8 +63,6 @@ class XLAFSDPStrategy(XLAStrategy):
 
     axis = "fsdp"
 
-    optimizer_cuts = ()  # what looks at whole matrices is refused by name: `refusals`
-
     def __init__(
         self,
         accelerator: Accelerator | str | None = None,
@@ -90,6 +88,7 @@ class XLAFSDPStrategy(XLAStrategy):
         )
         self.auto_wrap_policy = auto_wrap_policy
         self.wrapper_options = wrapper_options(kwargs)
+        self.optimizer_cuts = ("rows",) if self.wrapper_options.get("shard_param_on_dim_0") else ("flat",)
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
         """With a process per device, every forward gathers, and torch_xla's wrapper wants backward after it."""

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stratagem import Clipping, ConfigError, SetupRequest
+from stratagem import Clipping, SetupRequest
 from stratagem.checkpoint.cutting import own_rows
+from stratagem.errors import ShardedUseError
 from stratagem.model_state import load_model
 from stratagem.optimizer_state import optimizer_tensors
+from stratagem.strategies.used_parameter import parameter_used_in
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
+from stratagem_xla.gathered import use_of_shard
 from stratagem_xla.pieces import PiecesReader, send_from_first, whole
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem_xla.fsdp import Policy
     from stratagem_xla.sharding import Layout
-
-SHAPED = ("Adafactor", "Muon")
-"""Optimizers of torch's that look at a parameter's rows and columns, which a piece doesn't have."""
 
 
 def prepare(
@@ -46,15 +46,9 @@ def prepare(
         sync: begin with the first process's parameters and buffers.
 
     Raises:
-        ConfigError: a wrong policy; a parameter that isn't float32; an optimizer that needs whole parameters.
+        ConfigError: a wrong policy; a parameter that isn't float32.
     """
     optimizers = list(request.make_optimizers()) if request.training else []
-    for optimizer in optimizers:
-        if type(optimizer).__name__ in SHAPED:
-            raise ConfigError(
-                f"{type(optimizer).__name__} looks at whole matrices, and under spmd=False each process has flat "
-                "pieces of them: leave spmd=True, or take an optimizer that works element by element"
-            )
     if request.precision.autocast() is not None:
         # Its own backward of a Linear knows no autocast.
         options = {**options, "_use_xla_patched_linear": False}
@@ -77,6 +71,8 @@ class ProcessShardsPrepared(XlaPrepared):
         wrapped: what of it.
         optimizers: over the pieces.
     """
+
+    carries_hooks = True
 
     def __init__(
         self, request: SetupRequest, layout: Layout, wrapped: Wrapped, optimizers: list[Optimizer]
@@ -101,15 +97,26 @@ class ProcessShardsPrepared(XlaPrepared):
                 yield name, value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        for wrapper in self._wrapped.wrappers:
-            for gathered, piece in zip(wrapper.full_params, wrapper.sharded_params):
-                # The user sees pieces, and freezes these.
-                if gathered.requires_grad != piece.requires_grad:
-                    gathered.requires_grad_(piece.requires_grad)
-        output = super().forward(*args, **kwargs)
+        try:
+            output = super().forward(*args, **kwargs)
+        except RuntimeError as error:
+            raise self._explained(error) from error
         if not torch.is_grad_enabled():
             self._free()
         return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        for unit in self._wrapped.gathered:
+            unit.settle()
+        super().backward(loss, **kwargs)
+        # What got no gradient is still gathered.
+        self._free()
+
+    def _explained(self, error: RuntimeError) -> Exception:
+        """Return what to raise where the user's code computed with a shard."""
+        shards = {id(p): name for name, p in self.plain.named_parameters() if id(p) in self._wrapped.shapes}
+        name = parameter_used_in(error.__traceback__, shards)
+        return error if name is None else ShardedUseError(use_of_shard(name))
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -160,6 +167,7 @@ class ProcessShardsPrepared(XlaPrepared):
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """As `model_tensors`: a piece's states are in pieces, too. Collective."""
+        self._free()
         send_off()
         pieces = dict(self.plain.named_parameters())
         tensors = {}
@@ -169,6 +177,10 @@ class ProcessShardsPrepared(XlaPrepared):
             is_piece = id(piece) in self._wrapped.shapes and value.shape == piece.shape
             tensors[key] = self._rows(value, piece) if is_piece else value.detach().cpu()
         return tensors
+
+    def state(self) -> dict[str, Any]:
+        self._free()
+        return super().state()
 
     def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
         return own_rows(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
@@ -199,6 +211,8 @@ class ProcessShardsPrepared(XlaPrepared):
         if self._collectives.world_size == 1:
             # Among several, one may have failed, and the others mustn't wait for it.
             self._wrapped.restore()
+        for unit in self._wrapped.gathered:
+            unit.release()
         super().release()
         del self._wrapped
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from stratagem import ConfigError, DeviceError
 from stratagem.units import units_among
-from stratagem_xla.pieces import fill, send_from_first, whole
+from stratagem_xla.gathered import GatheredUnit
+from stratagem_xla.pieces import SCALARS, fill, send_from_first, whole
 from stratagem_xla.sharded import units
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Wrapped:
     """To be called instead of the module."""
     wrappers: Sequence[Any]
     """All of torch_xla's, `root` too."""
+    gathered: Sequence[GatheredUnit]
+    """One for each of them."""
     pieces: Mapping[int, nn.Parameter]
     """By the id that a parameter had before."""
     shapes: Mapping[int, torch.Size]
@@ -82,10 +85,18 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         send_from_first((*module.parameters(), *module.buffers()), collectives)
     places = _places(module)
     wholes = _at(places)
+    # Before they are emptied.
+    sizes = [given.shape for given in wholes]
     orders = {each: list(each._parameters) for each in module.modules()}
     patched = {each: {key: each.__dict__.get(key) for key in PATCHED} for each in module.modules()}
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     wrappers: list[Any] = []
+    gathered: list[GatheredUnit] = []
+    names = {
+        (owner, key): f"{prefix}.{key}" if prefix else key
+        for prefix, owner in request.plain.named_modules()
+        for key in owner._parameters
+    }
     for unit in [*found, module]:
         _move(unit, request.device, moved)
         body = Body(unit, wrappers if unit is module else ())
@@ -94,21 +105,21 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         if unit is not module:
             # torch_xla may have set another, on a Linear.
             body.call, unit.forward = unit.forward, wrapper.__call__
-        _show_pieces(wrapper)
+        gathered.append(GatheredUnit(wrapper, names))
         wrappers.append(wrapper)
     _check_place(wrappers[-1], collectives)
-    for each, names in orders.items():
-        values = {name: each._parameters[name] for name in names}
+    for each, keys in orders.items():
+        values = {key: each._parameters[key] for key in keys}
         each._parameters.clear()
         each._parameters.update(values)
     pieces = _at(places)
-    shapes = {id(piece): given.shape for piece, given in zip(pieces, wholes)}
+    shapes = {id(piece): size for piece, size in zip(pieces, sizes)}
 
     def restore() -> None:
-        for piece, names in zip(pieces, places):
+        for piece, owners in zip(pieces, places):
             value = whole(piece, shapes[id(piece)], collectives).to(piece.device)
             again = nn.Parameter(value, piece.requires_grad)
-            for owner, name in names:
+            for owner, name in owners:
                 setattr(owner, name, again)
         for each, attributes in patched.items():
             for key, attribute in attributes.items():
@@ -117,7 +128,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
                     each.__dict__[key] = attribute
 
     by_id = {id(given): piece for given, piece in zip(wholes, pieces)}
-    return Wrapped(wrappers[-1], wrappers, by_id, shapes, restore)
+    return Wrapped(wrappers[-1], wrappers, gathered, by_id, shapes, restore)
 
 
 def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
@@ -128,14 +139,18 @@ def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
     optimizer.state.clear()
     for parameter, state in before.items():
         piece = pieces.get(id(parameter), parameter)
+        # A parameter that was on the device is empty by now.
+        shape = wrapped.shapes.get(id(piece), parameter.shape)
         optimizer.state[piece] = {
-            key: _cut(value, piece, rank) if _is_like(value, parameter) else value
+            key: _cut(value, piece, rank) if _is_like(key, value, shape) else value
             for key, value in state.items()
         }
 
 
-def _is_like(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
+def _is_like(key: str, value: Any, shape: torch.Size) -> bool:
+    if not isinstance(value, torch.Tensor) or value.shape != shape:
+        return False
+    return value.dim() > 0 or key not in SCALARS
 
 
 def _cut(value: torch.Tensor, piece: torch.Tensor, rank: int) -> torch.Tensor:
@@ -228,19 +243,3 @@ def _barrier(tensors: Sequence[torch.Tensor]) -> None:
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     if floating:
         xm.optimization_barrier_(floating)
-
-
-def _show_pieces(wrapper: Any) -> None:
-    """Put pieces where the whole parameters were, instead of into the wrapper.
-
-    Modules go on computing with what torch_xla left in their `__dict__`: the whole, while it is gathered.
-    """
-    pieces = {
-        (owner, name): piece
-        for (_, owner, name), piece in zip(wrapper.full_param_infos, wrapper.sharded_params)
-    }
-    for _, _, owner, name, first, its_name in wrapper.shared_full_param_infos:
-        pieces[owner, name] = pieces[first, its_name]
-    for (owner, name), piece in pieces.items():
-        owner._parameters[name] = piece
-    wrapper._parameters.clear()

@@ -15,6 +15,7 @@ from xla_process_tasks import (
     Half,
     Shaped,
     Tokens,
+    all_refused,
     cut_as_torch_xla_does,
     look,
     loops_of_ones_own,
@@ -22,11 +23,12 @@ from xla_process_tasks import (
     train_all,
     warnings_of,
 )
+from xla_step_changes import FOLLOWED, REFUSED, Changing
 from xla_tasks import go_on, launch_processes, refusal, save
 
 from stratagem.testing import StrategyContract, StrategySubject
 from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_same, plainly
+from stratagem.testing.trained import expect_same, naming, plainly
 
 TOLERANCE = 1e-5
 ONE = FSDP_PROCESS.at(1)
@@ -58,6 +60,9 @@ class TestTwoProcesses(StrategyContract):
             "same_start",
             "tied_weights",
             "unused_parameters",
+            "frozen_within_a_step",
+            "changes_in_place",
+            "target_network",
             "norm_clipping",
             "evaluation_once",
             "save_and_load",
@@ -83,6 +88,18 @@ def test_twenty_steps_equal_plain_torch() -> None:
     for trained, (name, recipe) in zip(ONE.run(train_all, list(RECIPES.values()))[0], RECIPES.items()):
         assert len(trained.losses) == 20 * recipe.accumulate, name
         expect_same([trained], plainly(recipe, 1), TOLERANCE)
+
+
+def test_what_a_step_does_to_parameters_is_kept() -> None:
+    recipes = [Changing(kind=kind) for kind in FOLLOWED]
+    for trained, recipe in zip(ONE.run(train_all, recipes)[0], recipes):
+        with naming(recipe.kind):
+            expect_same([trained], plainly(recipe, 1), TOLERANCE)
+
+
+def test_what_a_step_does_that_is_not_kept_is_refused() -> None:
+    told = ONE.run(all_refused, [Changing(kind=kind) for kind in REFUSED])[0]
+    assert [words for words, sentence in zip(REFUSED.values(), told) if words not in sentence] == []
 
 
 def test_gpt2_equals_plain_torch() -> None:
@@ -209,7 +226,7 @@ def test_several_processes_are_refused_on_a_cpu() -> None:
             Tokens(),
             "auto_wrap_policy names ModuleList, which has no forward",
         ),
-        ({}, Shaped(), "Adafactor looks at whole matrices"),
+        ({}, Shaped(), "Adafactor on shards, for it needs whole tensors"),
         ({}, Half(), "parameter 'net.spare.weight' is torch.bfloat16"),
         ({"compute_dtype": "bfloat16"}, Tokens(precision="bf16-mixed"), "both say in what to compute"),
     ],

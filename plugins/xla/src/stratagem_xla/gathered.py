@@ -1,0 +1,231 @@
+"""Keeps a sharded parameter and its gathered copy the one parameter that a user's code sees.
+
+torch_xla's wrapper has two objects per parameter: the shard, which optimizers step, and a copy, which is gathered
+for a forward and a backward and otherwise empty, and with which modules compute. Whatever a step does to the copy
+is lost there, and it looks at an empty one without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem import ConfigError
+from stratagem.checkpoint.cutting import own_piece
+from stratagem.errors import ShardedUseError
+
+Places = Sequence[tuple[nn.Module, str]]
+"""Modules that have a parameter, each with its name there."""
+
+
+class GatheredUnit:
+    """The parameters of one of torch_xla's wrappers. Make it when they have been sharded.
+
+    Modules have the copy in their `_parameters` while it is gathered, and the shard otherwise. What is changed in
+    the copy meanwhile, in place or in `requires_grad`, the shard takes up before the copy is freed. Nothing is
+    communicated.
+
+    Args:
+        wrapper: torch_xla's.
+        names: module and a parameter's name in it → the parameter's name for messages.
+    """
+
+    def __init__(self, wrapper: Any, names: Mapping[tuple[nn.Module, str], str]) -> None:
+        places = [[(owner, key)] for _, owner, key in wrapper.full_param_infos]
+        first = {place: each for each in places for place in each}
+        for _, _, owner, key, its_owner, its_key in wrapper.shared_full_param_infos:
+            first[its_owner, its_key].append((owner, key))
+        self.pairs = [
+            _Pair(wrapper, copy, shard, each, names.get(each[0], each[0][1]))
+            for copy, shard, each in zip(wrapper.full_params, wrapper.sharded_params, places)
+        ]
+        self._wrapper = wrapper
+        wrapper._parameters.clear()
+        self._gather, self._free = wrapper._rebuild_full_params, wrapper._free_full_params
+        self._assert_state = wrapper.assert_state
+        wrapper._rebuild_full_params, wrapper._free_full_params = self._gathering, self._freeing
+        wrapper.assert_state = self._check_state
+
+    def settle(self) -> None:
+        """Take up what the user's code did to copies that are gathered. Call it before a backward.
+
+        Raises:
+            ConfigError: a shard was changed while its copy was in use.
+        """
+        for pair in self.pairs:
+            if pair.is_gathered:
+                pair.take_up()
+
+    def release(self) -> None:
+        """Leave the wrapper as it was, so that nothing keeps both alive."""
+        for key in ("_rebuild_full_params", "_free_full_params", "assert_state"):
+            del vars(self._wrapper)[key]
+
+    def _gathering(self, *args: Any, **kwargs: Any) -> None:
+        coming = [pair for pair in self.pairs if not pair.is_gathered]
+        for pair in coming:
+            pair.hand_over()
+        self._gather(*args, **kwargs)
+        for pair in coming:
+            pair.show_copy()
+
+    def _freeing(self, params: Iterable[Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        freed = None if params is None else {id(each) for each in params}
+        going = [
+            pair for pair in self.pairs if pair.is_gathered and (freed is None or id(pair.copy) in freed)
+        ]
+        for pair in going:
+            pair.take_up()
+        self._free(params, *args, **kwargs)
+        for pair in going:
+            pair.show_shard()
+            pair.freed()
+
+    def _check_state(self, allowed: Any) -> None:
+        # Whether a unit got gradients isn't told by what requires them: a step may leave that out, or freeze it after
+        # its forward.
+        either = {"BACKWARD_PRE", "BACKWARD_POST"}
+        names = {state.name for state in (allowed if isinstance(allowed, list) else [allowed])}
+        if self._wrapper.training_state.name not in either or not names & either:
+            self._assert_state(allowed)
+
+
+class _Pair:
+    def __init__(
+        self, wrapper: Any, copy: nn.Parameter, shard: nn.Parameter, places: Places, name: str
+    ) -> None:
+        self.copy: Any = copy
+        self._shard: Any = shard
+        self._wrapper, self._places, self._name = wrapper, places, name
+        # One dict of attributes for both.
+        vars(shard).update(vars(copy))
+        copy.__dict__ = shard.__dict__
+        self._trained = shard.requires_grad
+        self._noted: tuple[_Mark, _Mark] | None = None
+        """Of the copy and of the shard, since when the user's code may have written to them."""
+        self._empty()
+        for owner, key in places:
+            del owner.__dict__[key]
+        self.show_shard()
+        # Nothing but a use in a loss leads a gradient there: torch_xla assigns what it has reduced.
+        with torch.enable_grad():
+            shard.requires_grad_(True)
+            used: Any = shard.expand_as(shard).grad_fn
+            shard.requires_grad_(self._trained)
+        self._leaf = used.next_functions[0][0]
+        self._leaf.register_prehook(partial(_refuse_gradient, name))
+
+    @property
+    def is_gathered(self) -> bool:
+        return bool(self.copy._has_full_param)
+
+    def show_shard(self) -> None:
+        for owner, key in self._places:
+            owner._parameters[key] = self._shard
+
+    def show_copy(self) -> None:
+        for owner, key in self._places:
+            owner._parameters[key] = self.copy
+        # In backward, torch_xla itself writes to both.
+        in_forward = self._wrapper.training_state.name == "FORWARD"
+        self._noted = (_mark(self.copy), _mark(self._shard)) if in_forward else None
+
+    def hand_over(self) -> None:
+        """Give the copy what the user gave the shard since it was gathered last."""
+        self._trained = self._shard.requires_grad
+        if self.copy.requires_grad != self._trained:
+            self.copy.requires_grad_(self._trained)
+        self._share_hooks()
+
+    def take_up(self) -> None:
+        """Give the shard what the user did to the copy since it was gathered, once."""
+        if self._noted is None:
+            return
+        (copy, shard), self._noted = self._noted, None
+        self._share_hooks()
+        # Its IR is torch_xla's to change, too.
+        if _mark(self._shard)[:2] != shard[:2] or self._shard.requires_grad != self._trained:
+            raise ConfigError(
+                f"{self._name!r} was changed, in place or in requires_grad, by way of its shard, as a list of "
+                "parameters or an optimizer has it, in a step that computes with all of it: change it by way of its "
+                "module, as in self.layer.weight.clamp_(...), or between steps"
+            )
+        if self.copy.requires_grad != self._trained:
+            self._trained = self.copy.requires_grad
+            self._shard.requires_grad_(self._trained)
+            if self._trained:
+                with torch.enable_grad():
+                    self._wrapper._register_post_backward_hooks()
+        if _mark(self.copy) != copy:
+            self._write_back()
+            self._changed = True
+
+    def _share_hooks(self) -> None:
+        hooks, theirs = self._shard._backward_hooks, self.copy._backward_hooks
+        if hooks is not theirs:
+            if hooks and theirs:
+                hooks.update(theirs)
+            # The very dict, so that the handles that the user keeps remove hooks there, too.
+            self._shard._backward_hooks = self.copy._backward_hooks = theirs if hooks is None else hooks
+        if self._shard._post_accumulate_grad_hooks or self.copy._post_accumulate_grad_hooks:
+            raise ConfigError(
+                f"{self._name!r} has a hook of register_post_accumulate_grad_hook, and xla_fsdp with spmd=False has "
+                "each gradient as shards: use register_hook, which sees it whole, or leave spmd=True"
+            )
+
+    @torch.no_grad()
+    def _write_back(self) -> None:
+        if self._wrapper.compute_dtype != torch.float32:
+            raise ConfigError(
+                f"{self._name!r} was changed in place in a step that has it in {self._wrapper.compute_dtype}: leave "
+                "compute_dtype out, or change it between steps"
+            )
+        part = own_piece(self.copy, self._shard.numel(), self._wrapper.rank)
+        self._shard.copy_(part.view(self._shard.shape))
+
+    @torch.no_grad()
+    def freed(self) -> None:
+        """Called when the copy has been freed."""
+        self._noted = None
+        if self._changed:
+            self._empty()
+
+    @torch.no_grad()
+    def _empty(self) -> None:
+        """Free the copy, and what has been written to it.
+
+        `_replace_xla_tensor` alone leaves that in what functionalization keeps of the copy, from which its views
+        are made: the next forward would read it there.
+        """
+        from torch_xla import _XLAC
+
+        self._changed = False
+        self.copy.data = self._shard.new_zeros(self._shard._orig_size)
+        _XLAC._replace_xla_tensor(self.copy, self._wrapper._dummy_data_placeholder)
+
+
+_Mark = tuple[int, int, str]
+
+
+def _mark(tensor: torch.Tensor) -> _Mark:
+    """What differs once a tensor has been written to, directly or through `.data` or a view."""
+    from torch_xla import _XLAC
+
+    # The last tells of `.data.copy_`, too, and changes when work is sent off.
+    return _XLAC._xla_get_tensor_id(tensor), tensor._version, _XLAC._unique_id_for_ir_and_data(tensor)
+
+
+def _refuse_gradient(name: str, *_: Any) -> None:
+    raise ShardedUseError(use_of_shard(name))
+
+
+def use_of_shard(name: str) -> str:
+    """Return what to say where a loss has the shard of a parameter."""
+    return (
+        f"under xla_fsdp with spmd=False, {name!r} was used where this process has its shard alone, outside of its "
+        "unit's own forward: use it within, leave its module out of auto_wrap_policy, or leave spmd=True"
+    )
