@@ -128,9 +128,10 @@ class ElasticLauncher(Launcher):
                 started: dict[int, Any] = elastic_launch(
                     launch_config(plan, run_id, exchange.path), entrypoint
                 )(*arguments)
+            unfinished = supervision.unfinished(task.may_exit)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            failure = supervision.first_failure(codes)
+            failure = supervision.first_failure(codes, task.may_exit)
         except SignalException as error:
             if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
                 raise KeyboardInterrupt from None
@@ -140,7 +141,9 @@ class ElasticLauncher(Launcher):
                 f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
             ) from error
         else:
-            return started
+            if unfinished is None:
+                return started
+            failure = unfinished
         raise _raised_here(failure)
 
 
@@ -154,7 +157,7 @@ def _raised_here(failure: Failure) -> StratagemError:
         error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
         return error
     who = f"rank {failure.rank} on {failure.host}"
-    if failure.traceback:
+    if failure.raised:
         message = f"{who} failed: {failure.line}"
     elif "before it could begin" in failure.line:
         return UsageError(f"{who} {failure.line}: {unguarded_sentence()}")
