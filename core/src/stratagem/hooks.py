@@ -102,6 +102,13 @@ class Hooks:
         return answer
 
 
+def has_hooks(plugin: object) -> bool:
+    """Whether a class or an object has a method with the name or the mark of a hook; runs none of them."""
+    if any(callable(inspect.getattr_static(plugin, hook, None)) for hook in RUN_HOOKS):
+        return True
+    return any(hasattr(inspect.getattr_static(plugin, name, None), MARKER) for name in dir(plugin))
+
+
 class _RunManager(pluggy.PluginManager):
     """A plugin manager that doesn't evaluate properties of the plugins it registers."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import import_module
@@ -13,11 +14,12 @@ from stratagem import select
 from stratagem.component import Capabilities
 from stratagem.config import RunConfig
 from stratagem.defaults import Defaults
-from stratagem.devices import devices_of
-from stratagem.errors import CombinationError, DeviceError, UnknownNameError
-from stratagem.hooks import Hooks
+from stratagem.devices import devices_of, given_devices, refuse_other_devices, torch_device_type
+from stratagem.errors import CombinationError, DeviceError, UnknownNameError, short
+from stratagem.hooks import Hooks, has_hooks
+from stratagem.hookspecs import RUN_HOOKS
 from stratagem.launch.base import Launcher, LaunchPlan
-from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
+from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of, refuse_unused_rendezvous
 from stratagem.pairing import refusal, refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.requests import LaunchRequest
@@ -59,7 +61,13 @@ class Run:
         """The configuration from which a worker that `launcher` starts assembles the same run."""
         if launcher.worker_environment is None:
             return self.config
-        return replace(self.config, environment=launcher.worker_environment)
+        strategy = self.config.strategy
+        if getattr(strategy, "cluster_environment", None) is not None:
+            strategy = copy(strategy)
+            strategy.cluster_environment = (
+                None  # of the launching process; workers find themselves in another
+            )
+        return replace(self.config, environment=launcher.worker_environment, strategy=strategy)
 
     @property
     def strategy_name(self) -> str:
@@ -120,7 +128,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     given = config.strategy if not isinstance(config.strategy, str) else None
     known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
     wanted_environment = getattr(given, "cluster_environment", None) or config.environment
-    parallel = getattr(given, "parallel_devices", None)
+    parallel = given_devices(given)
     size = select.requested_size(
         len(parallel) if parallel else config.devices,
         config.num_nodes,
@@ -133,7 +141,9 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         catalogue,
         getattr(given, "accelerator", None) or config.accelerator,
         known.component.capabilities if known else None,
+        torch_device_type(parallel),
     )
+    refuse_other_devices(parallel, accelerator.value)
     devices = _devices(config, accelerator.value, environment, given)
     nodes = nodes_of(config.num_nodes)
     processes = environment.world_size if environment.creates_processes else len(devices) * nodes.most
@@ -180,6 +190,10 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     # Whoever names the environment has decided that other variables don't count.
     if wanted_environment == "auto":
         plan = environment.complete_plan(plan)
+    if (
+        wanted_environment == "auto" or not environment.creates_processes
+    ):  # workers are told their environment
+        refuse_unused_rendezvous(config, plan, environment.creates_processes)
     choices = (
         strategy.choice,
         accelerator.choice,
@@ -289,7 +303,20 @@ def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
     module, _, attribute = extension.partition(":")
     try:
         made = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownNameError(f"extension {extension!r} can't be imported: {error}") from error
-    value = made() if isinstance(made, type) else made
+    except (Exception, SystemExit) as error:  # what is imported may raise anything
+        raise UnknownNameError(
+            f"extension {short(extension)} can't be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not has_hooks(made):
+        raise CombinationError(
+            f"extension {extension!r} is none: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; name "
+            "a class with methods that are marked @hookimpl"
+        )
+    try:
+        value = made() if isinstance(made, type) else made
+    except Exception as error:
+        raise CombinationError(
+            f"extension {extension!r} can't be made without arguments: {type(error).__name__}: {error}; name an "
+            "object of your own instead, as MODULE:OBJECT"
+        ) from error
     return value, Choice("extension", extension, select.GIVEN)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.component import Capabilities
 from stratagem.devices import count_of
-from stratagem.environment.base import RequestedSize
+from stratagem.environment.base import Environment, RequestedSize
 from stratagem.environment.detect import detect_environment
 from stratagem.errors import (
     ConfigError,
@@ -17,6 +17,7 @@ from stratagem.errors import (
     PrecisionError,
     UnknownNameError,
     UsageError,
+    short,
 )
 from stratagem.launch.nodes import nodes_of
 from stratagem.pairing import allows, automatic_strategy
@@ -24,7 +25,6 @@ from stratagem.plugins import Catalogue, Offer, Selection
 
 if TYPE_CHECKING:
     from stratagem.accelerator import Accelerator
-    from stratagem.environment.base import Environment
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,21 @@ def choose_environment(
 
     Args:
         catalogue: what is installed.
-        wanted: a name, "auto", or a class.
+        wanted: a name, "auto", a class, or an object that was made already.
         environ: the process's environment variables.
         size: what the run asks for, for processes started by hand with some of the variables.
     """
     size = size or RequestedSize()
-    if isinstance(wanted, type):
+    if isinstance(wanted, type) and issubclass(wanted, Environment):
         name = getattr(wanted, "name", wanted.__name__)
         return wanted(environ), Choice("environment", name, GIVEN)
+    if isinstance(wanted, Environment):
+        return wanted, Choice("environment", getattr(wanted, "name", type(wanted).__name__), GIVEN)
+    if not isinstance(wanted, str):
+        raise ConfigError(
+            f"cluster_environment={short(wanted)} is no environment: give a name, or a class derived from "
+            "stratagem.Environment or an object of one"
+        )
     if wanted != "auto":
         selection = catalogue.find("environment", wanted)
         origin = str(selection.offer.origin)
@@ -155,11 +162,14 @@ def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
         raise ConfigError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(parameters)}")
 
 
-def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None) -> Chosen:
+def choose_accelerator(
+    catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None, device_type: str | None = None
+) -> Chosen:
     """Make the accelerator: an object, the one named, or the best that is there for "auto".
 
     Args:
         capabilities: the strategy's, where it was chosen already; "auto" leaves out what it can't use.
+        device_type: of the devices that were given; "auto" leaves out accelerators of another.
     """
     if not isinstance(wanted, str):
         return Chosen(wanted, _declared_of(catalogue, wanted), Choice("accelerator", wanted.name, GIVEN))
@@ -174,12 +184,20 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
             continue
         accelerator: Accelerator = Selection(offer).load()()
         availability = accelerator.availability()
+        if availability.ok and device_type not in (None, accelerator.device(0).type):
+            left_out.append(f"{name}: not for {device_type}")
+            continue
         if availability.ok:
             why = f"auto: {'; '.join([*left_out, *refused, availability.reason])}"
             choice = Choice("accelerator", name, str(offer.origin), why)
             return Chosen(accelerator, offer.component.capabilities, choice)
         refused.append(f"{name}: {availability.reason}")
     reasons = "; ".join(refused) or "none is installed"
+    if device_type is not None:
+        raise DeviceError(
+            f"no accelerator for devices of the type {device_type!r} is available here: "
+            f"{'; '.join([*left_out, *refused])}; give other devices"
+        )
     if left_out:
         raise DeviceError(f"no accelerator that this strategy works on can be had here: {reasons}")
     raise DeviceError(f"no accelerator can be had here ({reasons}): pip install stratagem-cpu")
@@ -252,9 +270,22 @@ def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
 
 
 def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> tuple[Any, Choice]:
-    """Return what makes a checkpointer of collectives: the strategy's own, or the one of that name."""
+    """Return what makes a checkpointer of collectives: the strategy's own, or the one of that name.
+
+    Args:
+        given: by the strategy: a `Checkpointer`, or what makes one; None for none.
+    """
     if given is not None:
-        return given, Choice("checkpoint", repr(given), GIVEN)
+        if not isinstance(given, type) and all(
+            callable(getattr(given, name, None)) for name in ("save", "open")
+        ):
+            return _Constant(given), Choice("checkpoint", type(given).__name__, GIVEN)
+        if not callable(given):
+            raise ConfigError(
+                f"checkpoint_io={short(given)} is neither a Checkpointer nor a function that makes one from "
+                "the run's collectives"
+            )
+        return given, Choice("checkpoint", getattr(given, "__qualname__", repr(given)), GIVEN)
     selection = catalogue.find("checkpoint", name)
     return Deferred(selection), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
 

@@ -93,7 +93,7 @@ def test_rank_that_leaves_early_with_code_0_is_named(
 ) -> None:
     task = Task(launch_tasks.end_early, (1, str(tmp_path), how, 60.0))
     error, _ = fail(task, WorkerError, start_method=method)
-    line, semicolon, followed = str(error).partition("; ")
+    line, _, followed = str(error).partition("; ")
     assert line == f"rank 1 on {socket.gethostname()} left by {how}(0) before the run was over"
     assert (error.rank, error.exit_code) == (1, 1)
     if how == "sys.exit":  # else rank 0 may have been ended before it could say a word

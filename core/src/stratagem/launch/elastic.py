@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
 from stratagem.launch.base import Launcher, LaunchPlan, Task
 from stratagem.launch.exchange import Exchange, Failure, Job
@@ -137,7 +138,7 @@ class ElasticLauncher(Launcher):
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
         except RendezvousError as error:
-            raise StratagemError(
+            raise errors.RendezvousError(
                 f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
             ) from error
         else:

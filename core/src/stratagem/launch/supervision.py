@@ -104,7 +104,9 @@ class Supervision:
             return first  # that a signal ended it says enough
         still = [rank for rank, worker in workers.items() if worker.stopped]
         if first.raised and still and first.rank not in still:
-            first = _failure(still[0], attempt, first.time, "stood still, stopped by a signal such as SIGSTOP")
+            first = _failure(
+                still[0], attempt, first.time, "stood still, stopped by a signal such as SIGSTOP"
+            )
         return _with_what_followed(first, recorded)
 
     def unfinished(self, may_exit: bool = False) -> Failure | None:

@@ -11,6 +11,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -178,7 +179,7 @@ def threads_per_worker(environ: Mapping[str, str], workers: int) -> int:
         workers: processes on this node.
     """
     asked = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if asked.isdigit() and int(asked) > 0:
+    if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
         return int(asked)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // workers)
