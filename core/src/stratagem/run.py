@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stratagem import select
@@ -15,15 +14,16 @@ from stratagem.component import Capabilities
 from stratagem.config import RunConfig
 from stratagem.defaults import Defaults
 from stratagem.devices import devices_of, given_devices, refuse_other_devices, torch_device_type
-from stratagem.errors import CombinationError, DeviceError, UnknownNameError, short
-from stratagem.hooks import Hooks, has_hooks
-from stratagem.hookspecs import RUN_HOOKS
+from stratagem.errors import CombinationError, DeviceError
+from stratagem.extensions import load_extension
+from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
 from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of, refuse_unused_rendezvous
 from stratagem.pairing import refusal, refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
+from stratagem.select_environment import choose_environment, requested_size
 
 if TYPE_CHECKING:
     import torch
@@ -129,12 +129,12 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
     wanted_environment = getattr(given, "cluster_environment", None) or config.environment
     parallel = given_devices(given)
-    size = select.requested_size(
+    size = requested_size(
         len(parallel) if parallel else config.devices,
         config.num_nodes,
         known.component.capabilities if known else None,
     )
-    environment, environment_choice = select.choose_environment(catalogue, wanted_environment, environ, size)
+    environment, environment_choice = choose_environment(catalogue, wanted_environment, environ, size)
     if known is not None:
         known.refuse_missing()
     accelerator = select.choose_accelerator(
@@ -164,7 +164,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     create_checkpointer, checkpoint_choice = select.choose_checkpointer(
         catalogue, strategy.value.checkpoint_io, config.checkpoint
     )
-    extensions = [_extension(catalogue, extension) for extension in config.extensions]
+    extensions = [load_extension(catalogue, extension) for extension in config.extensions]
     hooks = Hooks(
         Defaults(),
         [(strategy.choice.name, strategy.value), *((choice.name, value) for value, choice in extensions)],
@@ -289,34 +289,3 @@ def _refuse_process_count(
             f"{environment.name} started {environment.local_world_size} processes on this node, but "
             f"devices={config.devices!r} asks for {wanted}: give both the same number"
         )
-
-
-def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
-    """An object given by the caller, "package.module:Class", or the name of an installed extension."""
-    if not isinstance(extension, str):
-        name = f"{type(extension).__module__}.{type(extension).__qualname__}"
-        return extension, Choice("extension", name, select.GIVEN)
-    if extension in catalogue.names("extension") or ":" not in extension:
-        selection = catalogue.find("extension", extension)
-        choice = Choice("extension", selection.component.name, str(selection.offer.origin))
-        return selection.load()(**selection.options), choice
-    module, _, attribute = extension.partition(":")
-    try:
-        made = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # what is imported may raise anything
-        raise UnknownNameError(
-            f"extension {short(extension)} can't be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not has_hooks(made):
-        raise CombinationError(
-            f"extension {extension!r} is none: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; name "
-            "a class with methods that are marked @hookimpl"
-        )
-    try:
-        value = made() if isinstance(made, type) else made
-    except Exception as error:
-        raise CombinationError(
-            f"extension {extension!r} can't be made without arguments: {type(error).__name__}: {error}; name an "
-            "object of your own instead, as MODULE:OBJECT"
-        ) from error
-    return value, Choice("extension", extension, select.GIVEN)

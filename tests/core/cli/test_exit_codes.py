@@ -27,7 +27,11 @@ def test_what_cannot_be_written_is_a_failure_and_named(net: Path) -> None:
     words = ["fit", "net.py:Net", "--set", "model.hidden=300000", "--max-steps", "1", "--run-dir", "out"]
     words += ["--strategy", "ddp", "--devices", "2"]
     done = subprocess.run(
-        [sys.executable, "limited.py", *words], env=dict(os.environ), capture_output=True, text=True, timeout=100
+        [sys.executable, "limited.py", *words],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 1, done.stderr
     last = done.stderr.rstrip().splitlines()[-1]

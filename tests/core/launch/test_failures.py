@@ -123,6 +123,13 @@ def test_one_rank_leaves_by_sys_exit_and_nobody_fails() -> None:
     assert ElasticLauncher(LaunchPlan(2)).launch(script) == 3
 
 
+def test_of_a_script_the_rank_that_left_is_mentioned(tmp_path: Path) -> None:
+    script = Task(launch_tasks.end_early, (1, str(tmp_path), "sys.exit", 60.0), may_exit=True)
+    error, _ = fail(script, WorkerError)
+    assert error.rank == 0
+    assert str(error).endswith("(by then rank 1 had left with exit code 0)")
+
+
 def test_child_of_a_worker_may_exit() -> None:
     assert ElasticLauncher(LaunchPlan(1)).launch(Task(launch_tasks.fork_and_go_on)) == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from stratagem.devices import count_of
 from stratagem.errors import UsageError
 from stratagem.plugins import load_catalogue
-from stratagem.select import choose_environment
+from stratagem.select_environment import choose_environment
 
 
 def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:

@@ -172,7 +172,7 @@ def _is_reporting(settings: Settings) -> bool:
     """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
     from stratagem.environment.by_hand import node_rank_of
     from stratagem.plugins import load_catalogue
-    from stratagem.select import choose_environment, requested_size
+    from stratagem.select_environment import choose_environment, requested_size
 
     selection = settings.selection
     catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))

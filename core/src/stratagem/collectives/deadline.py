@@ -23,7 +23,9 @@ def deadline(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
         try:
             timeout = timedelta(seconds=timeout_s)
         except (OverflowError, ValueError, TypeError) as error:  # beyond all measure, NaN, no number
-            raise ConfigError(f"timeout_s={short(timeout_s)} is no number of seconds: give one, as 60") from error
+            raise ConfigError(
+                f"timeout_s={short(timeout_s)} is no number of seconds: give one, as 60"
+            ) from error
     if timeout is not None and not timedelta(0) < timeout <= LONGEST:
         raise ConfigError(
             f"timeout of {timeout.total_seconds():g} s must be more than 0 and at most {LONGEST.days} days"

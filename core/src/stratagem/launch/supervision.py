@@ -107,6 +107,12 @@ class Supervision:
             first = _failure(
                 still[0], attempt, first.time, "stood still, stopped by a signal such as SIGSTOP"
             )
+        gone = [
+            str(rank) for rank, mark in marks.items() if mark.event != "exited" and mark.time < first.time
+        ]
+        if first.raised and gone:
+            line = f"{first.line} (by then rank {', '.join(gone)} had left with exit code 0)"
+            return replace(first, line=line)
         return _with_what_followed(first, recorded)
 
     def unfinished(self, may_exit: bool = False) -> Failure | None:
