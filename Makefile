@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla parity parity-deepspeed bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -32,6 +32,7 @@ help:
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
+	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
@@ -81,6 +82,9 @@ parity: .venv/.ready-to-develop
 
 parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
+
+fuzz: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports overhead startup throughput replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done

@@ -91,6 +91,15 @@ def test_wrappers_decorate_an_answer_and_are_not_second_answers():
     assert hooks(Inner(), Outer()).reduce(None) == (["default reduce"],)
 
 
+def test_two_objects_of_one_class_and_name_are_two_plugins():
+    class Adds:
+        @hookimpl(wrapper=True)
+        def reduce(self, request):
+            return (yield) + "+"
+
+    assert Hooks(Answers(), [("adds", Adds()), ("adds", Adds())]).reduce("x").endswith("++")
+
+
 def test_wrappers_wrap_in_the_order_in_which_plugins_were_given():
     class Wraps:
         def __init__(self, mark):

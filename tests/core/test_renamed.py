@@ -19,8 +19,16 @@ from stratagem.renamed import RENAMED, renamed_selection
         ({"gpus": 0}, "gpus=0 is spelt accelerator='cpu' now"),
         ({"gpus": None}, "gpus=None is spelt accelerator='cpu' now"),
         ({"tpu_cores": 8}, "tpu_cores=8 is spelt accelerator='tpu', devices=8 now"),
-        ({"ipus": 4}, "ipus=4 is spelt accelerator='ipu', devices=4 now"),
-        ({"hpus": 1}, "hpus=1 is spelt accelerator='hpu', devices=1 now"),
+        (
+            {"ipus": 4},
+            "ipus=4 is spelt accelerator='ipu', devices=4 now"
+            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
+        ),
+        (
+            {"hpus": 1},
+            "hpus=1 is spelt accelerator='hpu', devices=1 now"
+            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
+        ),
         ({"num_processes": 2}, "num_processes=2 is spelt accelerator='cpu', devices=2 now"),
         (
             {"auto_select_gpus": True},
@@ -29,6 +37,12 @@ from stratagem.renamed import RENAMED, renamed_selection
         ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is spelt strategy='ddp' now"),
         ({"accelerator": "ddp"}, "accelerator='ddp' is spelt strategy='ddp' now"),
         ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is spelt accelerator='cpu', strategy='ddp' now"),
+        (
+            {"accelerator": "horovod"},
+            "accelerator='horovod' is spelt strategy='horovod' now"
+            ", which needs a plugin of another maker: Stratagem ships no strategy of this name",
+        ),
+        ({"plugins": "fsdp_native"}, "plugins='fsdp_native' is spelt strategy='fsdp' now"),
         ({"plugins": "ddp_sharded"}, "plugins='ddp_sharded' is spelt strategy='ddp_sharded' now"),
         (
             {"plugins": ["deepspeed_stage_2"]},

@@ -19,6 +19,8 @@ class Accelerator(ABC):
     """`device_type` for `torch.autocast`."""
     backend: str = "gloo"
     """Process group backend for tensors on this device."""
+    has_distinct_devices: bool = True
+    """Whether `devices` may name some of them; False where one is like the other, as processes on a CPU."""
 
     @abstractmethod
     def availability(self) -> Availability:

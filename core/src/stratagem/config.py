@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, short
 
 Devices = Union[int, str, "list[int]", "tuple[int, ...]"]
 """3, "3", -1, "auto", [0, 2], "0,2" or "0,": docs/guides/devices.md has the grammar."""
@@ -59,5 +59,11 @@ class RunConfig:
         every = self.check_replicas_every
         if not isinstance(every, int) or isinstance(every, bool) or every < 0:
             raise ConfigError(
-                f"check_replicas_every={every!r} must be a number of optimizer steps, or 0 for no comparison"
+                f"check_replicas_every={short(every)} must be a number of optimizer steps, or 0 for no comparison"
             )
+        for name, most in (("seed", 2**64 - 1), ("node_rank", 10**7), ("max_restarts", 10**7)):
+            value = getattr(self, name)
+            if value is None and name != "max_restarts":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+                raise ConfigError(f"{name}={short(value)} must be a whole number from 0 to {most}")

@@ -7,6 +7,16 @@ do. The command line prints that sentence and exits with 2; nothing on disk has 
 from __future__ import annotations
 
 
+def short(value: object, limit: int = 80) -> str:
+    """Return `repr(value)`, its middle left out where it is longer than `limit`, for a message."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        return "a number of thousands of digits"
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"
+
+
 class StratagemError(Exception):
     """Base of all errors raised by Stratagem; `exit_code` is what the command line exits with."""
 
@@ -76,7 +86,9 @@ class NonFiniteError(StratagemError):
 
 
 class SealError(StratagemError):
-    """The hooks of a run don't fit together; raised when the run is sealed."""
+    """The hooks of a run don't fit together; raised when the run is sealed, before anything is started."""
+
+    exit_code = 2
 
 
 class DoubleAnswerError(SealError):
@@ -96,7 +108,9 @@ class LostMarkerError(SealError):
 
 
 class NoneAnswerError(SealError):
-    """A hook was answered with None."""
+    """A hook was answered with None, in a run that has begun."""
+
+    exit_code = 1
 
 
 class DigestMismatchError(StratagemError):
@@ -109,6 +123,10 @@ class ReplicaError(StratagemError):
 
 class CollectiveError(StratagemError):
     """A collective failed or timed out; the message names the rank that is missing, where known."""
+
+
+class RendezvousError(StratagemError):
+    """The nodes of a run didn't meet; the message says where."""
 
 
 class WorkerError(StratagemError):

@@ -53,10 +53,11 @@ class Hooks:
         self._manager = _RunManager(PROJECT)
         self._manager.add_hookspecs(RunHooks)
         self._manager.register(defaults, name="defaults")
-        for name, plugin in plugins:
+        for index, (name, plugin) in enumerate(plugins):
             _refuse_lost_markers(name, plugin)
             _refuse_wrong_arguments(name, plugin)
-            self._manager.register(plugin, name=name)
+            taken = self._manager.has_plugin(name)  # several objects of one class
+            self._manager.register(plugin, name=f"{name} ({index})" if taken else name)
         _refuse_unknown_hooks(self._manager)
         for name, plugin in plugins:
             if not self._manager.get_hookcallers(plugin):
@@ -100,6 +101,13 @@ class Hooks:
                 "return the object that the hook's documentation names"
             )
         return answer
+
+
+def has_hooks(plugin: object) -> bool:
+    """Whether a class or an object has a method with the name or the mark of a hook; runs none of them."""
+    if any(callable(inspect.getattr_static(plugin, hook, None)) for hook in RUN_HOOKS):
+        return True
+    return any(hasattr(inspect.getattr_static(plugin, name, None), MARKER) for name in dir(plugin))
 
 
 class _RunManager(pluggy.PluginManager):

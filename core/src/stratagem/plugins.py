@@ -117,7 +117,11 @@ class Catalogue:
         Raises:
             UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
         """
-        distribution, _, bare = name.rpartition(":")
+        distribution, colon, bare = name.rpartition(":")
+        if colon and not distribution:
+            raise UnknownNameError(
+                f"{kind} {name!r} names no distribution before the colon: write {bare!r}, or DISTRIBUTION:{bare}"
+            )
         matching = [
             offer
             for offer in self.of_kind(kind)

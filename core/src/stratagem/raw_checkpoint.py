@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.base import Checkpoint
+from stratagem.checkpoint.failing import writing
 from stratagem.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
         },
         rank_state={"rng": capture_rng(session.device)},
     )
-    session.checkpointer.save(path, checkpoint)
+    with writing(path):
+        session.checkpointer.save(path, checkpoint)
 
 
 def load_session(session: Session, prepared: Prepared, path: str) -> dict[str, Any]:

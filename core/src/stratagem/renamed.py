@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stratagem.errors import ConfigError
+from stratagem.offered import OFFERED
 
 _STRATEGIES = (
     "dp",
@@ -23,6 +24,7 @@ _STRATEGIES = (
     "fsdp_native",
     "horovod",
 )
+_NEW_NAMES = {"fsdp_native": "fsdp"}
 """Strategies that were once given as `accelerator=`, `distributed_backend=` or `plugins=`."""
 
 
@@ -48,7 +50,7 @@ def _devices_of(accelerator: str) -> Callable[[Any], str]:
     def today(value: Any) -> str:
         if value in (0, "0", None) or value == []:
             return "is spelt accelerator='cpu' now"
-        return f"is spelt accelerator={accelerator!r}, devices={value!r} now"
+        return f"is spelt accelerator={accelerator!r}, devices={value!r} now{_lacking('accelerator', accelerator)}"
 
     return today
 
@@ -58,7 +60,15 @@ def _strategy(value: Any) -> str:
         return "is gone: leave it out, or choose a strategy as in strategy='ddp'"
     if value == "ddp_cpu":
         return "is spelt accelerator='cpu', strategy='ddp' now"
-    return f"is spelt strategy={value!r} now"
+    name = _NEW_NAMES.get(value, value) if isinstance(value, str) else value
+    return f"is spelt strategy={name!r} now{_lacking('strategy', name)}"
+
+
+def _lacking(kind: str, name: object) -> str:
+    """Say that a name of today is offered by nobody here, so that the next answer doesn't contradict this one."""
+    if not isinstance(name, str) or name in OFFERED[kind]:
+        return ""
+    return f", which needs a plugin of another maker: Stratagem ships no {kind} of this name"
 
 
 def _strategy_as_accelerator(value: Any) -> str | None:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stratagem import select
 from stratagem.component import Capabilities
 from stratagem.config import RunConfig
 from stratagem.defaults import Defaults
-from stratagem.devices import devices_of
-from stratagem.errors import CombinationError, DeviceError, UnknownNameError
+from stratagem.devices import devices_of, given_devices, refuse_other_devices, torch_device_type
+from stratagem.errors import CombinationError, DeviceError
+from stratagem.extensions import load_extension
 from stratagem.hooks import Hooks
 from stratagem.launch.base import Launcher, LaunchPlan
-from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of
+from stratagem.launch.nodes import Nodes, meeting_settings, nodes_of, refuse_unused_rendezvous
 from stratagem.pairing import refusal, refuse_accelerator, refuse_missing_features, strategies_for
 from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.requests import LaunchRequest
 from stratagem.select import Choice
+from stratagem.select_environment import choose_environment, requested_size
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +64,13 @@ class Run:
         """The configuration from which a worker that `launcher` starts assembles the same run."""
         if launcher.worker_environment is None:
             return self.config
-        return replace(self.config, environment=launcher.worker_environment)
+        strategy = self.config.strategy
+        if getattr(strategy, "cluster_environment", None) is not None:
+            strategy = copy(strategy)
+            strategy.cluster_environment = (
+                None  # of the launching process; workers find themselves in another
+            )
+        return replace(self.config, environment=launcher.worker_environment, strategy=strategy)
 
     @property
     def strategy_name(self) -> str:
@@ -123,20 +131,22 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     given = config.strategy if not isinstance(config.strategy, str) else None
     known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
     wanted_environment = getattr(given, "cluster_environment", None) or config.environment
-    parallel = getattr(given, "parallel_devices", None)
-    size = select.requested_size(
+    parallel = given_devices(given)
+    size = requested_size(
         len(parallel) if parallel else config.devices,
         config.num_nodes,
         known.component.capabilities if known else None,
     )
-    environment, environment_choice = select.choose_environment(catalogue, wanted_environment, environ, size)
+    environment, environment_choice = choose_environment(catalogue, wanted_environment, environ, size)
     if known is not None:
         known.refuse_missing()
     accelerator = select.choose_accelerator(
         catalogue,
         getattr(given, "accelerator", None) or config.accelerator,
         known.component.capabilities if known else None,
+        torch_device_type(parallel),
     )
+    refuse_other_devices(parallel, accelerator.value)
     devices = _devices(config, accelerator.value, environment, given)
     nodes = nodes_of(config.num_nodes)
     processes = environment.world_size if environment.creates_processes else len(devices) * nodes.most
@@ -157,7 +167,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     create_checkpointer, checkpoint_choice = select.choose_checkpointer(
         catalogue, strategy.value.checkpoint_io, config.checkpoint
     )
-    extensions = [_extension(catalogue, extension) for extension in config.extensions]
+    extensions = [load_extension(catalogue, extension) for extension in config.extensions]
     hooks = Hooks(
         Defaults(),
         [(strategy.choice.name, strategy.value), *((choice.name, value) for value, choice in extensions)],
@@ -184,6 +194,10 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     # Whoever names the environment has decided that other variables don't count.
     if wanted_environment == "auto":
         plan = environment.complete_plan(plan)
+    if (
+        wanted_environment == "auto" or not environment.creates_processes
+    ):  # workers are told their environment
+        refuse_unused_rendezvous(config, plan, environment.creates_processes)
     choices = (
         strategy.choice,
         accelerator.choice,
@@ -279,21 +293,3 @@ def _refuse_process_count(
             f"{environment.name} started {environment.local_world_size} processes on this node, but "
             f"devices={config.devices!r} asks for {wanted}: give both the same number"
         )
-
-
-def _extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
-    """An object given by the caller, "package.module:Class", or the name of an installed extension."""
-    if not isinstance(extension, str):
-        name = f"{type(extension).__module__}.{type(extension).__qualname__}"
-        return extension, Choice("extension", name, select.GIVEN)
-    if extension in catalogue.names("extension") or ":" not in extension:
-        selection = catalogue.find("extension", extension)
-        choice = Choice("extension", selection.component.name, str(selection.offer.origin))
-        return selection.load()(**selection.options), choice
-    module, _, attribute = extension.partition(":")
-    try:
-        made = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownNameError(f"extension {extension!r} can't be imported: {error}") from error
-    value = made() if isinstance(made, type) else made
-    return value, Choice("extension", extension, select.GIVEN)

@@ -8,23 +8,19 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from stratagem.component import Capabilities
-from stratagem.devices import count_of
-from stratagem.environment.base import RequestedSize
-from stratagem.environment.detect import detect_environment
 from stratagem.errors import (
     ConfigError,
     DeviceError,
     PrecisionError,
     UnknownNameError,
     UsageError,
+    short,
 )
-from stratagem.launch.nodes import nodes_of
 from stratagem.pairing import allows, automatic_strategy
 from stratagem.plugins import Catalogue, Offer, Selection
 
 if TYPE_CHECKING:
     from stratagem.accelerator import Accelerator
-    from stratagem.environment.base import Environment
 
 
 @dataclass(frozen=True)
@@ -50,45 +46,6 @@ class Chosen:
     choice: Choice
     component: str = ""
     """Name of the component that it is of; empty where it is nobody's."""
-
-
-def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | None = None) -> RequestedSize:
-    """Return how many processes a run asks for, as far as that is known before its parts are chosen.
-
-    Args:
-        devices: as in `RunConfig`.
-        num_nodes: as in `RunConfig`.
-        capabilities: the strategy's, where it was chosen by name.
-    """
-    nodes = nodes_of(num_nodes)
-    is_per_device = capabilities is None or capabilities.processes == "per-device"
-    return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.vary else nodes.most)
-
-
-def choose_environment(
-    catalogue: Catalogue, wanted: Any, environ: Mapping[str, str], size: RequestedSize | None = None
-) -> tuple[Environment, Choice]:
-    """Make the environment that is asked for, or the first that recognises its launcher's variables.
-
-    Args:
-        catalogue: what is installed.
-        wanted: a name, "auto", or a class.
-        environ: the process's environment variables.
-        size: what the run asks for, for processes started by hand with some of the variables.
-    """
-    size = size or RequestedSize()
-    if isinstance(wanted, type):
-        name = getattr(wanted, "name", wanted.__name__)
-        return wanted(environ), Choice("environment", name, GIVEN)
-    if wanted != "auto":
-        selection = catalogue.find("environment", wanted)
-        origin = str(selection.offer.origin)
-        made = selection.load().for_run(environ, size)
-        return made, Choice("environment", selection.component.name, origin, "asked for")
-    offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
-    cls, why = detect_environment(offers, environ)
-    offer = offers[cls]
-    return cls.for_run(environ, size), Choice("environment", offer.component.name, str(offer.origin), why)
 
 
 def choose_strategy(
@@ -155,11 +112,14 @@ def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
         raise ConfigError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(parameters)}")
 
 
-def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None) -> Chosen:
+def choose_accelerator(
+    catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None, device_type: str | None = None
+) -> Chosen:
     """Make the accelerator: an object, the one named, or the best that is there for "auto".
 
     Args:
         capabilities: the strategy's, where it was chosen already; "auto" leaves out what it can't use.
+        device_type: of the devices that were given; "auto" leaves out accelerators of another.
     """
     if not isinstance(wanted, str):
         return Chosen(wanted, _declared_of(catalogue, wanted), Choice("accelerator", wanted.name, GIVEN))
@@ -174,12 +134,20 @@ def choose_accelerator(catalogue: Catalogue, wanted: Any, capabilities: Capabili
             continue
         accelerator: Accelerator = Selection(offer).load()()
         availability = accelerator.availability()
+        if availability.ok and device_type not in (None, accelerator.device(0).type):
+            left_out.append(f"{name}: not for {device_type}")
+            continue
         if availability.ok:
             why = f"auto: {'; '.join([*left_out, *refused, availability.reason])}"
             choice = Choice("accelerator", name, str(offer.origin), why)
             return Chosen(accelerator, offer.component.capabilities, choice)
         refused.append(f"{name}: {availability.reason}")
     reasons = "; ".join(refused) or "none is installed"
+    if device_type is not None:
+        raise DeviceError(
+            f"no accelerator for devices of the type {device_type!r} is available here: "
+            f"{'; '.join([*left_out, *refused])}; give other devices"
+        )
     if left_out:
         raise DeviceError(f"no accelerator that this strategy works on can be had here: {reasons}")
     raise DeviceError(f"no accelerator can be had here ({reasons}): pip install stratagem-cpu")
@@ -252,9 +220,22 @@ def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
 
 
 def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> tuple[Any, Choice]:
-    """Return what makes a checkpointer of collectives: the strategy's own, or the one of that name."""
+    """Return what makes a checkpointer of collectives: the strategy's own, or the one of that name.
+
+    Args:
+        given: by the strategy: a `Checkpointer`, or what makes one; None for none.
+    """
     if given is not None:
-        return given, Choice("checkpoint", repr(given), GIVEN)
+        if not isinstance(given, type) and all(
+            callable(getattr(given, name, None)) for name in ("save", "open")
+        ):
+            return _Constant(given), Choice("checkpoint", type(given).__name__, GIVEN)
+        if not callable(given):
+            raise ConfigError(
+                f"checkpoint_io={short(given)} is neither a Checkpointer nor a function that makes one from "
+                "the run's collectives"
+            )
+        return given, Choice("checkpoint", getattr(given, "__qualname__", repr(given)), GIVEN)
     selection = catalogue.find("checkpoint", name)
     return Deferred(selection), Choice("checkpoint", selection.component.name, str(selection.offer.origin))
 

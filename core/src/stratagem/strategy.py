@@ -35,7 +35,7 @@ class Strategy:
 
     Args:
         accelerator: an accelerator object or name that wins over the run's own choice.
-        checkpoint_io: makes the run's checkpointer from its collectives; wins over the run's choice.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives; wins over the run's choice.
         precision_plugin: a precision object or name that wins over the run's own choice.
     """
 
@@ -51,7 +51,7 @@ class Strategy:
     def __init__(
         self,
         accelerator: Accelerator | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
     ) -> None:
         self.accelerator = accelerator
@@ -189,7 +189,7 @@ class ParallelStrategy(Strategy):
     Args:
         accelerator: as for `Strategy`.
         parallel_devices: this node's devices, one per process; wins over the run's `devices`.
-        cluster_environment: an environment's class or name that wins over detection.
+        cluster_environment: an environment, its class or its name; wins over detection.
         checkpoint_io: as for `Strategy`.
         precision_plugin: as for `Strategy`.
     """
@@ -200,8 +200,8 @@ class ParallelStrategy(Strategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: type[Environment] | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
     ) -> None:
         super().__init__(accelerator, checkpoint_io, precision_plugin)

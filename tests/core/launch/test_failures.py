@@ -86,6 +86,70 @@ def test_exit_without_a_word(tmp_path: Path) -> None:
     assert str(error).endswith("exited with code 7 and no exception")
 
 
+@pytest.mark.parametrize(
+    ("how", "method"), [("os._exit", "forkserver"), ("sys.exit", "forkserver"), ("sys.exit", "popen")]
+)
+def test_rank_that_leaves_early_with_code_0_is_named(
+    how: str, method: str, tmp_path: Path, all_end: Callable[..., bool]
+) -> None:
+    task = Task(launch_tasks.end_early, (1, str(tmp_path), how, 60.0))
+    error, _ = fail(task, WorkerError, start_method=method)
+    line, _, followed = str(error).partition("; ")
+    assert line == f"rank 1 on {socket.gethostname()} left by {how}(0) before the run was over"
+    assert (error.rank, error.exit_code) == (1, 1)
+    if how == "sys.exit":  # else rank 0 may have been ended before it could say a word
+        assert followed.startswith("then rank 0 failed: RuntimeError")
+        assert "all_reduce" in error.traceback
+    assert last_started_s(tmp_path) < 5
+    assert all_end(pids(tmp_path), 0.2)
+
+
+def test_stopped_rank_is_named(tmp_path: Path, all_end: Callable[..., bool]) -> None:
+    error, _ = fail(Task(launch_tasks.end_early, (1, str(tmp_path), "SIGSTOP", 1.0)), WorkerError)
+    line = f"rank 1 on {socket.gethostname()} stood still, stopped by a signal such as SIGSTOP; then rank 0 failed"
+    assert str(error).startswith(line)
+    assert all_end(pids(tmp_path), 0.2)
+
+
+def test_all_ranks_may_leave_by_sys_exit_and_none_by_os_exit() -> None:
+    assert ElasticLauncher(LaunchPlan(2)).launch(Task(launch_tasks.all_leave, ("sys.exit",))) is None
+    error, _ = fail(Task(launch_tasks.all_leave, ("os._exit",)), WorkerError)
+    assert "left by os._exit(0) before the run was over" in str(error)
+
+
+def test_one_rank_leaves_by_sys_exit_and_nobody_fails() -> None:
+    error, _ = fail(Task(launch_tasks.all_leave, ("sys.exit", (1,))), WorkerError)
+    assert str(error) == f"rank 1 on {socket.gethostname()} left by sys.exit(0) before the run was over"
+    script = Task(launch_tasks.all_leave, ("sys.exit", (1,)), may_exit=True)
+    assert ElasticLauncher(LaunchPlan(2)).launch(script) == 3
+
+
+def test_of_a_script_the_rank_that_left_is_mentioned(tmp_path: Path) -> None:
+    script = Task(launch_tasks.end_early, (1, str(tmp_path), "sys.exit", 60.0), may_exit=True)
+    error, _ = fail(script, WorkerError)
+    assert error.rank == 0
+    assert str(error).endswith("(by then rank 1 had left with exit code 0)")
+
+
+def test_child_of_a_worker_may_exit() -> None:
+    assert ElasticLauncher(LaunchPlan(1)).launch(Task(launch_tasks.fork_and_go_on)) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("lines", "ValueError: first line"),
+        ("empty first", "RuntimeError: -- Process 1 ended"),
+        ("loader", "ValueError: Caught ValueError in DataLoader worker process 0. … ValueError: bad sample"),
+        ("syntax", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_error_of_many_lines_is_told_in_one(kind: str, line: str) -> None:
+    error, _ = fail(Task(launch_tasks.fail_at_length, (kind,)), WorkerError)
+    assert str(error).endswith(f" failed: {line}")
+    assert "in fail_at_length" in error.traceback
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_worker_stuck_in_a_collective_is_ended(
     method: str, tmp_path: Path, all_end: Callable[..., bool]

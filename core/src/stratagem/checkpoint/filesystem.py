@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, cast
 
+from stratagem.errors import CheckpointError, short
+
 
 class Filesystem(ABC):
     """Paths are strings in this file system's own form, without a protocol."""
@@ -168,6 +170,9 @@ def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
 
     Returns:
         The file system, and the path in its own form, absolute where it is local.
+
+    Raises:
+        CheckpointError: the URL has an unknown scheme, or its file system can't be opened.
     """
     from stratagem.checkpoint.local_filesystem import LocalFilesystem
 
@@ -177,7 +182,10 @@ def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
     from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-    backend, plain = url_to_fs(path)
+    try:
+        backend, plain = url_to_fs(path)
+    except Exception as error:  # an unknown scheme, a library that isn't installed, a host that isn't there
+        raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {error}") from error
     if isinstance(backend, LocalFileSystem):
         return LocalFilesystem(last), os.path.abspath(plain)
     return RemoteFilesystem(backend, last), str(plain)

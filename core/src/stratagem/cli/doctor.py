@@ -14,7 +14,7 @@ import click
 from stratagem.cli.listing import as_json, print_json, print_table
 from stratagem.errors import StratagemError
 from stratagem.plugins import Catalogue, load_catalogue
-from stratagem.select import choose_environment
+from stratagem.select_environment import choose_environment
 
 
 @click.command()

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem.devices import count_of
 from stratagem.errors import UsageError
 from stratagem.plugins import load_catalogue
-from stratagem.select import choose_environment
+from stratagem.select_environment import choose_environment
 
 
 def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
@@ -44,12 +45,7 @@ def _module_of(selection: Mapping[str, Any]) -> str | None:
 
 
 def _several(devices: Any) -> bool:
-    if isinstance(devices, (list, tuple)):
-        return len(devices) > 1
-    text = str(devices).strip()
-    if "," in text:
-        return len([part for part in text.split(",") if part.strip()]) > 1
-    return text.isdigit() and int(text) > 1
+    return (count_of(devices) or 0) > 1
 
 
 def _forks(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:

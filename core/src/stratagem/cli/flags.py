@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from stratagem.cli.reporting import report
-from stratagem.errors import UsageError, WorkerError
+from stratagem.errors import SealError, UsageError, WorkerError
 from stratagem.launch.nodes import node_count
 from stratagem.renamed import RENAMED, renamed_selection
 
@@ -175,7 +175,7 @@ def options(function: F) -> F:
         try:
             runtime = Runtime(**runtime_arguments(given(keywords)))
             return function(*args, runtime=runtime, **keywords)
-        except (UsageError, WorkerError) as error:
+        except (UsageError, SealError, WorkerError) as error:
             sys.exit(report(error))
 
     return selection_flags(command)  # type: ignore[return-value]

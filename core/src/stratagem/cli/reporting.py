@@ -9,9 +9,20 @@ from typing import Any
 
 import click
 
-from stratagem.errors import BrokenPluginError, TargetError, UsageError, WorkerError
+from stratagem.errors import (
+    BrokenPluginError,
+    RendezvousError,
+    SealError,
+    StratagemError,
+    TargetError,
+    UsageError,
+    WorkerError,
+)
 
 INTERRUPTED = 130
+
+_LONGEST = 2000
+"""Characters of a message; what is longer holds somebody's data, and is cut in the middle."""
 
 
 def run_reporting(command: Callable[[], Any]) -> int:
@@ -26,16 +37,18 @@ def run_reporting(command: Callable[[], Any]) -> int:
     except click.Abort:
         return _say("interrupted", INTERRUPTED)
     except click.ClickException as error:
+        if len(error.format_message()) > _LONGEST:
+            return _say(f"Error: {_cut(error.format_message())}", error.exit_code)
         error.show()
         return error.exit_code
-    except (UsageError, WorkerError) as error:
+    except (UsageError, SealError, RendezvousError, WorkerError) as error:
         return report(error)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 
-def report(error: UsageError | WorkerError) -> int:
+def report(error: StratagemError) -> int:
     """Print what the person needs of `error`, one sentence last, and return the exit code."""
     if isinstance(error, (TargetError, BrokenPluginError)):
         _print_cause(error)
@@ -79,7 +92,11 @@ def _is_ours(filename: str) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return _cut(" ".join(str(error).split()))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def _say(line: str, code: int) -> int:

@@ -42,7 +42,7 @@ def run(script: str, args: tuple[str, ...], **keywords: Any) -> None:
     launcher = assembled.launcher()
     if launcher.worker_environment is not None:
         given["environment"] = launcher.worker_environment
-    launcher.launch(Task(run_script, (os.path.abspath(script), list(args), given)))
+    launcher.launch(Task(run_script, (os.path.abspath(script), list(args), given), may_exit=True))
 
 
 def run_script(path: str, args: list[str], given: Mapping[str, Any]) -> None:

@@ -136,13 +136,14 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def _from_file(path: str) -> dict[str, Any]:
     import yaml
 
-    from stratagem.cli.yaml_text import read_yaml
+    from stratagem.cli.yaml_text import ExcessError, read_yaml_file
 
     try:
-        with open(path, encoding="utf-8") as file:
-            content = read_yaml(file)
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_yaml_file(path)
+    except (OSError, ValueError) as error:  # not UTF-8, or a path that can't be one
         raise ConfigError(f"configuration {path!r} can't be read: {error}") from error
+    except ExcessError as error:
+        raise ConfigError(f"configuration {path!r} is refused: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"configuration {path!r} isn't YAML: {error}") from error
     if content is None:

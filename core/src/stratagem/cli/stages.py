@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stratagem.cli import flags
+from stratagem.cli.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem.cli.settings import Settings, merged, strategy_settings, trainer_settings
 from stratagem.cli.target import EXAMPLE, Target
 from stratagem.errors import TargetError
@@ -124,6 +125,8 @@ def _settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     if trainer:
         layer["trainer"] = trainer
     settings = merged(keywords["config_files"], layer, keywords["sets"]).with_defaults(seed=SEED)
+    refuse_run_dir(settings.selection.get("run_dir"))
+    refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:
         raise TargetError(f"TARGET is missing: give one {EXAMPLE}, or a --config file that has it")
     target = Target.parse(settings.target)
@@ -169,7 +172,7 @@ def _is_reporting(settings: Settings) -> bool:
     """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
     from stratagem.environment.by_hand import node_rank_of
     from stratagem.plugins import load_catalogue
-    from stratagem.select import choose_environment, requested_size
+    from stratagem.select_environment import choose_environment, requested_size
 
     selection = settings.selection
     catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))

@@ -163,9 +163,12 @@ def _names_in(path: str, text: str) -> DefinedNames:
         with open(path, "rb") as file:
             return DefinedNames.of(file.read(), path)
     except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
         raise keep_cause(
-            TargetError(f"TARGET {text!r} isn't Python: {error.msg}, line {error.lineno} of {path}"), error
+            TargetError(f"TARGET {text!r} isn't Python: {error.msg}{line} of {path}"), error
         ) from None
+    except (RecursionError, MemoryError) as error:
+        raise TargetError(f"TARGET {text!r} can't be read: {path} is nested too deep for Python") from error
     except (OSError, ValueError) as error:
         raise TargetError(f"TARGET {text!r} can't be read: {error}") from error
 

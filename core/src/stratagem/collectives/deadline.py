@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, short
 
 DEFAULT = timedelta(minutes=30)
+LONGEST = timedelta(days=10_000)
+"""Torch counts a timeout's nanoseconds in 64 bits."""
 
 
 def deadline(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
     """Read a strategy's `timeout`, or the same in seconds; 30 minutes where neither is given.
 
     Raises:
-        ConfigError: both are given, or it isn't more than 0.
+        ConfigError: both are given, or it isn't more than 0, or beyond all measure.
     """
     if timeout is not None and timeout_s is not None:
         raise ConfigError(f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them")
     if timeout_s is not None:
-        timeout = timedelta(seconds=timeout_s)
-    if timeout is not None and timeout <= timedelta(0):
-        raise ConfigError(f"timeout of {timeout.total_seconds():g} s must be more than 0")
+        try:
+            timeout = timedelta(seconds=timeout_s)
+        except (OverflowError, ValueError, TypeError) as error:  # beyond all measure, NaN, no number
+            raise ConfigError(
+                f"timeout_s={short(timeout_s)} is no number of seconds: give one, as 60"
+            ) from error
+    if timeout is not None and not timedelta(0) < timeout <= LONGEST:
+        raise ConfigError(
+            f"timeout of {timeout.total_seconds():g} s must be more than 0 and at most {LONGEST.days} days"
+        )
     return timeout or DEFAULT

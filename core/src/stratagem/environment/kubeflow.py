@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -32,7 +33,7 @@ class Kubeflow(PlacedEnvironment):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         per_pod = environ.get("PET_NPROC_PER_NODE", "1")
-        if per_pod.isdigit() and int(per_pod) > 1:
+        if re.fullmatch(r"[0-9]{1,18}", per_pod) and int(per_pod) > 1:
             raise UsageError(
                 f"the PyTorchJob asks for {per_pod} processes per pod (PET_NPROC_PER_NODE), but nothing"
                 " has started them; make torchrun the pod's command, as in"

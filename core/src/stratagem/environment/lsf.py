@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,7 +75,7 @@ def compute_hosts(slots: Mapping[str, int]) -> list[str]:
 def _slots(environ: Mapping[str, str]) -> dict[str, int]:
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     if words:
-        if len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
+        if len(words) % 2 or not all(re.fullmatch(r"[0-9]{1,18}", count) for count in words[1::2]):
             raise UsageError(
                 f"LSB_MCPU_HOSTS is {environ['LSB_MCPU_HOSTS']!r}, but LSF writes it as"
                 " 'host slots host slots ...'; set MASTER_ADDR, and unset it"

@@ -12,6 +12,10 @@ DERIVED_PORTS = range(15000, 25000)
 """Where ports derived from a job's number lie: below the ephemeral ports of every common system."""
 
 
+MOST_PROCESSES = 1_000_000
+"""More than any run has: a larger number is somebody's mistake."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Position of one process; checked to be possible when it is made."""
@@ -25,6 +29,16 @@ class Place:
     main_port: int
 
     def __post_init__(self) -> None:
+        if self.world_size > MOST_PROCESSES:
+            raise UsageError(
+                f"the launcher says that the run has {self.world_size} processes; at most {MOST_PROCESSES} are "
+                "believed: correct or unset WORLD_SIZE or its like"
+            )
+        if self.main_port > 65535:
+            raise UsageError(
+                f"the launcher says that the ranks meet at port {self.main_port}; the highest is 65535: correct or "
+                "unset MASTER_PORT"
+            )
         _check_below("rank", self.global_rank, "processes", self.world_size)
         _check_below("local rank", self.local_rank, "processes on this node", self.local_world_size)
         if self.local_world_size > self.world_size:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stratagem.environment.place import LOOPBACK, Place, PlacedEnvironment, derived_port
+from stratagem.environment.place import LOOPBACK, MOST_PROCESSES, Place, PlacedEnvironment, derived_port
 from stratagem.environment.variables import integer, missing, text
-from stratagem.errors import UsageError
+from stratagem.errors import UsageError, short
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """From here on step numbers mean batch script, interactive shell and the like, not srun."""
@@ -29,7 +29,7 @@ class Slurm(PlacedEnvironment):
         if missing(environ, "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"):
             return None
         step = environ["SLURM_STEP_ID"]
-        if step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP:
+        if re.fullmatch(r"[0-9]{1,18}", step) and int(step) >= _FIRST_SPECIAL_STEP:
             return None
         # `srun --pty bash`: a person's shell, from which they start what they like. A batch job
         # submitted from there inherits these variables as well.
@@ -70,11 +70,11 @@ def expand_counts(counts: str) -> list[int]:
     """
     expanded: list[int] = []
     for part in counts.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match is None:
+        match = re.fullmatch(r"([0-9]{1,7})(?:\(x([0-9]{1,7})\))?", part.strip())
+        if match is None or len(expanded) + int(match[2] or 1) > MOST_PROCESSES:
             raise UsageError(
-                f"SLURM_STEP_TASKS_PER_NODE is {counts!r}, but srun writes it as '2(x3),1'; unset it or"
-                " choose another --environment"
+                f"SLURM_STEP_TASKS_PER_NODE is {short(counts)}, but srun writes it as '2(x3),1', for at most "
+                f"{MOST_PROCESSES} nodes; unset it or choose another --environment"
             )
         expanded += [int(match[1])] * int(match[2] or 1)
     return expanded

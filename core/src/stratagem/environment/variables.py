@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from stratagem.errors import UsageError
+from stratagem.errors import UsageError, short
 
 
 def text(environ: Mapping[str, str], name: str, launcher: str) -> str:
@@ -34,10 +35,10 @@ def integer(environ: Mapping[str, str], name: str, launcher: str) -> int:
         UsageError: it isn't set, or is no whole number.
     """
     value = text(environ, name, launcher)
-    if not (value.isascii() and value.isdigit()):
+    if not re.fullmatch(r"[0-9]{1,18}", value):
         raise UsageError(
-            f"{name} is {value!r}, but {launcher} sets it to a whole number of at least 0;"
-            f" correct or unset it"
+            f"{name} is {short(value)}, but {launcher} sets it to a whole number of at least 0 and at most"
+            f" 18 digits; correct or unset it"
         )
     return int(value)
 

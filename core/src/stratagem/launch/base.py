@@ -16,6 +16,8 @@ class Task:
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    may_exit: bool = False
+    """Whether `sys.exit(0)` is an end like any other, as of a script; else all ranks leave so, or none."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
 from stratagem.launch.base import Launcher, LaunchPlan, Task
 from stratagem.launch.exchange import Exchange, Failure, Job
@@ -129,19 +130,22 @@ class ElasticLauncher(Launcher):
                 started: dict[int, Any] = elastic_launch(
                     launch_config(plan, run_id, exchange.path), entrypoint
                 )(*arguments)
+            unfinished = supervision.unfinished(task.may_exit)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            failure = supervision.first_failure(codes)
+            failure = supervision.first_failure(codes, task.may_exit)
         except SignalException as error:
             if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
         except RendezvousError as error:
-            raise StratagemError(
+            raise errors.RendezvousError(
                 f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
             ) from error
         else:
-            return started
+            if unfinished is None:
+                return started
+            failure = unfinished
         raise _raised_here(failure)
 
 
@@ -155,7 +159,7 @@ def _raised_here(failure: Failure) -> StratagemError:
         error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
         return error
     who = f"rank {failure.rank} on {failure.host}"
-    if failure.traceback:
+    if failure.raised:
         message = f"{who} failed: {failure.line}"
     elif "before it could begin" in failure.line:
         return UsageError(f"{who} {failure.line}: {unguarded_sentence()}")

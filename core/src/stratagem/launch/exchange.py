@@ -52,6 +52,8 @@ class Failure:
     """Whether it was a `UsageError`."""
     exception: bytes | None = None
     """It, pickled, where that works."""
+    raised: bool = True
+    """False where the worker ended otherwise than by an exception; `line` then says how."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ class Mark:
     """An event in the life of a worker."""
 
     event: str
-    """started, done or failed."""
+    """started, done, failed, left (by `sys.exit(0)`) or exited (by `os._exit(0)`)."""
     attempt: int
     rank: int
     pid: int
+    time: float
+    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ class Exchange:
         """Delete it and all in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file in one step."""
+    def put(self, name: str, content: bytes, when: float | None = None) -> None:
+        """Write a file in one step, dated now or `when`, in seconds since the epoch."""
         target = os.path.join(self.path, name)
         unfinished = f"{target}.{os.getpid()}.unfinished"
         with open(unfinished, "wb") as file:
             file.write(content)
+        if when is not None:
+            os.utime(unfinished, (when, when))
         os.replace(unfinished, target)
 
     def get(self, name: str) -> bytes:
@@ -101,17 +107,19 @@ class Exchange:
         """Tell whether somebody has put it."""
         return os.path.exists(os.path.join(self.path, name))
 
-    def mark(self, event: str, attempt: int, rank: int) -> None:
-        """Note an event of the calling worker."""
-        self.put(f"mark.{event}.{attempt}.{rank}.{os.getpid()}", b"")
+    def mark(self, event: str, attempt: int, rank: int, when: float | None = None) -> None:
+        """Note an event of the calling worker, of now or of `when`."""
+        self.put(f"mark.{event}.{attempt}.{rank}.{os.getpid()}", b"", when)
 
     def marks(self) -> list[Mark]:
         """Return all events noted so far."""
         marks = []
-        for name in os.listdir(self.path):
-            parts = name.split(".")
-            if parts[0] == "mark" and len(parts) == 5:
-                marks.append(Mark(parts[1], int(parts[2]), int(parts[3]), int(parts[4])))
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                parts = entry.name.split(".")
+                if parts[0] == "mark" and len(parts) == 5:
+                    made = entry.stat().st_mtime
+                    marks.append(Mark(parts[1], int(parts[2]), int(parts[3]), int(parts[4]), made))
         return marks
 
     def put_failure(self, failure: Failure) -> None:

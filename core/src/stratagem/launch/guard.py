@@ -82,3 +82,12 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a signal such as SIGSTOP makes a process stand still; False where /proc doesn't tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False

@@ -11,6 +11,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from typing import Any, NoReturn
 
 from stratagem.errors import StratagemError, UsageError
 from stratagem.launch.base import Task
+from stratagem.launch.early_exit import early_exits_fail
 from stratagem.launch.exchange import ROUND, Exchange, Failure, Job, log_file
 from stratagem.launch.fork_server import own_fork_servers
 from stratagem.launch.guard import die_with, die_with_parent, share_fate_with_children
@@ -96,16 +98,18 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         _limit_threads(job.environ)
         if task is None:
             task = loads(exchange.get("task"))
-        value = task.function(*task.args)
+        with early_exits_fail(exchange, attempt, rank):
+            value = task.function(*task.args)
         if rank == 0:
             exchange.put("result", _pickled_value(value))
     except BaseException as error:  # some of torch's own errors are no Exception
         if isinstance(error, SystemExit) and not error.code:
             if rank == 0:
                 exchange.put("result", pickle.dumps(None))
-        else:
-            exchange.put_failure(_failure(error, rank, attempt))
-            _leave()
+            exchange.mark("left", attempt, rank, getattr(error, "failed_at", None))
+            return
+        exchange.put_failure(_failure(error, rank, attempt))
+        _leave()
     exchange.mark("done", attempt, rank)
 
 
@@ -178,7 +182,7 @@ def threads_per_worker(environ: Mapping[str, str], workers: int) -> int:
         workers: processes on this node.
     """
     asked = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if asked.isdigit() and int(asked) > 0:
+    if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
         return int(asked)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // workers)
@@ -216,12 +220,30 @@ def _failure(error: BaseException, rank: int, attempt: int) -> Failure:
         attempt=attempt,
         host=socket.gethostname(),
         time=now,
-        line="".join(traceback.format_exception_only(type(error), error)).strip(),
+        line=_first_line(error),
         traceback="".join(traceback.format_exception(type(error), error, shown)),
         exit_code=code if isinstance(code, int) and 0 < code < 256 else 1,
         usage=isinstance(error, UsageError),
         exception=pickled,
     )
+
+
+def _first_line(error: BaseException) -> str:
+    """Return one line that tells the error: its type and the first line of its message.
+
+    A message that holds another traceback, as a data loader's does, is told by its last line, too.
+    """
+    text = "".join(traceback.format_exception_only(type(error), error))
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(" ")]
+    if not lines:
+        return type(error).__name__
+    first = lines[0]
+    if first.endswith(":") and len(lines) > 1:
+        first = f"{first} {lines[1]}"
+    holds_traceback = any(line.startswith("Traceback (most recent") for line in text.splitlines())
+    if holds_traceback or "Original Traceback" in text:
+        return f"{first} … {lines[-1]}"
+    return first
 
 
 def _leave() -> NoReturn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from time import monotonic
 from typing import Any
@@ -87,7 +88,7 @@ class CSVLogger(Logger):
     def flush(self) -> None:
         self._flushed = monotonic()
         if self._lines:
-            with open(self.path, "ab") as file:
+            with _named(self.path), open(self.path, "ab") as file:
                 file.write("".join(self._lines).encode())
             self._lines = []
 
@@ -126,7 +127,7 @@ class CSVLogger(Logger):
         header = StringIO()
         csv.writer(header, lineterminator="\n").writerow((*_POSITION, *columns))
         trial = f"{self.path}.new"
-        with open(trial, "w", encoding="utf-8", newline="") as file:
+        with _named(trial), open(trial, "w", encoding="utf-8", newline="") as file:
             file.write(header.getvalue())
             file.writelines(lines)
             if lines:
@@ -134,6 +135,16 @@ class CSVLogger(Logger):
                 os.fsync(file.fileno())
         os.replace(trial, self.path)
         self._columns = columns
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the file in errors of the system, which of a full disk says no path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
 
 
 def _read(path: str) -> tuple[tuple[str, ...], list[str], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.base import Checkpoint
+from stratagem.checkpoint.failing import writing
 from stratagem.errors import CheckpointError
 from stratagem.raw_checkpoint import same_ranks
 from stratagem.rng import capture_rng, restore_rng
@@ -46,7 +47,8 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
     if data is not None:
         rank_state["data"] = data.state(progress["epoch"], progress["batch"])
     tensors = {**live.prepared.model_tensors(), **live.prepared.optimizer_tensors()}
-    live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
+    with writing(path):
+        live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
 
 
 def load_weights(live: Live, reader: CheckpointReader) -> None:

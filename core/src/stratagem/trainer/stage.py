@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem.data.evaluate import EvalData
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
-from stratagem.errors import ConfigError, DataError
+from stratagem.errors import ConfigError, DataError, UsageError
 from stratagem.plan import announce_data
 from stratagem.trainer import evaluation, resume
 from stratagem.trainer.attempts import Attempts
@@ -71,6 +71,8 @@ def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> Stag
     except BaseException as error:
         live = trainer.live_or_none
         if live is not None:
+            if isinstance(error, UsageError):
+                error.exit_code = 1  # something was started, and may have been written
             live.moments("on_exception", trainer, module, error)
         _close(live, loggers, failed=True)
         raise

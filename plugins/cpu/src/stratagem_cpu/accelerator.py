@@ -20,6 +20,7 @@ class CpuAccelerator(Accelerator):
     name = "cpu"
     autocast_type = "cpu"
     backend = "gloo"
+    has_distinct_devices = False
 
     def availability(self) -> Availability:
         count = self.device_count()

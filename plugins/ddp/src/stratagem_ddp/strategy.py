@@ -44,8 +44,8 @@ class DDPStrategy(ProcessGroupStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment's class or name that wins over detection.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         ddp_comm_state: settings of a named `ddp_comm_hook`, as {"matrix_approximation_rank": 2}; for a
             function its state, as `PowerSGDState` or `PostLocalSGDState`.
@@ -70,8 +70,8 @@ class DDPStrategy(ProcessGroupStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: type[Environment] | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         ddp_comm_state: object | None = None,
         ddp_comm_hook: Callable[..., Any] | str | None = None,

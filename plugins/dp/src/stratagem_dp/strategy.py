@@ -27,7 +27,7 @@ class DataParallelStrategy(Strategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: the devices; wins over the run's `devices`. Parameters are on the first.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
     """
 
@@ -35,7 +35,7 @@ class DataParallelStrategy(Strategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
     ) -> None:
         super().__init__(accelerator, checkpoint_io, precision_plugin)

@@ -46,8 +46,8 @@ class FSDPStrategy(DeferringStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment's class or name that wins over detection.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
@@ -83,8 +83,8 @@ class FSDPStrategy(DeferringStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: type[Environment] | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,

@@ -29,8 +29,8 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment's class or name that wins over detection.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         blocks: classes of submodules, or their names, whose gradients are reduced and freed as soon as
             their own backward is done; they must be called through their forward. None takes the large
@@ -53,8 +53,8 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: type[Environment] | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         blocks: Sequence[type[nn.Module] | str] | None = None,
         reduce_each_micro_batch: bool = True,

@@ -30,8 +30,8 @@ class DDPShardedStrategy(DDPStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment's class or name that wins over detection.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         parameters_as_bucket_view: keep each rank's parameters in one buffer and send it in one piece
             after a step, instead of one broadcast per parameter. All parameters of an optimizer must
@@ -55,8 +55,8 @@ class DDPShardedStrategy(DDPStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: type[Environment] | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         parameters_as_bucket_view: bool = False,
         ddp_comm_state: object | None = None,

@@ -26,7 +26,7 @@ class XlaStrategy(Strategy):
 
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits.
     """
@@ -34,7 +34,7 @@ class XlaStrategy(Strategy):
     def __init__(
         self,
         accelerator: Accelerator | str | None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None,
         precision_plugin: Precision | str | None,
         debug: bool,
     ) -> None:

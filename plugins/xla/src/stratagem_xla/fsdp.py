@@ -45,7 +45,7 @@ class XLAFSDPStrategy(XLAStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         auto_wrap_policy: which modules XLA finishes by themselves in backward, or which are gathered by themselves:
@@ -67,7 +67,7 @@ class XLAFSDPStrategy(XLAStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         debug: bool = False,
         auto_wrap_policy: Policy = None,

@@ -28,7 +28,7 @@ class SingleDeviceXLAStrategy(XlaStrategy):
     Args:
         device: the device; the run's own choice when None.
         accelerator: an accelerator object or name that wins over the run's choice.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
     """
@@ -37,7 +37,7 @@ class SingleDeviceXLAStrategy(XlaStrategy):
         self,
         device: torch.device | str | None = None,
         accelerator: Accelerator | str | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         debug: bool = False,
     ) -> None:

@@ -46,7 +46,7 @@ class XLAStrategy(XlaStrategy):
     Args:
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters under SPMD.
-        checkpoint_io: makes the run's checkpointer from its collectives.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         sync_module_states: start from the first process's parameters and buffers, where there are several.
@@ -63,7 +63,7 @@ class XLAStrategy(XlaStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Callable[[Collectives], Checkpointer] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
         debug: bool = False,
         sync_module_states: bool = True,

@@ -105,6 +105,76 @@ def exit_on(failing: int, folder: str, code: int) -> None:
     time.sleep(600)
 
 
+def end_early(failing: int, folder: str, how: str, timeout_s: float) -> int:
+    """All ranks reduce twice, and one of them ends by itself between the two."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=rank(),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+    dist.all_reduce(torch.ones(1))
+    gather(folder)
+    if rank() == failing:
+        leave(how)
+    dist.all_reduce(torch.ones(1))
+    return 3
+
+
+def leave(how: str) -> None:
+    if how == "os._exit":
+        os._exit(0)
+    if how == "sys.exit":
+        import torch.distributed as dist
+
+        error = SystemExit(0)
+        error.failed_at = time.time()  # as `Runtime` does it
+        dist.destroy_process_group()
+        raise error
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def all_leave(how: str, ranks: tuple[int, ...] = (0, 1)) -> int:
+    if rank() in ranks:
+        leave_quietly(how)
+    return 3
+
+
+def leave_quietly(how: str) -> None:
+    (os._exit if how == "os._exit" else sys.exit)(0)
+
+
+def fork_and_go_on() -> int:
+    """A child of a worker may end as it likes."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fail_at_length(kind: str) -> None:
+    if kind == "lines":
+        raise ValueError("first line\nsecond line\n  third")
+    if kind == "empty first":
+        raise RuntimeError("\n\n-- Process 1 ended\nmore")
+    if kind == "loader":
+        from torch.utils.data import DataLoader
+
+        list(DataLoader(range(4), num_workers=1, collate_fn=refuse_batch))
+    compile("x = = 1", "text.py", "exec")
+
+
+def refuse_batch(batch: object) -> None:
+    raise ValueError("bad sample")
+
+
 def stuck_in_collective(folder: str) -> None:
     """Rank 0 waits in an all_reduce for rank 1, which raises; SIGTERM alone would not end rank 0."""
     import torch

@@ -20,6 +20,9 @@ PLACE = (
 )
 
 
+_NONSENSE = ("nonsense", "9" * 5000, "\N{SUPERSCRIPT TWO}")
+
+
 def _class(subject: EnvironmentSubject) -> Any:
     return subject.load()
 
@@ -68,12 +71,13 @@ def check_snapshot(subject: EnvironmentSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_refuses_nonsense(subject: EnvironmentSubject) -> None:
-    """A variable that is missing, or no number, is refused by a sentence that names it."""
+    """A variable that is missing, no number or beyond all measure is refused by a sentence that names it."""
     for variables, _ in subject.examples:
         for name in variables:
             without = {key: value for key, value in variables.items() if key != name}
-            for given in (without, {**variables, name: "nonsense"}):
-                _refused_or_ignored(_class(subject), given, name)
+            _refused_or_ignored(_class(subject), without, name)
+            for nonsense in _NONSENSE:
+                _refused_or_ignored(_class(subject), {**variables, name: nonsense}, name)
 
 
 def _refused_or_ignored(cls: Any, given: dict[str, str], name: str) -> None:

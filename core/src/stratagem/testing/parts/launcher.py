@@ -17,7 +17,7 @@ from stratagem.collectives.process_group import ProcessGroupCollectives
 from stratagem.errors import ConfigError, UsageError, WorkerError
 from stratagem.launch.base import LaunchPlan, Task
 from stratagem.plugins import load_catalogue
-from stratagem.select import choose_environment
+from stratagem.select_environment import choose_environment
 from stratagem.testing.checks import NotApplicable, check, expect
 from stratagem.testing.parts.subject import LauncherSubject
 
