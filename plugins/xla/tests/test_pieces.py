@@ -117,23 +117,29 @@ def test_a_checkpoint_of_another_shape_is_refused() -> None:
 
 def test_an_optimizer_steps_pieces_with_its_states() -> None:
     layer = nn.Linear(5, 4)
-    optimizer = torch.optim.Adagrad([{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}])
+    layer.scale = nn.Parameter(torch.ones(()))
+    groups = [{"params": [layer.weight]}, {"params": [layer.bias, layer.scale], "lr": 0.5}]
+    optimizer = torch.optim.Adagrad(groups)
     with torch.no_grad():
         optimizer.state[layer.weight]["sum"].copy_(torch.arange(20.0).view(4, 5))
     pieces = {id(parameter): nn.Parameter(torch.zeros(8)) for parameter in layer.parameters()}
-    wrapped: Any = SimpleNamespace(pieces=pieces)
-    assert set(Wrapped.__dataclass_fields__) >= {"pieces"}
+    shapes = {id(pieces[id(parameter)]): parameter.shape for parameter in layer.parameters()}
+    layer.weight.data = torch.zeros(1)  # as torch_xla empties one that was on the device
+    wrapped: Any = SimpleNamespace(pieces=pieces, shapes=shapes)
+    assert set(Wrapped.__dataclass_fields__) >= {"pieces", "shapes"}
     point_at_pieces(optimizer, wrapped, 1)
     assert [group["params"] for group in optimizer.param_groups] == [
         [pieces[id(layer.weight)]],
-        [pieces[id(layer.bias)]],
+        [pieces[id(layer.bias)], pieces[id(layer.scale)]],
     ]
     assert optimizer.param_groups[1]["lr"] == 0.5
     state = optimizer.state[pieces[id(layer.weight)]]
     assert state["sum"].tolist() == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
     assert state["step"].shape == ()
     assert optimizer.state[pieces[id(layer.bias)]]["sum"].shape == (8,)
-    assert len(optimizer.state) == 2
+    of_scalar = optimizer.state[pieces[id(layer.scale)]]
+    assert (of_scalar["sum"].shape, of_scalar["step"].shape) == ((8,), ())
+    assert len(optimizer.state) == 3
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_elementwise_optimizers_step_any_shards(make: Any) -> None:
 
 
 class StatesMadeAtOnce(Optimizer):
-    """As torch's Adagrad up to 2.9, and a user's own: states are the constructor's, not the first step's."""
+    """As torch 2.9's Adagrad, and a user's own: states are the constructor's, not the first step's."""
 
     def __init__(self, params: Any, start: float = 0.5, over_rows: bool = False) -> None:
         super().__init__(params, {"start": start})

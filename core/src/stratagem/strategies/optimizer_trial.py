@@ -197,7 +197,7 @@ class _All(NamedTuple):
 
 
 def _state_at_start(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """Return what the constructor made as the state of the group's parameters, as torch's Adagrad did up to 2.9.
+    """Return what the constructor made as the state of the group's parameters; torch 2.9's Adagrad makes none later.
 
     Empty for an optimizer that makes states when it steps, and for one that has stepped.
     """
