@@ -39,6 +39,8 @@ class _Ranking:
     best_score: float | None = None
     last_path: str = ""
     saved_step: int = -1
+    outdone: tuple[str, ...] = ()
+    """To be deleted once what is being saved is complete; by who resumes from it, at the latest."""
 
     def paths(self) -> set[str]:
         return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())
@@ -51,14 +53,13 @@ class _Decision:
     after: _Ranking
     save: tuple[str, ...]
     link: bool
-    remove: tuple[str, ...]
 
 
 class ModelCheckpoint(Callback):
     """Save checkpoints at the end of epochs or every so many steps, and delete the ones that are outdone.
 
-    A checkpoint that is outdone is deleted only once the one that replaces it is complete. Values that
-    are NaN or infinite rank last, and never as the best. Rank 0 decides for all ranks.
+    One that is outdone is deleted only once the one that replaces it is complete. Values that are NaN or
+    infinite rank last, and never as the best. Rank 0 decides for all ranks.
 
     `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
     a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
@@ -115,9 +116,7 @@ class ModelCheckpoint(Callback):
         self.every_n_steps = every_n_steps
         self.dirname = dirname
         self._ranking = _Ranking()
-        self._is_due = False
-        self._has_resumed = False
-        self._fitting = False
+        self._is_due = self._has_resumed = self._fitting = False
         self._can_link: bool | None = None
 
     @property
@@ -148,6 +147,8 @@ class ModelCheckpoint(Callback):
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
+        if self._fitting and self._ranking.folder == self._folder(trainer):
+            self._remove_outdone(trainer)  # what a kill has left
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
@@ -201,6 +202,7 @@ class ModelCheckpoint(Callback):
             "best_model_score": self.best_model_score,
             "last_model_path": self.last_model_path,
             "saved_step": self._ranking.saved_step,
+            "outdone": list(self._ranking.outdone),
             "from_evaluation": [monitor.from_evaluation for monitor in self._monitors],
         }
 
@@ -216,6 +218,7 @@ class ModelCheckpoint(Callback):
             best_score=state["best_model_score"],
             last_path=state["last_model_path"],
             saved_step=state["saved_step"],
+            outdone=tuple(state["outdone"]),
         )
 
     def _checkpoint(self, trainer: Trainer, early: bool = False, ranks: bool = True) -> bool:
@@ -235,14 +238,21 @@ class ModelCheckpoint(Callback):
         except BaseException:
             self._ranking = before
             raise
-        for path in decision.remove:
-            trainer.remove_checkpoint(path)
+        self._remove_outdone(trainer)
         return self.monitor is not None and values[self.monitor] is None
+
+    def _remove_outdone(self, trainer: Trainer) -> None:
+        for path in self._ranking.outdone:  # of this folder alone, whatever a foreign checkpoint names
+            if path.startswith(f"{self._ranking.folder}/") and ".." not in path.split("/"):
+                trainer.remove_checkpoint(path)
+        self._ranking = replace(self._ranking, outdone=())
+
+    def _folder(self, trainer: Trainer) -> str:
+        return folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
 
     def _decide(self, trainer: Trainer, values: Mapping[str, float | None], ranks: bool) -> _Decision:
         """Say what to save and what to delete, from what is known and the metrics; on rank 0."""
-        folder = folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
-        before = self._ranking
+        folder, before = self._folder(trainer), self._ranking
         if before.folder != folder:
             # Resumed into another folder: what lies in the old one isn't this run's to delete.
             before = replace(before, folder=folder, kept=(), newest="", last_path="")
@@ -274,7 +284,8 @@ class ModelCheckpoint(Callback):
             else:
                 save.append(last)
         is_link = self.save_last and bool(self._can_link)
-        return _Decision(after, tuple(save), is_link, tuple(sorted(before.paths() - after.paths())))
+        after = replace(after, outdone=tuple(sorted(before.paths() - after.paths())))
+        return _Decision(after, tuple(save), is_link)
 
     def _ranked(self, kept: tuple[Kept, ...], candidate: Kept) -> tuple[Kept, ...]:
         """Put the candidate where it belongs, and cut off after k."""
