@@ -83,7 +83,7 @@ parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup throughput replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports overhead startup throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -32,11 +32,14 @@ class BlockChecksums:
         self._block = xxhash.xxh3_128()
         self._room = CHECKED_BYTES
 
-    def passing(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-        """Yield `parts` as they are."""
+    def passing(self, parts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+        """Yield the bytes of `parts` in order, each while it is in the processor's cache."""
         for part in parts:
-            self._add(memoryview(part))
-            yield part
+            left = memoryview(part)
+            while left:
+                own, left = left[: self._room], left[self._room :]
+                self._add(own)
+                yield own
 
     def hexdigest(self) -> str:
         """All blocks' checksums, one after the other; none for an empty file."""
@@ -44,14 +47,12 @@ class BlockChecksums:
         return "".join([*self._digests, self._block.hexdigest()] if is_begun else self._digests)
 
     def _add(self, part: memoryview) -> None:
-        while part:
-            own, part = part[: self._room], part[self._room :]
-            self._block.update(own)
-            self._room -= len(own)
-            if not self._room:
-                self._digests.append(self._block.hexdigest())
-                self._block.reset()
-                self._room = CHECKED_BYTES
+        self._block.update(part)
+        self._room -= len(part)
+        if not self._room:
+            self._digests.append(self._block.hexdigest())
+            self._block.reset()
+            self._room = CHECKED_BYTES
 
 
 class CheckedFile:
@@ -120,9 +121,9 @@ class CheckedFile:
         blocks = memoryview(bytearray(end - begin))
         known = len(self._last[1]) if number == self._last[0] else 0
         blocks[:known] = self._last[1][:known]
-        self._fill(blocks[known:], begin + known)
         for start in range(begin + known, end, CHECKED_BYTES):
-            block = blocks[start - begin : start - begin + CHECKED_BYTES]
+            # Each is compared while it is in the processor's cache.
+            block = self._fill(blocks[start - begin : start - begin + CHECKED_BYTES], start)
             at = start // CHECKED_BYTES * DIGITS
             if checksum(block) != (self._checksums or "")[at : at + DIGITS]:
                 raise self.damage(f"bytes {start} to {start + len(block)} aren't what was written")
