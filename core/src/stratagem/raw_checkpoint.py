@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.checkpoint.failing import writing
+from stratagem.errors import CheckpointError
 from stratagem.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -32,14 +34,31 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
         session.checkpointer.save(path, checkpoint)
 
 
-def load_session(session: Session, prepared: Prepared, path: str) -> dict[str, Any]:
+def load_session(session: Session, prepared: Prepared, path: str, verify: bool) -> dict[str, Any]:
     """Read what `save_session` or a trainer wrote; return the user's state. Collective."""
-    reader = session.checkpointer.open(path)
-    prepared.load(reader, dict(reader.state["prepared"]))
-    own = reader.rank_state(session.collectives.rank)
-    if own is not None and same_ranks(reader, session.collectives):
-        restore_rng(own["rng"], session.device)
-    return dict(reader.state.get("user", {}))
+    reader = session.checkpointer.open(path, verify)
+    with fitting(reader):
+        prepared.load(reader, dict(reader.state["prepared"]))
+        own = reader.rank_state(session.collectives.rank)
+        if own is not None and same_ranks(reader, session.collectives):
+            restore_rng(own["rng"], session.device)
+        return dict(reader.state.get("user", {}))
+
+
+@contextmanager
+def fitting(reader: CheckpointReader, part: str = "its state") -> Iterator[None]:
+    """What a checkpoint holds, and whoever is given it can't take up, is the checkpoint's fault.
+
+    Raises:
+        CheckpointError: names the checkpoint, `part` and the error that came of it.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"{reader.path} can't be taken up: {part} doesn't fit this run ({type(error).__name__}: {error}); use "
+            "one of the same program, or load its weights alone"
+        ) from error
 
 
 def same_ranks(reader: CheckpointReader, collectives: Collectives) -> bool:

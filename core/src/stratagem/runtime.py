@@ -254,13 +254,16 @@ class Runtime(LoaderView):
         """
         save_session(self.session, self._only_prepared(), os.fspath(path), state or {})
 
-    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def load(self, path: str | os.PathLike[str], verify: bool = True) -> dict[str, Any]:
         """Read what `save` wrote, at any world size and under any strategy. Collective.
 
         Returns:
             The `state` that was given to `save`.
+
+        Raises:
+            CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
-        return load_session(self.session, self._only_prepared(), os.fspath(path))
+        return load_session(self.session, self._only_prepared(), os.fspath(path), verify)
 
     def _only_prepared(self) -> Prepared:
         if len(self._prepared) != 1:

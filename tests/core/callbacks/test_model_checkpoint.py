@@ -247,6 +247,7 @@ def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_tr
     entry = {"score": 9.0, "step": 1}
     outside = [tmp_path / "others" / "precious", folder / ".." / "empty", folder / "0" / "..", folder]
     own["kept"] = [{"path": str(path), **entry} for path in outside]
+    own["outdone"] = [str(path) for path in outside]
     own["newest"] = f"{tmp_path}/others/precious"
     planted.load_state_dict(own)
     trainer.save_checkpoint(str(tmp_path / "foreign"))

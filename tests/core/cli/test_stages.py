@@ -1,6 +1,5 @@
 """fit, validate, test and predict, and what they refuse before anything is written."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from forged import rewrite_manifest, rewrite_state
 
 from stratagem.cli.main import main
 
@@ -196,13 +196,31 @@ def damaged(checkpoint, how):
         with largest.open("r+b") as file:
             file.truncate(largest.stat().st_size // 2)
         return
-    for path in checkpoint.rglob("*.json"):
-        content = json.loads(path.read_text())
-        if "format_version" in content:
-            path.write_text(json.dumps({**content, "format_version": 999}))
+    if how == "flipped":
+        file = checkpoint / "tensors-00000.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 64
+        file.write_bytes(content)
+    elif how == "state":
+        rewrite_state(checkpoint, lambda state: state["progress"].update(epoch=1e300))
+    else:
+        number = {"newer": {"format_version": 999}, "nobody": {"world_size": -3}, "nothing": {"files": None}}[
+            how
+        ]
+        rewrite_manifest(checkpoint, lambda manifest: manifest.update(number))
 
 
-@pytest.mark.parametrize(("how", "said"), [("truncated", "bytes"), ("newer", "999")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("truncated", "bytes"),
+        ("newer", "999"),
+        ("flipped", "aren't what was written"),
+        ("state", "progress.epoch"),
+        ("nobody", "world_size"),
+        ("nothing", "files"),
+    ],
+)
 def test_a_damaged_checkpoint_is_refused(fitted, refused, how, said):
     checkpoint = checkpoint_in(fitted[0])
     damaged(checkpoint, how)

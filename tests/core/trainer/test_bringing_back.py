@@ -106,7 +106,7 @@ class Sealed(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         raise AssertionError("saved by the run's checkpointer")
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str, verify: bool = True) -> Any:
         raise AssertionError("opened by the run's checkpointer")
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forged import rewrite_state
 from small import Line
 
 import stratagem
@@ -99,3 +101,72 @@ def test_evaluation_loads_the_weights_alone(tmp_path: Path) -> None:
     expected = trainer.test(trained)
     assert trainer.test(fresh) != expected
     assert trainer.test(fresh, ckpt_path=path) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda state: state["progress"].update(epoch=1e300), r"is damaged: .*`\$\.progress\.epoch`"),
+        (lambda state: state["progress"].update(step=-5), r"is damaged: .*`\$\.progress\.step`"),
+        (lambda state: state["progress"].update(batch=True), r"is damaged: .*`\$\.progress\.batch`"),
+        (lambda state: state["progress"].update(batch="3"), r"is damaged: .*`\$\.progress\.batch`"),
+        (lambda state: state["progress"].pop("validated"), r"is damaged: .*validated"),
+        (lambda state: state.update(progress=None), r"is damaged: .*`\$\.progress`"),
+        (lambda state: state.update(data_ranks=0), r"is damaged: .*`\$\.data_ranks`"),
+        (lambda state: state.update(schedulers=3), r"is damaged: .*`\$\.schedulers`"),
+        (lambda state: state.update(schedulers=[{}, {}]), "2 learning rate schedulers"),
+        (lambda state: state.update(callbacks=[]), r"is damaged: .*`\$\.callbacks`"),
+        (lambda state: state.update(prepared=[1]), r"is damaged: .*`\$\.prepared`"),
+        (lambda state: state.update(prepared={"optimizers": [7]}), "can't be taken up: its state"),
+        (lambda state: state.update(kind="other"), "has no trainer's progress"),
+    ],
+)
+def test_a_state_that_no_trainer_writes_is_refused_in_a_sentence(
+    tmp_path: Path, forgeable: Path, change: Any, reason: str
+) -> None:
+    path = tmp_path / "ckpt"
+    shutil.copytree(forgeable, path)
+    rewrite_state(path, change)
+    with pytest.raises(CheckpointError, match=rf"^{path} .*{reason}") as caught:
+        fit(Line(), tmp_path, path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["rng"].update(torch=1),
+        lambda state: state["rng"].update(numpy=[]),
+        lambda state: state["rng"].pop("python"),
+        lambda state: state.update(metrics=3),
+        lambda state: state.update(data=3),
+    ],
+)
+def test_a_state_that_no_rank_writes_is_refused_in_a_sentence(
+    tmp_path: Path, forgeable: Path, change: Any
+) -> None:
+    path = tmp_path / "ckpt"
+    shutil.copytree(forgeable, path)
+    rewrite_state(path, change, "rank-00000.json")
+    with pytest.raises(CheckpointError, match=rf"^{path} can't be taken up: the state of its r"):
+        fit(Line(), tmp_path, path)
+
+
+@pytest.fixture(scope="module")
+def forgeable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of step 5."""
+    folder = tmp_path_factory.mktemp("forgeable")
+    fit(Line(), folder, callbacks=SaveAt(5, folder / "ckpt"), max_epochs=1)
+    return folder / "ckpt"
+
+
+def test_damaged_weights_are_refused_unless_nothing_is_verified(tmp_path: Path, forgeable: Path) -> None:
+    path = tmp_path / "ckpt"
+    shutil.copytree(forgeable, path)
+    file = path / "tensors-00000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{file} is damaged: bytes 0 to"):
+        fit(Line(), tmp_path, path)
+    fit(Line(), tmp_path, path, verify_checkpoints=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.callbacks.base import Callback
 from stratagem.callbacks.checkpoint_name import CheckpointName
-from stratagem.callbacks.last_link import can_link, folder_of, link
+from stratagem.callbacks.last_link import can_link, folder_of, lies_in, link
 from stratagem.callbacks.monitor import Mode, Monitor, check_count, check_mode
 from stratagem.callbacks.ranking import Kept, Ranking
 
@@ -25,14 +25,13 @@ class _Decision:
     after: Ranking
     save: tuple[str, ...]
     link: bool
-    remove: tuple[str, ...]
 
 
 class ModelCheckpoint(Callback):
     """Save checkpoints at the end of epochs or every so many steps, and delete the ones that are outdone.
 
-    A checkpoint that is outdone is deleted only once the one that replaces it is complete. Values that
-    are NaN or infinite rank last, and never as the best. Rank 0 decides for all ranks.
+    One that is outdone is deleted only once the one that replaces it is complete. Values that are NaN or
+    infinite rank last, and never as the best. Rank 0 decides for all ranks.
 
     `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
     a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
@@ -89,9 +88,7 @@ class ModelCheckpoint(Callback):
         self.every_n_steps = every_n_steps
         self.dirname = dirname
         self._ranking = Ranking()
-        self._is_due = False
-        self._has_resumed = False
-        self._fitting = False
+        self._is_due = self._has_resumed = self._fitting = False
         self._can_link: bool | None = None
 
     @property
@@ -122,6 +119,8 @@ class ModelCheckpoint(Callback):
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
+        if self._fitting and self._ranking.folder == self._folder(trainer):
+            self._remove_outdone(trainer)  # what a kill has left
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
@@ -175,6 +174,7 @@ class ModelCheckpoint(Callback):
             "best_model_score": self.best_model_score,
             "last_model_path": self.last_model_path,
             "saved_step": self._ranking.saved_step,
+            "outdone": list(self._ranking.outdone),
             "from_evaluation": [monitor.from_evaluation for monitor in self._monitors],
         }
 
@@ -190,6 +190,7 @@ class ModelCheckpoint(Callback):
             best_score=state["best_model_score"],
             last_path=state["last_model_path"],
             saved_step=state["saved_step"],
+            outdone=tuple(state["outdone"]),
         )
 
     def _checkpoint(self, trainer: Trainer, early: bool = False, ranks: bool = True) -> bool:
@@ -209,14 +210,22 @@ class ModelCheckpoint(Callback):
         except BaseException:
             self._ranking = before
             raise
-        for path in decision.remove:
-            trainer.remove_checkpoint(path)
+        self._remove_outdone(trainer)
         return self.monitor is not None and values[self.monitor] is None
+
+    def _remove_outdone(self, trainer: Trainer) -> None:
+        folder = self._folder(trainer)
+        for path in self._ranking.outdone:
+            if lies_in(folder, path):  # a foreign checkpoint may name others
+                trainer.remove_checkpoint(path)
+        self._ranking = replace(self._ranking, outdone=())
+
+    def _folder(self, trainer: Trainer) -> str:
+        return folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
 
     def _decide(self, trainer: Trainer, values: Mapping[str, float | None], ranks: bool) -> _Decision:
         """Say what to save and what to delete, from what is known and the metrics; on rank 0."""
-        folder = folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
-        before = self._ranking
+        folder, before = self._folder(trainer), self._ranking
         if before.folder != folder:
             # Resumed into another folder: what lies in the old one isn't this run's to delete.
             before = replace(before, folder=folder, kept=(), newest="", last_path="")
@@ -249,7 +258,8 @@ class ModelCheckpoint(Callback):
             else:
                 save.append(last)
         is_link = self.save_last and bool(self._can_link)
-        return _Decision(after, tuple(save), is_link, tuple(sorted(before.paths() - after.paths())))
+        after = replace(after, outdone=tuple(sorted(before.paths() - after.paths())))
+        return _Decision(after, tuple(save), is_link)
 
     def _ranked(self, kept: tuple[Kept, ...], candidate: Kept) -> tuple[Kept, ...]:
         """Put the candidate where it belongs, and cut off after k."""

@@ -30,6 +30,8 @@ class Ranking:
     best_score: float | None = None
     last_path: str = ""
     saved_step: int = -1
+    outdone: tuple[str, ...] = ()
+    """To be deleted once what is being saved is complete; by who resumes from it, at the latest."""
 
     def paths(self) -> set[str]:
         return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())

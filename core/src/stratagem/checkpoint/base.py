@@ -46,6 +46,8 @@ class CheckpointReader(ABC):
     """All tensors in it."""
     world_size: int
     """How many ranks wrote it."""
+    path: str = "the checkpoint"
+    """How errors name it."""
 
     @abstractmethod
     def rank_state(self, rank: int) -> Mapping[str, Any] | None:
@@ -58,7 +60,8 @@ class CheckpointReader(ABC):
         Called by every rank; each reads only what it needs. Dtypes are converted.
 
         Raises:
-            CheckpointError: a key isn't in the checkpoint, or its shape differs.
+            CheckpointError: a key isn't in the checkpoint, its shape differs, or its values aren't those
+                that were written.
         """
 
 
@@ -73,11 +76,15 @@ class Checkpointer(ABC):
         """
 
     @abstractmethod
-    def open(self, path: str) -> CheckpointReader:
+    def open(self, path: str, verify: bool = True) -> CheckpointReader:
         """Open the checkpoint at `path`.
 
+        Args:
+            path: as it was saved.
+            verify: whether all that is read, now and later, is compared with its checksums.
+
         Raises:
-            CheckpointError: nothing there, not a checkpoint, truncated, or from a newer version; raised
+            CheckpointError: nothing there, not a checkpoint, damaged, or from another version; raised
                 on every rank.
         """
 

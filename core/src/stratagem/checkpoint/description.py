@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
+from stratagem.checkpoint.checked_files import opened
 from stratagem.checkpoint.filesystem import filesystem_for
 from stratagem.checkpoint.loading import find_manifest
 from stratagem.checkpoint.manifest import FORMAT_VERSION
 from stratagem.checkpoint.publication import MANIFEST
+from stratagem.checkpoint.strict_json import STATE_LIMIT_BYTES, check_limit, parse_json
 
 
 def describe(path: str) -> dict[str, Any]:
@@ -26,9 +27,17 @@ def describe(path: str) -> dict[str, Any]:
     """
     filesystem, plain = filesystem_for(path, MANIFEST)
     folder, manifest = find_manifest(filesystem, plain, path)
-    state_path = filesystem.join(folder, "state.json")
-    has_state = any(record.name == "state.json" for record in manifest.files)
-    state = json.loads(filesystem.read(state_path)) if has_state else {}
+    record = manifest.file("state.json")
+    state: Any = {}
+    if record is not None:
+        with opened(filesystem, folder, record, verify=True) as file:
+            check_limit(file.size_bytes, STATE_LIMIT_BYTES, file.shown)
+            try:
+                state = parse_json(file.read(0, file.size_bytes))
+            except ValueError as error:
+                raise file.damage(error) from error
+            if not isinstance(state, dict):
+                raise file.damage(f"it has a {type(state).__name__} where a dict is to be")
     return {
         "path": path,
         "format_version": FORMAT_VERSION,

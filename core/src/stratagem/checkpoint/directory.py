@@ -10,14 +10,16 @@ import torch
 
 from stratagem.checkpoint.agreement import on_every_rank, on_first_rank
 from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+from stratagem.checkpoint.checked_files import check_files, write_checked
 from stratagem.checkpoint.filesystem import Filesystem, filesystem_for
 from stratagem.checkpoint.loading import DirectoryReader, find_manifest
 from stratagem.checkpoint.manifest import FileRecord, Manifest
 from stratagem.checkpoint.publication import MANIFEST, publish, remove, temporary
 from stratagem.checkpoint.safetensors_storage import SafetensorsWriter
 from stratagem.checkpoint.saving import AgreedPlan, agree_on_plan
-from stratagem.checkpoint.state_files import check_files, write_checked, write_state
+from stratagem.checkpoint.state_files import write_state
 from stratagem.checkpoint.state_json import encode_state
+from stratagem.checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
@@ -74,19 +76,23 @@ class DirectoryCheckpointer(Checkpointer):
                 check_files(
                     filesystem, folder, files, f"{path}, seen from rank 0 right after it was written,"
                 )
-                write_checked(filesystem, folder, MANIFEST, [manifest.encode()])
+                encoded_manifest = manifest.encode()
+                check_limit(len(encoded_manifest), MANIFEST_LIMIT_BYTES, f"{path}'s {MANIFEST}")
+                write_checked(filesystem, folder, MANIFEST, [encoded_manifest])
                 publish(filesystem, folder, plain)
 
             written = on_every_rank(collectives, write)
             on_first_rank(collectives, finish)
 
-    def open(self, path: str) -> CheckpointReader:
+    def open(self, path: str, verify: bool = True) -> CheckpointReader:
         filesystem, plain = self.filesystem(path)
-        folder, manifest = on_first_rank(self._collectives, lambda: find_manifest(filesystem, plain, path))
+        folder, manifest = on_first_rank(
+            self._collectives, lambda: find_manifest(filesystem, plain, path, verify)
+        )
         readers: list[DirectoryReader] = []
 
         def make() -> None:
-            readers.append(DirectoryReader(self._collectives, filesystem, folder, manifest, path))
+            readers.append(DirectoryReader(self._collectives, filesystem, folder, manifest, path, verify))
 
         on_every_rank(self._collectives, make)
         return readers[0]

@@ -83,10 +83,10 @@ class Filesystem(ABC):
     def remove_unheld(self, folder: str) -> bool:
         """Delete `folder` unless a process holds it or that can't be known; whether it was deleted."""
 
-    def read(self, path: str) -> bytes:
-        """All bytes of a file."""
+    def read(self, path: str, size_bytes: int) -> bytes:
+        """The first bytes of a file; fewer where it is shorter."""
         with self.open(path) as stream:
-            return stream.read()
+            return stream.read(size_bytes)
 
 
 class RemoteFilesystem(Filesystem):

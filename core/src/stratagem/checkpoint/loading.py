@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -11,24 +11,27 @@ from torch.distributed.tensor import DTensor
 
 from stratagem.checkpoint.agreement import on_every_rank
 from stratagem.checkpoint.base import CheckpointReader, TensorInfo
+from stratagem.checkpoint.checked_files import check_files
 from stratagem.checkpoint.filesystem import Filesystem
 from stratagem.checkpoint.manifest import Manifest, decode_manifest
 from stratagem.checkpoint.publication import MANIFEST, locate, unfinished
 from stratagem.checkpoint.safetensors_storage import SafetensorsReader
-from stratagem.checkpoint.state_files import check_files, read_state
+from stratagem.checkpoint.state_files import read_state
+from stratagem.checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
 from stratagem.errors import CheckpointError
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
 
-def find_manifest(filesystem: Filesystem, path: str, shown: str) -> tuple[str, Manifest]:
+def find_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = True) -> tuple[str, Manifest]:
     """Find the checkpoint called `path` and check that it is complete.
 
     Args:
         filesystem: that of `path`.
         path: in that file system's form.
         shown: how errors name it.
+        verify: whether checksums are compared.
 
     Returns:
         Where it is, and its manifest.
@@ -51,12 +54,15 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str) -> tuple[str, M
             f"{shown} is a file, but a checkpoint is a directory; files such as .ckpt and .pt are pickles, which "
             "aren't loaded because that would run the code in them"
         )
-    if filesystem.size(filesystem.join(folder, MANIFEST)) is None:
+    size_bytes = filesystem.size(filesystem.join(folder, MANIFEST))
+    if size_bytes is None:
         raise CheckpointError(
             f"{shown} is not a checkpoint: it has no {MANIFEST}; give the directory that has one"
         )
-    manifest = decode_manifest(filesystem.read(filesystem.join(folder, MANIFEST)), shown)
-    check_files(filesystem, folder, manifest.files, shown)
+    check_limit(size_bytes, MANIFEST_LIMIT_BYTES, f"{shown}'s {MANIFEST}")
+    text = filesystem.read(filesystem.join(folder, MANIFEST), size_bytes)
+    manifest = decode_manifest(text, shown, verify)
+    check_files(filesystem, folder, manifest.files, shown, verify)
     return folder, manifest
 
 
@@ -64,13 +70,20 @@ class DirectoryReader(CheckpointReader):
     """Reads a checkpoint that `find_manifest` has found. Made on every rank."""
 
     def __init__(
-        self, collectives: Collectives, filesystem: Filesystem, folder: str, manifest: Manifest, shown: str
+        self,
+        collectives: Collectives,
+        filesystem: Filesystem,
+        folder: str,
+        manifest: Manifest,
+        shown: str,
+        verify: bool = True,
     ) -> None:
         self._collectives = collectives
         self._filesystem = filesystem
         self._folder = folder
         self._manifest = manifest
-        self._shown = shown
+        self._shown = self.path = shown
+        self._verify = verify
         self.world_size = manifest.world_size
         self.tensors = {
             key: TensorInfo(record.shape, record.dtype) for key, record in manifest.readable().items()
@@ -92,7 +105,7 @@ class DirectoryReader(CheckpointReader):
 
     def _read(self, targets: Mapping[str, torch.Tensor]) -> None:
         # Each rank plans for itself: torch's load planner needs nothing of the other ranks.
-        reader = SafetensorsReader(self._filesystem, self._folder, self._manifest)
+        reader = SafetensorsReader(self._filesystem, self._folder, self._manifest, self._verify)
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(dict(targets), reader.read_metadata(), self._collectives.rank == 0)
         plan = planner.finish_plan(planner.create_local_plan())
@@ -128,5 +141,4 @@ class DirectoryReader(CheckpointReader):
         return f"; the nearest key is {near[0]!r}" if near else ""
 
     def _read_state(self, stem: str) -> Mapping[str, Any]:
-        state = read_state(self._filesystem, self._folder, stem, self._manifest.files)
-        return cast("Mapping[str, Any]", state)
+        return read_state(self._filesystem, self._folder, stem, self._manifest, self._verify)

@@ -11,11 +11,14 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch.nn.parameter import is_lazy
 
+from stratagem.checkpoint.checksums import CheckedFile
+from stratagem.checkpoint.strict_json import HEADER_LIMIT_BYTES, Count, check_limit, parse_json
 from stratagem.errors import CheckpointError
 
 BLOCK_BYTES = 64 * 2**20
@@ -48,8 +51,25 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 """All dtypes that can be in a checkpoint, by name."""
 
+_SIZES: Mapping[str, int] = {code: dtype.itemsize for dtype, code in _STORED.items()}
+
 Piece = tuple[torch.dtype, Sequence[int], Callable[[], torch.Tensor]]
 """Dtype, shape, and what makes the tensor when its turn to be written comes."""
+
+
+class _Place(NamedTuple):
+    """A piece as the header has it; offsets are from the end of the header."""
+
+    code: str
+    shape: list[int]
+    start: int
+    end: int
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: list[Count]
+    data_offsets: tuple[Count, Count]
 
 
 def refusal(tensor: torch.Tensor) -> str | None:
@@ -72,20 +92,14 @@ def encode_file(pieces: Mapping[str, Piece]) -> Iterator[bytes | memoryview]:
         pieces: by their name in the file. Tensors may be on any device and of any strides; at most one
             is held in host memory at a time.
     """
-    # Wide elements first keeps every piece aligned, as the format's reference implementation does.
-    names = sorted(pieces, key=lambda name: (-pieces[name][0].itemsize, name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in names:
-        dtype, shape, _ = pieces[name]
-        start, end = end, end + dtype.itemsize * math.prod(shape)
-        stored = _PARTS.get(dtype, dtype)
-        stored_shape = [*shape, 2] if dtype.is_complex else list(shape)
-        header[name] = {"dtype": _STORED[stored], "shape": stored_shape, "data_offsets": [start, end]}
+    placed = _placed({name: (dtype, shape) for name, (dtype, shape, _) in pieces.items()})
+    for name, (code, stored_shape, start, end) in placed.items():
+        header[name] = {"dtype": code, "shape": stored_shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
-    for name in names:
+    for name in placed:
         dtype, shape, make = pieces[name]
         tensor = make().detach()
         if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
@@ -95,39 +109,67 @@ def encode_file(pieces: Mapping[str, Piece]) -> Iterator[bytes | memoryview]:
         yield _raw(tensor)
 
 
+def _placed(pieces: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str, _Place]:
+    """Where each piece is in a file that has these, in the order of the file."""
+    placed: dict[str, _Place] = {}
+    end = 0
+    # Wide elements first keeps every piece aligned, as the format's reference implementation does.
+    for name in sorted(pieces, key=lambda name: (-pieces[name][0].itemsize, name)):
+        dtype, shape = pieces[name]
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        parts = [2] if dtype.is_complex else []
+        placed[name] = _Place(_STORED[_PARTS.get(dtype, dtype)], [*shape, *parts], start, end)
+    return placed
+
+
 class TensorFile:
     """An open safetensors file.
 
     Args:
-        stream: seekable.
-        shown: how errors name the file.
+        file: open.
+        pieces: all that it has, by name; None takes whatever there is, if it fills the file exactly.
 
     Raises:
-        CheckpointError: it isn't a whole safetensors file.
+        CheckpointError: it isn't a whole safetensors file, or not of these pieces.
     """
 
-    def __init__(self, stream: BinaryIO, shown: str) -> None:
-        self._stream = stream
-        self._shown = shown
+    def __init__(
+        self, file: CheckedFile, pieces: Mapping[str, tuple[torch.dtype, Sequence[int]]] | None = None
+    ) -> None:
+        self._file = file
+        (length,) = struct.unpack("<Q", file.read(0, 8))
+        if length > file.size_bytes - 8:
+            raise file.damage("its header can't be read (it is longer than the file)")
+        check_limit(length, HEADER_LIMIT_BYTES, f"the header of {file.shown}")
+        self._data = 8 + length
         try:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > stream.seek(0, 2) - 8:
-                raise ValueError("its header is longer than the file")
-            stream.seek(8)
-            header = json.loads(stream.read(length))
+            header = msgspec.convert(parse_json(file.read(8, length)), dict[str, Any])
             header.pop("__metadata__", None)
-            self._data = 8 + length
-            self._header: dict[str, tuple[str, list[int], int]] = {
-                name: (entry["dtype"], entry["shape"], entry["data_offsets"][0])
-                for name, entry in header.items()
-            }
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(
-                f"{shown} is damaged: its header can't be read ({error}); use another checkpoint"
-            ) from error
+            entries = msgspec.convert(header, dict[str, _Entry])
+        except (msgspec.ValidationError, ValueError) as error:
+            raise file.damage(f"its header can't be read ({error})") from error
+        self._placed = {name: _Place(e.dtype, e.shape, *e.data_offsets) for name, e in entries.items()}
+        if pieces is not None and self._placed != _placed(pieces):
+            raise file.damage("its header isn't that of the pieces which the manifest names")
+        self._check_filled()
+
+    def _check_filled(self) -> None:
+        end = 0
+        for name, place in sorted(self._placed.items(), key=lambda item: item[1][2:]):
+            size = _SIZES.get(place.code, -1) * math.prod(place.shape)
+            if place.start != end or place.end - place.start != size:
+                raise self._file.damage(f"its header has {name!r} at bytes {place.start} to {place.end}")
+            end = place.end
+        if self._data + end != self._file.size_bytes:
+            raise self._file.damage(f"its header has {end} bytes of data")
+
+    def start(self, name: str) -> int:
+        """At which byte of the data the piece `name` begins; 0 for one that isn't there."""
+        return self._placed[name].start if name in self._placed else 0
 
     def read(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """Return the whole piece `name`, on the CPU."""
+        """Return the whole piece `name`, on the CPU; raises as `read_into`."""
+        self._find(name, dtype, shape)
         out = torch.empty(list(shape), dtype=dtype)
         self.read_into(out, name, dtype, shape, [0] * len(shape))
         return out
@@ -150,13 +192,8 @@ class TensorFile:
         Raises:
             CheckpointError: the file has no such piece.
         """
+        place = self._find(name, dtype, shape)
         stored, parts = _PARTS.get(dtype, dtype), [2] if dtype.is_complex else []
-        code, stored_shape, start = self._header.get(name, ("", [], 0))
-        if code != _STORED[stored] or stored_shape != [*shape, *parts]:
-            raise CheckpointError(
-                f"{self._shown} is damaged: it has no piece {name!r} of {dtype} {tuple(shape)}; "
-                "use another checkpoint"
-            )
         if out.numel() == 0:
             return
         if not shape:
@@ -166,26 +203,22 @@ class TensorFile:
         rows_at_once = max(1, BLOCK_BYTES // row_bytes)
         for row in range(0, out.shape[0], rows_at_once):
             rows = min(rows_at_once, out.shape[0] - row)
-            buffer = bytearray(rows * row_bytes)
-            self._stream.seek(self._data + start + (offsets[0] + row) * row_bytes)
-            self._fill(buffer, name)
+            start = self._data + place.start + (offsets[0] + row) * row_bytes
+            buffer = self._file.read(start, rows * row_bytes)
             block = torch.frombuffer(buffer, dtype=stored).reshape(rows, *row_shape)
             if dtype.is_complex:
-                block = torch.view_as_complex(block)
+                # A copy: numbers of 16 bytes begin at multiples of 16 in memory, but of 8 in a file.
+                block = torch.view_as_complex(block.clone())
             for dim in range(1, len(shape)):
                 block = block.narrow(dim, offsets[dim], out.shape[dim])
             out.narrow(0, row, rows).copy_(block)
 
-    def _fill(self, buffer: bytearray, name: str) -> None:
-        view = memoryview(buffer)
-        while view:
-            part = self._stream.read(len(view))
-            if not part:
-                raise CheckpointError(
-                    f"{self._shown} is truncated: it ends within the piece {name!r}; use another checkpoint"
-                )
-            view[: len(part)] = part
-            view = view[len(part) :]
+    def _find(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> _Place:
+        place = self._placed.get(name)
+        parts = [2] if dtype.is_complex else []
+        if place is None or place[:2] != (_STORED[_PARTS.get(dtype, dtype)], [*shape, *parts]):
+            raise self._file.damage(f"it has no piece {name!r} of {dtype} {tuple(shape)}")
+        return place
 
 
 def _raw(tensor: torch.Tensor) -> memoryview:

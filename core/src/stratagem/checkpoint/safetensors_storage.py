@@ -7,7 +7,6 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from stratagem.checkpoint.checked_files import opened, write_checked
 from stratagem.checkpoint.filesystem import Filesystem
 from stratagem.checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
 from stratagem.checkpoint.safetensors_file import Piece, TensorFile, encode_file
@@ -87,10 +87,7 @@ class SafetensorsWriter(StorageWriter):
             pieces[name] = (dtype, lengths, _resolver(planner, item))
             results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
         if pieces:
-            size_bytes = self._filesystem.write(
-                self._filesystem.join(self._folder, file), encode_file(pieces)
-            )
-            self.files.append(FileRecord(file, size_bytes, None))
+            self.files.append(write_checked(self._filesystem, self._folder, file, encode_file(pieces)))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -111,11 +108,12 @@ class SafetensorsWriter(StorageWriter):
 class SafetensorsReader(StorageReader):
     """Reads the tensors of a checkpoint whose manifest has been read; tied keys read like any other."""
 
-    def __init__(self, filesystem: Filesystem, folder: str, manifest: Manifest) -> None:
+    def __init__(self, filesystem: Filesystem, folder: str, manifest: Manifest, verify: bool = True) -> None:
         super().__init__()
         self._filesystem = filesystem
         self._folder = folder
         self._manifest = manifest
+        self._verify = verify
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         return None
@@ -142,11 +140,13 @@ class SafetensorsReader(StorageReader):
             tensor = self._manifest.tensors[written]
             piece = _find_piece(tensor, item.storage_index)
             by_file[piece.file].append((item, tensor.name(written, piece), tensor.dtype, piece))
+        stored = self._manifest.stored(by_file)
         for file, items in by_file.items():
-            path = self._filesystem.join(self._folder, file)
-            with closing(self._filesystem.open(path)) as stream, torch.no_grad():
-                tensors = TensorFile(stream, path)
-                for item, name, dtype, piece in items:
+            record = next(each for each in self._manifest.files if each.name == file)
+            with opened(self._filesystem, self._folder, record, self._verify) as checked, torch.no_grad():
+                tensors = TensorFile(checked, stored[file])
+                # In the order of the file, so that what lies in one block is read and verified once.
+                for item, name, dtype, piece in sorted(items, key=lambda each: tensors.start(each[1])):
                     out = planner.resolve_tensor(item).detach()
                     tensors.read_into(out, name, dtype, piece.lengths, item.storage_offsets)
                     planner.commit_tensor(item, out)

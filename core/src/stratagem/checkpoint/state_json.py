@@ -13,12 +13,14 @@ import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 
 from stratagem.checkpoint.safetensors_file import DTYPES, refusal
+from stratagem.checkpoint.strict_json import Count, parse_json
 from stratagem.errors import CheckpointError
 
 GetTensor = Callable[[str, torch.dtype, Sequence[int]], torch.Tensor]
@@ -57,7 +59,7 @@ def encode_state(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]
     return json.dumps(document, allow_nan=False).encode("ascii"), encoder.tensors
 
 
-def decode_state(text: bytes, tensor: GetTensor, shown: str) -> Any:
+def decode_state(text: bytes | memoryview, tensor: GetTensor, shown: str) -> Any:
     """Rebuild what `encode_state` was given; tensors and arrays come back on the CPU.
 
     Args:
@@ -69,8 +71,8 @@ def decode_state(text: bytes, tensor: GetTensor, shown: str) -> Any:
         CheckpointError: the text isn't such JSON.
     """
     try:
-        return _decode(json.loads(text), tensor)
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        return _decode(parse_json(text), tensor)
+    except (ValueError, KeyError, TypeError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{shown} is damaged: {error}; use another checkpoint") from error
 
 
@@ -173,20 +175,22 @@ def _decode(value: Any, tensor: GetTensor) -> Any:
     if isinstance(value, list):
         return [_decode(each, tensor) for each in value]
     if not isinstance(value, dict):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("it has a number that is too large")
         return value
-    tag = next(iter(value), "")
-    if not tag.startswith("$"):
+    tag = next((key for key in value if key.startswith("$")), None)
+    if tag is None:
         return {key: _decode(each, tensor) for key, each in value.items()}
-    (content,) = value.values()
-    if tag in ("$tensor", "$array", "$scalar"):
-        name, dtype, shape = content
-        found = tensor(name, DTYPES[dtype], shape)
-        return found if tag == "$tensor" else found.numpy() if tag == "$array" else found.numpy()[()]
-    if tag not in _BUILDERS:
+    if len(value) > 1 or tag not in _KINDS:
         raise ValueError(f"it has a value of the unknown kind {tag!r}")
-    return _BUILDERS[tag](
-        content if isinstance(content, str) else [_decode(each, tensor) for each in content]
-    )
+    kind, build = _KINDS[tag]
+    try:
+        content = msgspec.convert(_decode(value[tag], tensor), kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it has a {tag} that is none ({error})") from error
+    if tag in ("$tensor", "$array", "$scalar"):
+        content = tensor(content[0], DTYPES[content[1]], list(content[2]))
+    return build(content)
 
 
 _CONTAINERS = (*_MAPPINGS, defaultdict, deque, list, tuple, set, frozenset, torch.Size)
@@ -199,20 +203,37 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-_BUILDERS: Mapping[str, Callable[[Any], Any]] = {
-    "$counter": lambda pairs: Counter(dict(pairs)),
-    "$defaultdict": lambda parts: defaultdict(parts[0] and _FACTORIES[parts[0]], parts[1]),
-    "$deque": lambda parts: deque(parts[0], maxlen=parts[1]),
-    "$device": torch.device,
-    "$dtype": _dtype,
-    "$range": lambda parts: range(*parts),
-    "$size": torch.Size,
-    "$float": float,
-    "$complex": lambda parts: complex(*parts),
-    "$bytes": lambda text: base64.b64decode(text, validate=True),
-    "$tuple": tuple,
-    "$set": set,
-    "$frozenset": frozenset,
-    "$dict": dict,
-    "$ordered_dict": OrderedDict,
+def _without_twins(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("it has a dict with a key twice")
+    return made
+
+
+_Pairs = list[tuple[Any, Any]]
+_Tensor = tuple[str, str, tuple[Count, ...]]
+
+_KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
+    "$tensor": (_Tensor, lambda tensor: tensor),
+    "$array": (_Tensor, lambda tensor: tensor.numpy()),
+    "$scalar": (_Tensor, lambda tensor: tensor.numpy()[()]),
+    "$counter": (_Pairs, lambda pairs: Counter(_without_twins(pairs))),
+    "$defaultdict": (
+        tuple[str | None, _Pairs],
+        lambda parts: defaultdict(parts[0] and _FACTORIES[parts[0]], _without_twins(parts[1])),
+    ),
+    "$deque": (tuple[list[Any], Count | None], lambda parts: deque(parts[0], maxlen=parts[1])),
+    "$device": (str, torch.device),
+    "$dtype": (str, _dtype),
+    "$range": (tuple[int, int, int], lambda parts: range(*parts)),
+    "$size": (list[Count], torch.Size),
+    "$float": (Literal["nan", "inf", "-inf"], float),
+    "$complex": (tuple[float, float], lambda parts: complex(*parts)),
+    "$bytes": (str, lambda text: base64.b64decode(text, validate=True)),
+    "$tuple": (list[Any], tuple),
+    "$set": (list[Any], set),
+    "$frozenset": (list[Any], frozenset),
+    "$dict": (_Pairs, _without_twins),
+    "$ordered_dict": (_Pairs, lambda pairs: OrderedDict(_without_twins(pairs))),
 }
+"""Tag → of what type its content must be, decoded, and what makes the value of it."""

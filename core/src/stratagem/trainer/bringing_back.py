@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
+from stratagem.launch.leftovers import claimed
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
@@ -52,11 +53,14 @@ class Destination:
 
 @contextmanager
 def destination(module: Any) -> Iterator[Destination | None]:
-    """Make a folder for the state of `module`, removed at the end; None where it is made in each worker."""
+    """Make a folder for the state of `module`, removed at the end; None where it is made in each worker.
+
+    Those of processes that were killed go, too.
+    """
     if not isinstance(module, nn.Module):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder, claimed(folder):
         yield Destination(os.path.join(folder, "weights"), frozenset(_tensors(module)))
 
 

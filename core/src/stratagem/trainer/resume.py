@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from stratagem.checkpoint.base import Checkpoint
 from stratagem.checkpoint.failing import writing
+from stratagem.checkpoint.strict_json import Count
 from stratagem.errors import CheckpointError
-from stratagem.raw_checkpoint import same_ranks
+from stratagem.raw_checkpoint import fitting, same_ranks
 from stratagem.rng import capture_rng, restore_rng
-from stratagem.trainer.live import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +56,8 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
 
 def load_weights(live: Live, reader: CheckpointReader) -> None:
     """Take up the parameters and buffers alone. Collective."""
-    live.prepared.load(reader, _state(reader).get("prepared", {}), model_only=True)
+    with fitting(reader):
+        live.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
 def restore(
@@ -67,39 +71,72 @@ def restore(
         other parts of the data.
     """
     state = _state(reader)
-    if state.get("kind") != "trainer":
+    with fitting(reader):
+        live.prepared.load(reader, state.prepared)
+    if len(state.schedulers) != len(live.schedules):
         raise CheckpointError(
-            "this checkpoint was written by Runtime.save and has no trainer's progress: load its weights "
-            "with Runtime.load, or pass it to validate, test or predict"
-        )
-    live.prepared.load(reader, state["prepared"])
-    if len(state["schedulers"]) != len(live.schedules):
-        raise CheckpointError(
-            f"the checkpoint has {len(state['schedulers'])} learning rate schedulers, and this run has "
+            f"{reader.path} has {len(state.schedulers)} learning rate schedulers, and this run has "
             f"{len(live.schedules)}: configure the same ones"
         )
-    for schedule, saved in zip(live.schedules, state["schedulers"]):
-        schedule.scheduler.load_state_dict(saved)
+    for schedule, saved in zip(live.schedules, state.schedulers):
+        with fitting(reader, "a learning rate scheduler's state"):
+            schedule.scheduler.load_state_dict(saved)
     for callback in live.moments.callbacks:
-        if callback.state_key in state["callbacks"]:
-            callback.load_state_dict(state["callbacks"][callback.state_key])
-    live.moments("on_load_checkpoint", trainer, live.module, state["user"])
-    for name, value in Progress(**state["progress"]).__dict__.items():
+        if callback.state_key in state.callbacks:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                callback.load_state_dict(state.callbacks[callback.state_key])
+    live.moments("on_load_checkpoint", trainer, live.module, state.user)
+    for name, value in asdict(state.progress).items():
         setattr(live.progress, name, value)
     same = same_ranks(reader, live.runtime.collectives)
     own = dict(reader.rank_state(live.runtime.rank if same else 0) or {})
     data_state = own.get("data")
-    if data_state is not None and live.progress.batch:
-        before, live.progress.batch = live.progress.batch, data.done_after_resume(data_state)
-        live.progress.validated = live.progress.validated * live.progress.batch // before
-    live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
+    with fitting(reader, "the state of its ranks"):
+        if data_state is not None and live.progress.batch:
+            before, live.progress.batch = live.progress.batch, data.done_after_resume(data_state)
+            live.progress.validated = live.progress.validated * live.progress.batch // before
+        live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
 
     def resume() -> None:
         if same and "rng" in own:
-            restore_rng(own["rng"], live.runtime.device)
+            with fitting(reader, "the state of its random number generators"):
+                restore_rng(own["rng"], live.runtime.device)
 
     return data_state, resume
 
 
-def _state(reader: CheckpointReader) -> dict[str, Any]:
-    return dict(reader.state)
+@dataclass
+class _State:
+    """What `save` writes, by type; a checkpoint of anybody is held against it."""
+
+    prepared: dict[str, Any]
+    progress: _Progress
+    data_ranks: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    schedulers: list[Any]
+    callbacks: dict[str, Any]
+    user: dict[Any, Any]
+
+
+@dataclass
+class _Progress:
+    """As `Progress`, with the ranges of its numbers."""
+
+    epoch: Count
+    batch: Count
+    step: Count
+    validated: Count
+    epoch_is_over: bool
+
+
+def _state(reader: CheckpointReader) -> _State:
+    if reader.state.get("kind") != "trainer":
+        raise CheckpointError(
+            f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
+            "with Runtime.load, or pass it to validate, test or predict"
+        )
+    try:
+        return msgspec.convert(dict(reader.state), _State)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"{reader.path} is damaged: its state isn't a trainer's ({error}); use another checkpoint"
+        ) from error

@@ -30,6 +30,7 @@ class TrainerSettings:
     log_every_n_steps: int = 50
     use_distributed_sampler: bool = True
     terminate_on_nan: bool = False
+    verify_checkpoints: bool = True
 
     def __post_init__(self) -> None:
         for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "log_every_n_steps"):
@@ -51,8 +52,9 @@ class TrainerSettings:
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} clips nothing without gradient_clip_val: "
                 "give one"
             )
-        if not isinstance(self.terminate_on_nan, bool):
-            raise ConfigError(f"terminate_on_nan={self.terminate_on_nan!r} must be True or False")
+        for name in ("terminate_on_nan", "verify_checkpoints"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.val_check_interval is not None and not self.val_check_interval:
             raise ConfigError(
                 f"val_check_interval={self.val_check_interval} is no interval: give a number of batches, or a "

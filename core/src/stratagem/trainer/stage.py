@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from stratagem.data.evaluate import EvalData
@@ -18,6 +19,7 @@ from stratagem.trainer.attempts import Attempts
 from stratagem.trainer.bringing_back import Destination, leave
 from stratagem.trainer.fit_loop import FitLoop
 from stratagem.trainer.live import Live, Progress, build_module, first_given, overrides
+from stratagem.trainer.run_folder import locked
 
 if TYPE_CHECKING:
     from stratagem.loggers.base import Logger
@@ -106,30 +108,30 @@ def _fit(
     data_state, restore_generators = None, None
     reader = attempts.newest()
     if reader is None and request.ckpt_path is not None:
-        reader = runtime.session.checkpointer.open(request.ckpt_path)
+        reader = runtime.session.checkpointer.open(request.ckpt_path, settings.verify_checkpoints)
     if reader is not None:
         data_state, restore_generators = resume.restore(trainer, live, reader, data)
-    if runtime.is_main and run_dir is not None:
-        os.makedirs(run_dir, exist_ok=True)
-        for logger in loggers:
-            logger.open(run_dir, trainer.describe(module), live.progress.step)
 
     def validate() -> dict[str, float]:
         assert val_data is not None
         return evaluation.evaluate(trainer, live, val_data, "validate")
 
-    loop = FitLoop(
-        trainer, live, data, validate if val_data is not None else None, data_state, restore_generators
-    )
-    trainer.go_live(live, loop, data, val_data)
-    live.moments("on_start", trainer, module, "fit")
-    loop.run()
-    live.metrics.flush()
-    live.moments("on_end", trainer, module, "fit")
-    result = _result(live, live.metrics.latest())
-    if request.destination is not None and not runtime.in_launching_process:
-        result = replace(result, not_brought_back=leave(runtime, live.prepared, request.destination))
-    _close(live, loggers)
+    with locked(runtime, run_dir):
+        if run_dir is not None:
+            for logger in loggers:
+                logger.open(run_dir, trainer.describe(module), live.progress.step)
+        loop = FitLoop(
+            trainer, live, data, validate if val_data is not None else None, data_state, restore_generators
+        )
+        trainer.go_live(live, loop, data, val_data)
+        live.moments("on_start", trainer, module, "fit")
+        loop.run()
+        live.metrics.flush()
+        live.moments("on_end", trainer, module, "fit")
+        result = _result(live, live.metrics.latest())
+        if request.destination is not None and not runtime.in_launching_process:
+            result = replace(result, not_brought_back=leave(runtime, live.prepared, request.destination))
+        _close(live, loggers)
     return result
 
 
@@ -146,7 +148,8 @@ def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageReq
     data = _eval_data(trainer, runtime, loader)
     live = Live(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
     if request.ckpt_path is not None:
-        resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path))
+        verify = trainer.settings.verify_checkpoints
+        resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path, verify))
     trainer.go_live(live, None, None, data)
     live.moments("on_start", trainer, module, stage)
     predictions = None
@@ -185,10 +188,13 @@ def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> Eva
 def _agreed_run_dir(runtime: Runtime, module: Any, attempts: Attempts | None) -> str | None:
     if attempts is None:
         return runtime.config.run_dir
-    name = time.strftime("%Y%m%d-%H%M%S")
-    default = os.path.join("runs", f"{name}-{type(module).__qualname__}")
-    chosen = attempts.run_dir or os.path.abspath(runtime.config.run_dir or default)
+    chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module)
     return attempts.begin(str(runtime.broadcast(chosen)))
+
+
+def _unused_run_dir(module: Any) -> str:
+    base = os.path.abspath(f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
+    return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
 
 
 def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None = None) -> StageResult:

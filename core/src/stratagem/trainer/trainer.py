@@ -26,6 +26,7 @@ from stratagem.trainer.bringing_back import (
 )
 from stratagem.trainer.hook_names import refuse_uncalled_hooks
 from stratagem.trainer.live import Progress, needed_features
+from stratagem.trainer.run_folder import absolute_run_dir, refuse_unusable
 from stratagem.trainer.settings import Limit, TrainerSettings
 from stratagem.trainer.stage import StageRequest, StageResult, run_stage
 from stratagem.trainer.view import TrainerView
@@ -61,8 +62,9 @@ class Trainer(TrainerView):
         use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
             parameter isn't; this waits for the device in every step. Otherwise there is a warning.
+        verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
         seed: for every generator on every rank.
-        run_dir: where metrics and checkpoints go; runs/<time>-<class> when None.
+        run_dir: where metrics and checkpoints go, of one run at a time; runs/<time>-<class> when None.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -95,13 +97,14 @@ class Trainer(TrainerView):
         enable_checkpointing: bool = True,
         use_distributed_sampler: bool = True,
         terminate_on_nan: bool = False,
+        verify_checkpoints: bool = True,
         seed: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         **further: Any,
     ) -> None:
         settings = {field.name for field in fields(TrainerSettings)}
         chosen = TrainerSettings(**{k: v for k, v in locals().items() if k in settings})
-        super().__init__(chosen, os.path.abspath(run_dir) if run_dir is not None else None)
+        super().__init__(chosen, absolute_run_dir(run_dir) if run_dir is not None else None)
         renamed_selection(accelerator=accelerator, plugins=plugins, **further)
         _refuse_unknown(further)
         self._runtime = Runtime(
@@ -186,6 +189,9 @@ class Trainer(TrainerView):
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))
+            if run.environment.global_rank == 0:
+                config = self._runtime.config
+                refuse_unusable(config.run_dir, is_only_node=config.num_nodes in (1, "1"))
         if run.environment.global_rank == 0:
             announce(run)
         result: StageResult | None = launch(run, Task(run_stage, (self, request)))

@@ -137,7 +137,7 @@ def _refused(what: Callable[[], Any]) -> bool:
 
 @check(world_sizes=SIZES)
 def check_refuses_damage(subject: CheckpointSubject) -> None:
-    """With any of its files missing or cut short, it is refused when it is opened or read."""
+    """With any of its files missing, cut short or of one other bit, it is refused when it is opened or read."""
     path = Path(subject.folder, "one")
     subject.run(_in_group, _save, str(path))
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
@@ -145,7 +145,9 @@ def check_refuses_damage(subject: CheckpointSubject) -> None:
     alone = replace(subject, world_size=1)
     for file in files:
         content = file.read_bytes()
-        for damage, left in (("missing", None), ("cut in half", content[: len(content) // 2])):
+        flipped = content[:-1] + bytes([content[-1] ^ 1]) if content else None
+        half = content[: len(content) // 2]
+        for damage, left in (("missing", None), ("cut in half", half), ("changed in its last bit", flipped)):
             file.unlink()
             if left is not None:
                 file.write_bytes(left)

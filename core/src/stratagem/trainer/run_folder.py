@@ -1,0 +1,133 @@
+"""The run's folder: whether a run can write there, and that no other one does meanwhile."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from stratagem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Runtime
+
+LOCK = ".lock"
+"""File in a run's folder, locked and naming its holder while a run writes there."""
+
+
+def absolute_run_dir(path: str | os.PathLike[str]) -> str:
+    """Return the folder's path, absolute.
+
+    Raises:
+        ConfigError: it is empty or a URL.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise ConfigError("run_dir is empty: name a folder, or leave it out for runs/<time>-<class>")
+    if "://" in text:
+        raise ConfigError(
+            f"run_dir={text!r} is a URL, but metrics and settings go to a folder of this machine: name one, and give "
+            "ModelCheckpoint(dirname=…) the URL if the checkpoints are to go there"
+        )
+    return os.path.abspath(text)
+
+
+def refuse_unusable(run_dir: str | None, is_only_node: bool) -> None:
+    """Refuse a run's folder in which nothing can be written, or another run writes; changes nothing.
+
+    Args:
+        run_dir: absolute; None for one within runs/ of the current folder.
+        is_only_node: whether a lock that is found can't be that of another node of this run.
+
+    Raises:
+        ConfigError: names the folder, and what is in the way.
+    """
+    wanted = found = run_dir or os.path.abspath("runs")
+    shown = wanted if len(wanted) < 200 else f"{wanted[:200]}…"
+    try:
+        os.stat(wanted)
+    except (FileNotFoundError, NotADirectoryError):
+        while not os.path.lexists(found):
+            found = os.path.dirname(found)
+    except OSError as error:
+        raise ConfigError(f"the run folder {shown} can't be used: {error.strerror}; name another") from error
+    if not os.path.isdir(found):
+        raise ConfigError(f"the run folder {shown} can't be made: {found} is a file; name another")
+    try:
+        with tempfile.TemporaryFile(
+            dir=found
+        ):  # asks the file system; os.access doesn't know all that it refuses
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {shown} can't be written: {error.strerror} in {found}; name another"
+        ) from error
+    if run_dir is not None and is_only_node and os.path.exists(os.path.join(run_dir, LOCK)):
+        descriptor, refusal = _take(run_dir)
+        if descriptor is not None:
+            os.close(descriptor)
+        if refusal is not None:
+            raise ConfigError(refusal)
+
+
+@contextmanager
+def locked(runtime: Runtime, run_dir: str | None) -> Iterator[None]:
+    """Make the run's folder, and keep other runs out until the end. Collective.
+
+    The kernel releases the lock when the process of rank 0 ends, however it ends; processes that it has
+    forked don't hold it. On file systems without locks nobody is kept out.
+
+    Raises:
+        ConfigError: another run has it; on every rank.
+    """
+    descriptor: int | None = None
+    refusal: str | None = None
+    if runtime.is_main and run_dir is not None:
+        os.makedirs(run_dir, exist_ok=True)
+        descriptor, refusal = _take(run_dir)
+    refusal = runtime.broadcast(refusal)
+    if refusal is not None:
+        raise ConfigError(refusal)
+    try:
+        yield
+    finally:
+        if descriptor is not None and run_dir is not None:
+            with suppress(OSError):
+                os.unlink(os.path.join(run_dir, LOCK))
+            os.close(descriptor)
+
+
+def _take(run_dir: str) -> tuple[int | None, str | None]:
+    """Lock the folder: an open descriptor to be closed where that is possible, or why it is refused."""
+    try:
+        import fcntl
+    except ImportError:
+        return None, None
+    path = os.path.join(run_dir, LOCK)
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            return None, None
+        try:
+            # Of the process, not of the open file as flock's: a loader's workers, which may outlive rank 0
+            # by seconds, don't inherit it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            return None, (
+                f"another run writes in {run_dir} ({holder}): name another folder with run_dir, or end that run first"
+            )
+        except OSError:
+            os.close(descriptor)
+            return None, None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                return descriptor, None
+        os.close(descriptor)  # its holder has just ended and taken the file away
