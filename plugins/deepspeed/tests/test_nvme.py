@@ -127,6 +127,24 @@ def test_trains_as_in_one_process(options: dict[str, Any], recipe: Recipe, tmp_p
     expect_on_the_drive(on_nvme(tmp_path, **options), recipe)
 
 
+@dataclass(frozen=True)
+class Resting(Wide):
+    """Steps at a rate of zero."""
+
+    steps: int | None = 2
+    precision: str = "bf16-mixed"
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.AdamW(net.parameters(), lr=0.0)]
+
+
+def test_bf16_rounds_no_weights(tmp_path: Path) -> None:
+    subject = StrategySubject("deepspeed", options=on_nvme(tmp_path), world_size=2, timeout_s=240)
+    for trained, _ in subject.run(train_and_list, Resting()):
+        for name, value in Resting().net().state_dict().items():
+            assert torch.equal(trained.weights[name], value), name
+
+
 @pytest.mark.usefixtures("_cpu_adam")
 def test_the_engines_own_adam_steps_what_is_on_the_drive(tmp_path: Path) -> None:
     expect_on_the_drive(on_nvme(tmp_path, config=ADAM), Wide())

@@ -65,6 +65,9 @@ def share_out(
     # Ranks number parameters alike, also where one of them has had an engine before.
     begin = torch.tensor(zero.Init.param_id, device=request.device)
     zero.Init.param_id = int(request.collectives.all_reduce(begin, "max"))
+    if request.precision.param_dtype is None:
+        # Parameters stay in 32 bits, and what holds them for the drive would round them to the configuration's 16.
+        config = {**config, **{half: {**config[half], "enabled": False} for half in ("bf16", "fp16")}}
     made: Made = {}
     cut: set[int] = set()
     swapper: Any = None
