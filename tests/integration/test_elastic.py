@@ -77,11 +77,14 @@ class Nodes:
         (self.folder / "go").touch()
 
     def start(self, *flags: str) -> subprocess.Popen[bytes]:
+        rendezvous = [
+            *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
+            *("--rdzv-conf", "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"),
+        ]
         command = [
             *(sys.executable, "-m", "stratagem", "fit", "net.py:Net", "--config", "every.yaml"),
             *("--strategy", "ddp", "--accelerator", "cpu", "--devices", "1", "--run-dir", "run"),
-            *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
-            *("--rdzv-conf", "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"),
+            *(rendezvous if "--num-nodes" in flags else ()),
             *("--max-epochs", "1", "--seed", "3", "--set", f"model.folder={self.folder}"),
             *("--set", "trainer.enable_progress_bar=false", "--set", "strategy.start_method=fork", *flags),
         ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from stratagem.config import RunConfig
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, short
 
 CONFIG_VARIABLE = "STRATAGEM_CONFIG"
 """Where the flags are left, as JSON: fields of `RunConfig` and their values."""
@@ -19,14 +19,22 @@ def with_flags(config: RunConfig) -> RunConfig:
     """Fill defaults in `config` from the flags that `stratagem run` was given.
 
     Raises:
-        ConfigError: a flag contradicts a value in `config`.
+        ConfigError: a flag contradicts a value in `config`, or the variable isn't what `stratagem run` leaves.
     """
     text = os.environ.get(CONFIG_VARIABLE)
     if not text:
         return config
+    try:
+        flags = json.loads(text)
+    except (ValueError, RecursionError):
+        flags = None
+    if not isinstance(flags, dict) or flags.keys() - {field.name for field in fields(RunConfig)}:
+        raise ConfigError(
+            f"{CONFIG_VARIABLE} is {short(text)}, but `stratagem run` sets it to settings of a run as JSON: unset it"
+        )
     defaults = RunConfig()
     changes: dict[str, Any] = {}
-    for name, flag in json.loads(text).items():
+    for name, flag in flags.items():
         flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
         mine = getattr(config, name)
         if mine not in (getattr(defaults, name), flag):

@@ -137,6 +137,9 @@ def test_aliases_and_merges_that_a_configuration_has_still_work(folder: Path) ->
     ("variables", "said"),
     [
         ({**RANK_0, "WORLD_SIZE": f"1{'0' * 30}"}, "WORLD_SIZE is '1000000000000000000000000000000', but"),
+        ({"STRATAGEM_CONFIG": "{{"}, "STRATAGEM_CONFIG is '{{', but"),
+        ({"STRATAGEM_CONFIG": "3"}, "STRATAGEM_CONFIG is '3', but"),
+        ({"STRATAGEM_CONFIG": '{"nonsense": 3}'}, "but `stratagem run` sets it"),
         ({**RANK_0, "WORLD_SIZE": "9999999999"}, "at most 1000000 are believed"),
         ({**RANK_0, "WORLD_SIZE": HUGE}, "WORLD_SIZE is "),
         ({**RANK_0, "WORLD_SIZE": "\N{SUPERSCRIPT TWO}"}, "WORLD_SIZE is "),
