@@ -23,7 +23,7 @@ refused. A short form runs with all tests.
 [tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest
 distance, where one hardly moved), in what was saved and on every rank. – is refused: the run ends by
 [one sentence](#refusals). ✗ is neither: each is
-[explained](#known-to-be-wrong). Empty cells weren't tried.
+[explained](#known-to-be-wrong).
 
 """
 

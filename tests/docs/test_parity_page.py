@@ -35,8 +35,8 @@ def test_the_page_is_current(generator):
 def test_it_is_of_the_kinds_and_strategies_that_there_are(table):
     assert table["kinds"] == [described(kind) for kind in KINDS.values()], "run `make parity`"
     assert table["columns"] == list(COLUMNS), "run `make parity`"
-    assert {cell["column"] for cell in table["cells"]} <= set(COLUMNS)
-    assert {cell["kind"] for cell in table["cells"]} <= set(KINDS)
+    tried = {(cell["column"], cell["kind"]) for cell in table["cells"]}
+    assert tried == {(column, kind) for column in COLUMNS for kind in KINDS}, "run `make parity`"
 
 
 def test_every_cell_is_equal_or_refused_as_listed_or_known_to_be_wrong(table):

@@ -137,11 +137,33 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(("pipeline",), ("module_twice", "contrastive"), "and the schedule runs it once per step"),
     Refusal(("pipeline",), ("functional_weight",), "that are on another rank: use the output"),
+    Refusal(
+        ("pipeline",), ("users_global_norm",), "GlobalNorm on shards, for it needs all parameters at once"
+    ),
+    Refusal(
+        ("pipeline",),
+        ("none_everywhere", "none_on_one_rank", "none_last", "none_first"),
+        "and a pipeline runs its stages in every step: call net once per step",
+    ),
+    Refusal(("pipeline",), ("variable_lengths",), "for another: give all samples of a batch one shape"),
+    Refusal(("pipeline",), ("gradient_penalty",), "choose ddp for gradient penalties"),
+    Refusal(("pipeline",), ("weight_penalty", "partial_forward"), "that are on another rank: use the output"),
+    Refusal(
+        ("pipeline",),
+        ("offset_loss", "ema", "target_copy", "swa"),
+        "nn.Sequentials that could be the pipeline",
+    ),
+    Refusal(("pipeline",), ("toggled",), "changes requires_grad of 'net.1.0.weight', and a pipeline"),
+    Refusal(
+        ("pipeline",),
+        ("hook_scale", "hook_mask", "hook_nonlinear", "hook_accumulated"),
+        "which a pipeline would call once per part of a batch",
+    ),
     Refusal(("pipeline",), ("clamp_in_step",), "in place, and a pipeline runs it for each part"),
     Refusal(PARTS, ("contrastive",), "compute it in training_step_end"),
     Refusal(PARTS, ("compiled_whole",), "is made by torch.compile"),
     Refusal(PARTS, ("lazy_uninitialized",), "can't be copied to several devices"),
-    Refusal(("dp",), ("toggled",), "changes requires_grad of a parameter"),
+    Refusal(PARTS, ("toggled",), "changes requires_grad of a parameter"),
 )
 
 

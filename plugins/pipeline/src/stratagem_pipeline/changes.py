@@ -39,19 +39,27 @@ class Changes:
         self._module = module
         self._before: _Buffers = {}
         self._versions: list[tuple[str, torch.Tensor, int]] = []
+        self._flags: list[tuple[str, torch.Tensor, bool]] = []
 
     def note(self) -> None:
         """Take the values of now for those before a batch."""
         module = self._module
         self._before = _buffers(module, self._before)
         self._versions = [(name, p, p._version) for name, p in module.named_parameters() if not p.is_meta]
+        self._flags = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
 
     def refuse_parameters(self) -> None:
         """Refuse what the user's step did to parameters.
 
         Raises:
-            DataError: names one that was changed in place.
+            DataError: names one that was changed in place, or frozen, or unfrozen.
         """
+        for name, parameter, flag in self._flags:
+            if parameter.requires_grad != flag:
+                raise DataError(
+                    f"training_step changes requires_grad of {name!r}, and a pipeline runs it for each part of a "
+                    "batch, on some ranks, while the stages compute: change it in on_train_batch_start"
+                )
         for name, parameter, version in self._versions:
             if parameter._version != version:
                 raise DataError(

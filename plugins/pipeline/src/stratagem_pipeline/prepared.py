@@ -49,12 +49,10 @@ class PipelinePrepared(Prepared):
                 "parts, and a pipeline needs the loss of each part by itself: compute it in training_step"
             )
         named = [(name, p) for name, p in request.plain.named_parameters() if not p.is_meta]
-        for name, parameter in named if request.training and pipeline.micro_batches > 1 else ():
-            if parameter._post_accumulate_grad_hooks:
-                raise ConfigError(
-                    f"{name!r} has a post-accumulate-grad hook, which a pipeline would call once per part of a "
-                    "batch: set micro_batches=1, or do it in on_train_batch_end, or choose ddp"
-                )
+        self._named = named
+        self._calls_hooks_once = pipeline.micro_batches == 1
+        if request.training:
+            self._refuse_hooks()
         self._held = {id(parameter) for _, parameter in named}
         optimizers = request.make_optimizers() if request.training else ()
         self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
@@ -88,10 +86,21 @@ class PipelinePrepared(Prepared):
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         assert self._training is not None
+        self._refuse_hooks()
         output = self._training.run(args, divisor)
         if sync:
             self._gradients.reduce()
         return output
+
+    def _refuse_hooks(self) -> None:
+        """Refuse hooks that would be called with the gradient of a part: they needn't be linear."""
+        for name, parameter in () if self._calls_hooks_once else self._named:
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise ConfigError(
+                    f"{name!r} has a hook on its gradient (register_hook or register_post_accumulate_grad_hook), "
+                    "which a pipeline would call once per part of a batch: set micro_batches=1 (with "
+                    "schedule='gpipe'), or choose ddp"
+                )
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         with_grads = [p for p in self._parameters[index] if p.grad is not None]

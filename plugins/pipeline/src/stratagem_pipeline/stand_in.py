@@ -43,14 +43,21 @@ class StandIn:
             if own is not None:
                 self.net.__dict__["forward"] = own
 
-    def called_with(self, step: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def called_with(
+        self, step: Callable[[], Any], check: Callable[[], None] = lambda: None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Run a step up to where it calls the module; return what it calls it with.
+
+        Args:
+            step: the user's.
+            check: is called where the step calls the module.
 
         Raises:
             DataError: it never does.
         """
 
         def leave(*args: Any, **kwargs: Any) -> Any:
+            check()
             raise _Reached(args, kwargs)
 
         with self.acting(leave):
@@ -63,8 +70,13 @@ class StandIn:
             f"step: call {self.name} once per step"
         )
 
-    def answered(self, step: Callable[[], Any], output: Any) -> Any:
+    def answered(self, step: Callable[[], Any], output: Any, check: Callable[[], None]) -> Any:
         """Run a step whose call of the module returns `output`; return what the step returns.
+
+        Args:
+            step: the user's.
+            output: of the last stage.
+            check: is called where the step calls the module.
 
         Raises:
             DataError: it calls the module again, or never.
@@ -73,6 +85,7 @@ class StandIn:
 
         def answer(*args: Any, **kwargs: Any) -> Any:
             nonlocal calls
+            check()
             calls += 1
             if calls > 1:
                 raise DataError(

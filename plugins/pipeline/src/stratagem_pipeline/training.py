@@ -121,7 +121,7 @@ class Training:
 
     def _called_with(self, step: Callable[[], Any]) -> tuple[Any, Any]:
         with self._own_layers_alone():
-            return self._pipeline.stand_in.called_with(step)
+            return self._pipeline.stand_in.called_with(step, self._changes.refuse_parameters)
 
     def _loss(self, outputs: tuple[torch.Tensor, ...], number: torch.Tensor) -> torch.Tensor:
         """The loss of a micro-batch, of which all together are the batch's mean."""
@@ -138,7 +138,8 @@ class Training:
             else nullcontext()
         )
         with of_part, self._drawing(index), self._own_layers_alone():
-            output = self._pipeline.stand_in.answered(partial(self._call, self._steps, *args), value)
+            step = partial(self._call, self._steps, *args)
+            output = self._pipeline.stand_in.answered(step, value, self._changes.refuse_parameters)
         self._changes.refuse_parameters()
         loss = loss_of(output)
         self._refuse(loss)
@@ -168,8 +169,12 @@ class Training:
         try:
             yield
         except (RuntimeError, NotImplementedError) as error:
-            # Layers of other ranks are the only tensors on "meta" in training.
-            if isinstance(error, StratagemError) or "meta" not in str(error):
+            if isinstance(error, StratagemError):
+                raise
+            if "to not have been used in the graph" in str(error):
+                what = f"takes gradients through {self._pipeline.stand_in.name}, which other ranks have layers of"
+                raise DataError(f"training_step {what}: choose ddp for gradient penalties") from error
+            if "meta" not in str(error):  # where layers of other ranks are
                 raise
             raise DataError(self._elsewhere()) from error
 
