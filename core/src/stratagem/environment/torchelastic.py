@@ -33,7 +33,7 @@ class TorchElastic(PlacedEnvironment):
         )
         self._store_is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() in ("true", "1")
         self._store_file = store_file(environ)
-        self._run_secret = environ["TORCHELASTIC_RUN_ID"]
+        self._run_secret = text(environ, "TORCHELASTIC_RUN_ID", "torchrun")
         self._attempt = (
             integer(environ, "TORCHELASTIC_RESTART_COUNT", "torchrun")
             if "TORCHELASTIC_RESTART_COUNT" in environ
