@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,18 @@ class Where(Line):
         return super().training_step(batch, batch_idx)
 
 
+class HalfOnMeta(DataParallelStrategy):
+    """Has a second device of another kind, for want of a second one of the first: runs refuse such devices."""
+
+    @stratagem.hookimpl
+    def setup(self, request: stratagem.SetupRequest) -> stratagem.Prepared:
+        return super().setup(replace(request, devices=(torch.device("cpu"), torch.device("meta"))))
+
+
 def test_a_replica_knows_its_device(tmp_path: Path) -> None:
-    devices = [torch.device("cpu"), torch.device("meta")]
     losses = Losses()
     losses.on_train_batch_end = lambda *_: None  # type: ignore[method-assign]
-    last = trainer(tmp_path, 1, DataParallelStrategy(parallel_devices=devices), max_steps=2, callbacks=losses)
+    last = trainer(tmp_path, 2, HalfOnMeta(), max_steps=2, callbacks=losses)
     last.fit(Where())
     assert (last.global_step, losses.values) == (2, [0.0, 0.0])
 
