@@ -141,5 +141,5 @@ export XLA_NEEDS
 .venv-xla/.ready: .venv-xla/.engine constraints-xla.txt $(PROJECTS)
 	@echo "Installing Stratagem beside torch_xla"
 	@$(XLA_PIP) hatchling editables
-	@$(XLA_PIP) --no-build-isolation $(EDITABLE) pytest pytest-timeout torchdata transformers
+	@$(XLA_PIP) --no-build-isolation $(EDITABLE) psutil pytest pytest-timeout torchdata transformers
 	@touch $@

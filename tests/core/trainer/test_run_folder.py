@@ -21,8 +21,9 @@ import stratagem
 from small import Line
 
 class Waits(stratagem.Callback):
-    def on_train_batch_end(self, *arguments):
-        print("fits", flush=True)
+    def on_train_batch_end(self, trainer, *arguments):
+        if trainer.is_main:
+            print("fits", flush=True)
         time.sleep(60)
 
 if __name__ == "__main__":

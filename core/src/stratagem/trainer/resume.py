@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -38,7 +39,7 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
         "progress": progress,
         "data_ranks": live.runtime.collectives.data.world_size,
         "prepared": live.prepared.state(),
-        "schedulers": [schedule.scheduler.state_dict() for schedule in live.schedules],
+        "schedulers": [_without_functions(schedule.scheduler.state_dict()) for schedule in live.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
         "user": {},
     }
@@ -52,6 +53,15 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
     tensors = {**live.prepared.model_tensors(), **live.prepared.optimizer_tensors()}
     with writing(path):
         live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
+
+
+def _without_functions(state: Any) -> Any:
+    """Leave out what a scheduler's constructor makes anew, as torch 2.9's SWALR keeps it in its state."""
+    if isinstance(state, dict):
+        return {k: _without_functions(v) for k, v in state.items() if not isinstance(v, FunctionType)}
+    if type(state) is list:
+        return [_without_functions(each) for each in state]
+    return state
 
 
 def load_weights(live: Live, reader: CheckpointReader) -> None:
