@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,6 +13,7 @@ from stratagem.checkpoint.strict_json import Count
 from stratagem.errors import CheckpointError
 from stratagem.raw_checkpoint import fitting, same_ranks
 from stratagem.rng import capture_rng, restore_rng
+from stratagem.trainer.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
         "progress": progress,
         "data_ranks": live.runtime.collectives.data.world_size,
         "prepared": live.prepared.state(),
-        "schedulers": [_without_functions(schedule.scheduler.state_dict()) for schedule in live.schedules],
+        "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in live.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
         "user": {},
     }
@@ -53,15 +53,6 @@ def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> Non
     tensors = {**live.prepared.model_tensors(), **live.prepared.optimizer_tensors()}
     with writing(path):
         live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
-
-
-def _without_functions(state: Any) -> Any:
-    """Leave out what a scheduler's constructor makes anew, as torch 2.9's SWALR keeps it in its state."""
-    if isinstance(state, dict):
-        return {k: _without_functions(v) for k, v in state.items() if not isinstance(v, FunctionType)}
-    if type(state) is list:
-        return [_without_functions(each) for each in state]
-    return state
 
 
 def load_weights(live: Live, reader: CheckpointReader) -> None:
@@ -90,7 +81,8 @@ def restore(
         )
     for schedule, saved in zip(live.schedules, state.schedulers):
         with fitting(reader, "a learning rate scheduler's state"):
-            schedule.scheduler.load_state_dict(saved)
+            scheduler = schedule.scheduler
+            scheduler.load_state_dict(own_functions(saved, scheduler.state_dict()))
     for callback in live.moments.callbacks:
         if callback.state_key in state.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):

@@ -57,9 +57,8 @@ def refuse_unusable(run_dir: str | None, is_only_node: bool) -> None:
     if not os.path.isdir(found):
         raise ConfigError(f"the run folder {shown} can't be made: {found} is a file; name another")
     try:
-        with tempfile.TemporaryFile(
-            dir=found
-        ):  # asks the file system; os.access doesn't know all that it refuses
+        # Asks the file system; os.access doesn't know all that it refuses.
+        with tempfile.TemporaryFile(dir=found):
             pass
     except OSError as error:
         raise ConfigError(
