@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stratagem_fsdp.options import mixed_precision
     from stratagem_fsdp.prepared import FSDPPrepared
     from stratagem_fsdp.shard_mirror import ShardMirror
-    from stratagem_fsdp.sharded_use import explained
+    from stratagem_fsdp.sharded_use import explaining
     from stratagem_fsdp.sharding import Sharded, inside, move_the_rest
     from stratagem_fsdp.strategy import FSDPStrategy
 
@@ -24,7 +24,7 @@ __all__ = [
     "Sharded",
     "by_kind",
     "expect_none_everywhere",
-    "explained",
+    "explaining",
     "inside",
     "mixed_precision",
     "move_the_rest",
@@ -39,7 +39,7 @@ _HOMES = {
     "Sharded": "sharding",
     "by_kind": "kinds",
     "expect_none_everywhere": "none_losses",
-    "explained": "sharded_use",
+    "explaining": "sharded_use",
     "inside": "sharding",
     "mixed_precision": "options",
     "move_the_rest": "sharding",

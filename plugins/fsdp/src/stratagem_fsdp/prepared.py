@@ -18,7 +18,7 @@ from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
 from stratagem_fsdp.shard_mirror import ShardMirror
-from stratagem_fsdp.sharded_use import explained
+from stratagem_fsdp.sharded_use import explaining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +72,8 @@ class FSDPPrepared(Prepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._make_buffers_equal()
-        try:
+        with self._explaining():
             output = super().forward(*args, **kwargs)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
         self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
         self._buffers_differ = self._has_buffers and self.plain.training
         return output
@@ -105,11 +102,8 @@ class FSDPPrepared(Prepared):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._mirror.settle()
-        try:
+        with self._explaining():
             super().backward(loss, **kwargs)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
         self._unreduced = not self._reduces and bool(self._sharded.roots)
         if self._reduces and self._world_size > 1:
             self._average_whole()
@@ -178,10 +172,8 @@ class FSDPPrepared(Prepared):
         self.left_shards = leave_shards(self.plain, self._sharded.snapshot, self._world_size)
         del self._sharded, self._shards
 
-    def _explain(self, error: RuntimeError) -> None:
-        found = explained(error, self.plain, self._sharded.units, self.strategy_name, self.advice)
-        if found is not None:
-            raise found from error
+    def _explaining(self) -> AbstractContextManager[None]:
+        return explaining(self.plain, self._sharded.units, self.strategy_name, self.advice)
 
     def _refuse_scaling(self) -> None:
         """Torch's loss scaler takes gradients of one kind only."""

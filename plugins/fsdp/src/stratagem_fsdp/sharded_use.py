@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -12,20 +13,30 @@ from stratagem.strategies.used_parameter import parameter_used_in
 _SIGNS = ("DTensor", "sharding strategy", "setStorage")
 
 
-def explained(
-    error: RuntimeError, plain: nn.Module, units: Sequence[object], strategy: str, advice: str
-) -> ShardedUseError | None:
-    """Return the error to raise from one that torch raised in a forward or backward; None for one of another kind.
+@contextmanager
+def explaining(plain: nn.Module, units: Sequence[object], strategy: str, advice: str) -> Iterator[None]:
+    """Around a forward or backward: what torch raises of shards becomes an error that names the parameter.
 
     Args:
-        error: as torch raised it.
         plain: the user's module, whose names the message uses.
         units: blocks whose parameters are shards outside of their own forward and backward.
         strategy: its name.
         advice: what to change.
+
+    Raises:
+        ShardedUseError: in place of torch's error; any other goes through.
     """
-    if not any(sign in str(error) for sign in _SIGNS):
-        return None
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in _SIGNS):
+            raise
+        raise _explained(error, plain, units, strategy, advice) from error
+
+
+def _explained(
+    error: RuntimeError, plain: nn.Module, units: Sequence[object], strategy: str, advice: str
+) -> ShardedUseError:
     blocks = [name for name, module in plain.named_modules() if module in units and name]
     used = parameter_used_in(error.__traceback__, {id(p): name for name, p in plain.named_parameters()})
     of = next((name for name in reversed(blocks) if used is not None and used.startswith(f"{name}.")), None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, explained, reduce_kept_gradients
+from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, explaining, reduce_kept_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -91,11 +91,8 @@ class FullyShardedPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._broadcasts and torch.is_grad_enabled():
             send_from_first(self.module.buffers())
-        try:
+        with self._explaining():
             output = super().forward(*args, **kwargs)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
         self._order.end_forward(output is None and torch.is_grad_enabled())
         return output
 
@@ -113,11 +110,8 @@ class FullyShardedPrepared(Prepared):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._mirror.settle()
-        try:
+        with self._explaining():
             super().backward(loss, **kwargs)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
         self._unreduced = not self._reduces
         if self._reduces:
             self._order.end_backward(self._shards)
@@ -176,10 +170,8 @@ class FullyShardedPrepared(Prepared):
         yield "which sharded blocks and parameters were used", self._order.history
         yield "the changes in place of parameters", self._mirror.changes
 
-    def _explain(self, error: RuntimeError) -> None:
-        found = explained(error, self.plain, self._sharded, "ddp_fully_sharded", ADVICE)
-        if found is not None:
-            raise found from error
+    def _explaining(self) -> AbstractContextManager[None]:
+        return explaining(self.plain, self._sharded, "ddp_fully_sharded", ADVICE)
 
     def _set_reduces(self, reduces: bool) -> None:
         if reduces != self._reduces:

@@ -100,7 +100,10 @@ class ProcessShardsPrepared(XlaPrepared):
         try:
             output = super().forward(*args, **kwargs)
         except RuntimeError as error:
-            raise self._explained(error) from error
+            name = self._shard_used_in(error)
+            if name is None:
+                raise
+            raise ShardedUseError(use_of_shard(name)) from error
         if not torch.is_grad_enabled():
             self._free()
         return output
@@ -112,11 +115,10 @@ class ProcessShardsPrepared(XlaPrepared):
         # What got no gradient is still gathered.
         self._free()
 
-    def _explained(self, error: RuntimeError) -> Exception:
-        """Return what to raise where the user's code computed with a shard."""
+    def _shard_used_in(self, error: RuntimeError) -> str | None:
+        """Return the name of the shard with which the user's code computed; None where it was none."""
         shards = {id(p): name for name, p in self.plain.named_parameters() if id(p) in self._wrapped.shapes}
-        name = parameter_used_in(error.__traceback__, shards)
-        return error if name is None else ShardedUseError(use_of_shard(name))
+        return parameter_used_in(error.__traceback__, shards)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
