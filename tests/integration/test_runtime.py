@@ -248,7 +248,9 @@ def test_a_script_under_torchrun_needs_no_change(tmp_path: Path) -> None:
         "import stratagem\n"
         "runtime = stratagem.Runtime(strategy='ddp', accelerator='cpu')\n"
         "runtime.launch()\n"
-        "print('rank', runtime.rank, 'of', runtime.world_size, runtime.broadcast('hello'), flush=True)\n"
+        "said = f\"rank {runtime.rank} of {runtime.world_size} {runtime.broadcast('hello')}\"\n"
+        # torchrun's workers are unbuffered: print writes the end of a line on its own, where ranks mix.
+        "print(said + chr(10), end='')\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
     done = subprocess.run(
