@@ -34,8 +34,9 @@ def run(chosen: list, only_new: bool = False) -> None:
         chosen: names; all that are installed and run here, when empty.
         only_new: try the checks alone that the JSON hasn't of a strategy yet.
     """
+    from stratagem_testing.report import subject_names
+
     from stratagem.plugins import load_catalogue
-    from stratagem.testing.report import subject_names
 
     stratagem = Path(sys.executable).with_name("stratagem")
     listed = subprocess.run([stratagem, "strategies", "--json"], capture_output=True, text=True, check=True)
@@ -64,7 +65,7 @@ def reports_by_name() -> dict:
 
 def new_checks(name: str) -> list:
     """Return the names of checks that the JSON hasn't of a strategy."""
-    from stratagem.testing.strategies import STRATEGY_CHECKS
+    from stratagem_testing.strategies import STRATEGY_CHECKS
 
     has = {check["check"] for check in reports_by_name().get(name, {"checks": []})["checks"]}
     return [check.name for check in STRATEGY_CHECKS if check.name not in has]
@@ -72,7 +73,7 @@ def new_checks(name: str) -> list:
 
 def keep(report: dict, only_new: bool = False) -> None:
     """Put a report into the JSON: in the place of the one before it, or into it, in the order of the checks."""
-    from stratagem.testing.strategies import STRATEGY_CHECKS
+    from stratagem_testing.strategies import STRATEGY_CHECKS
 
     for check in report["checks"]:
         del check["seconds"]  # would be another each time
@@ -92,7 +93,7 @@ def keep(report: dict, only_new: bool = False) -> None:
 def page() -> str:
     """Return the page."""
     reports = json.loads(DATA.read_text(encoding="utf-8"))
-    from stratagem.testing.strategies import STRATEGY_CHECKS
+    from stratagem_testing.strategies import STRATEGY_CHECKS
 
     claims = {c.name: {"claim": c.claim, "theme": c.theme} for c in STRATEGY_CHECKS}
     themes: dict[str, list[str]] = {}

@@ -12,11 +12,11 @@ import sys
 import time
 
 import torch
+from stratagem_testing.workers import Workers
 from torch import nn
 
 from stratagem import Runtime
 from stratagem.strategies import ReplicaGuard
-from stratagem.testing.workers import Workers
 
 TURN = 100
 PAIRS = int(os.environ.get("BENCH_PAIRS", "12"))

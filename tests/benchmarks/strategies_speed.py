@@ -17,10 +17,10 @@ import warnings
 from typing import Any
 
 import torch
+from stratagem_testing.workers import Workers
 from throughput import Transformer
 
 import stratagem
-from stratagem.testing.workers import Workers
 
 STEPS = int(os.environ.get("BENCH_STEPS", "60"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "9"))

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from stratagem_testing.workers import Workers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import stratagem
-from stratagem.testing.workers import Workers
 
 WINDOW = 10
 PAIRS = int(os.environ.get("BENCH_PAIRS", "40"))

@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from stratagem_testing.workers import Workers
 from strategies_speed import fit_quietly
 from throughput import BATCH, Transformer, dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.testing.workers import Workers
 
 STEPS = int(os.environ.get("BENCH_STEPS", "40"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

@@ -3,7 +3,7 @@ import pytest
 
 from stratagem.component import API_VERSION
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.plugins import add_commands, load_catalogue
+from stratagem.plugins import command_plugins, load_catalogue
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
 
@@ -258,7 +258,7 @@ def test_what_the_project_offers_and_a_list_leaves_out_says_so():
 # Commands ---------------------------------------------------------------------------------------------
 
 
-def test_plugins_add_commands_and_one_that_fails_is_reported(site):
+def test_plugins_add_commands_each_by_itself(site):
     site.install(
         "command-party",
         """
@@ -279,8 +279,8 @@ def test_plugins_add_commands_and_one_that_fails_is_reported(site):
         """,
     )
     group = click.Group()
-    failed = add_commands(group)
-    assert "greet" in group.commands
-    assert [(plugin.origin.distribution, str(plugin.error)) for plugin in failed] == [
-        ("failing-party", "no terminal")
-    ]
+    adding = {origin.distribution: add for origin, add in command_plugins()}
+    adding["command-party"](group)
+    assert list(group.commands) == ["greet"]
+    with pytest.raises(RuntimeError, match="no terminal"):
+        adding["failing-party"](group)

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from stratagem_testing.report import subject_names
+from stratagem_testing.strategies import STRATEGY_CHECKS
 
 from stratagem.offered import OFFERED
 from stratagem.plugins import load_catalogue
-from stratagem.testing.report import subject_names
-from stratagem.testing.strategies import STRATEGY_CHECKS
 
 ROOT = Path(__file__).parents[2]
 

@@ -50,8 +50,8 @@ def test_it_is_held_to_what_16_bits_allow(installed):
         "import json\n"
         "from dataclasses import replace\n"
         "from half_gradients.conformance import SUBJECT\n"
-        "from stratagem.testing import run_check\n"
-        "from stratagem.testing.strategies.parity import check_parity\n"
+        "from stratagem_testing import run_check\n"
+        "from stratagem_testing.strategies.parity import check_parity\n"
         "exact = run_check(check_parity.conformance, replace(SUBJECT, tolerances={}), 2)\n"
         "print(json.dumps([exact.verdict, exact.reason]))\n"
     )

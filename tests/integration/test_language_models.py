@@ -20,9 +20,8 @@ from language_models import (
     save_on_the_way,
     train_models,
 )
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import expect_same, naming, plainly
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import expect_same, naming, plainly
 
 TOLERANCE = 1e-5
 """Losses are about 4.6, of which single precision knows 5e-7; rounding adds up over steps."""

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from stratagem_testing.workers import RankError, Workers, shared_workers
 from torch import Tensor
 
 from stratagem.errors import CollectiveError, StratagemError, WorkerError
-from stratagem.testing.workers import RankError, Workers, shared_workers
 from tests.parity.columns import COLUMNS, Column
 from tests.parity.kind import Kind
 from tests.parity.kinds import KINDS

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_testing.trained import whole_weights
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 import stratagem
 from stratagem.errors import CollectiveError, StratagemError, WorkerError
-from stratagem.testing.trained import whole_weights
 from tests.parity.kind import Kind, StepContext, share_of
 from tests.parity.kinds import KINDS
 from tests.parity.plain import Trained

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from stratagem_testing import StrategySubject
 from torch import nn
 from torch.optim import SGD, Optimizer
 
 import stratagem
-from stratagem.testing import StrategySubject
 
 STEPS, ROWS = 5, 8
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from stratagem_testing import StrategySubject
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
-from stratagem.testing import StrategySubject
 
 STEPS, RANKS = 6, 2
 

@@ -11,14 +11,14 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.trained import RecipeModule, train
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 import stratagem
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe, Trained
-from stratagem.testing.trained import RecipeModule, train
 
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS = 101, 12, 32, 2, 4
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from language_models import LanguageModel, llama
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.trained import RecipeModule, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import stratagem
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe, Trained
-from stratagem.testing.trained import RecipeModule, train
 
 OPTIONS = {"timeout_s": 60}
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.trained import RecipeModule, train
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _get_work_registry_size
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -24,9 +27,6 @@ from torch.utils.data import Dataset, TensorDataset
 import stratagem
 from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe, Trained
-from stratagem.testing.trained import RecipeModule, train
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 16, 8, 16, 4
 

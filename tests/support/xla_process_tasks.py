@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.trained import RecipeModule, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
 import stratagem
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe, Trained
-from stratagem.testing.trained import RecipeModule, train
 
 TOKENS, WIDTH = 13, 8
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import importlib_metadata
@@ -209,17 +209,18 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     return Catalogue(tuple(offers), tuple(broken), tuple(left_out))
 
 
-def add_commands(cli: Any) -> list[BrokenPlugin]:
-    """Let every plugin add its commands to the click group `cli`; returns those that failed."""
-    failed: list[BrokenPlugin] = []
+def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
+    """Yield, for every plugin that can be loaded, what lets it add its commands to a click group.
+
+    That raises whatever the plugin's `stratagem_commands` raises.
+    """
     for plugin in _installed():
-        if plugin.module is None:
-            continue
-        try:
-            _manager(plugin.module).hook.stratagem_commands(cli=cli)
-        except Exception as error:
-            failed.append(BrokenPlugin(plugin.origin, error))
-    return failed
+        if plugin.module is not None:
+            yield plugin.origin, partial(_add_commands, plugin.module)
+
+
+def _add_commands(module: Any, cli: Any) -> None:
+    _manager(module).hook.stratagem_commands(cli=cli)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from half_gradients.conformance import SUBJECT
-
-from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_testing import StrategyContract, StrategySubject
 
 
 class TestHalfGradients(StrategyContract):

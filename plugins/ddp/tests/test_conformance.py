@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from stratagem_ddp.conformance import SUBJECT, SUBJECTS
-
-from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_testing import StrategyContract, StrategySubject
 
 CHANGED = ("parity", "manual_optimization", "save_and_load", "other_world_size", "mid_epoch")
 

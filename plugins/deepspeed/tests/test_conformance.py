@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from stratagem_deepspeed.conformance import SUBJECT, SUBJECTS
-
-from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_testing import StrategyContract, StrategySubject
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from stratagem_deepspeed.conformance import SUBJECT
+from stratagem_testing import StrategySubject
+from stratagem_testing.workers import RankError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
-from stratagem.testing import StrategySubject
-from stratagem.testing.workers import RankError
 
 WIDTH = 64
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from stratagem_deepspeed.conformance import SUBJECT
+from stratagem_testing import StrategySubject
 from torch import nn
 
 from stratagem import CheckpointError
-from stratagem.testing import StrategySubject
 
 
 def make() -> nn.Module:

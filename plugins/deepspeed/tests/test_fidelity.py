@@ -19,9 +19,8 @@ from fidelity_cases import (
     train_twice_plainly,
 )
 from stratagem_deepspeed.conformance import SUBJECT
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.workers import RankError
+from stratagem_testing import StrategySubject
+from stratagem_testing.workers import RankError
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 from stratagem_deepspeed.conformance import SUBJECT
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import expect_parity
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
-
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_parity
 
 pytest.importorskip("transformers")
 

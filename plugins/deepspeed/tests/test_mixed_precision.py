@@ -12,13 +12,12 @@ import pytest
 import torch
 from fidelity_cases import Case, Trained, Watch, make_net
 from stratagem_deepspeed.conformance import SMALL, SUBJECT
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.strategies.resumption import _SaveAt
+from stratagem_testing.trained import train as train_recipe
 from torch import Tensor, nn
 from torch.optim import Optimizer
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.strategies.resumption import _SaveAt
-from stratagem.testing.trained import train as train_recipe
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,14 +17,14 @@ import pytest
 import torch
 from stratagem_deepspeed import DeepSpeedStrategy, builds
 from stratagem_deepspeed.conformance import SMALL
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.trained import expect_same, plainly, train
+from stratagem_testing.workers import Workers, shared_workers
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stratagem import Callback, ConfigError
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe, Trained
-from stratagem.testing.trained import expect_same, plainly, train
-from stratagem.testing.workers import Workers, shared_workers
 
 BUILD_TIMEOUT_S = 300
 BUILD = "import sys; from stratagem_deepspeed import builds as b; exit(b._load(sys.argv[1:], announce=False) or None)"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from all_optimizers import compare
-
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 ELEMENTWISE = [
     "Rprop foreach=False",

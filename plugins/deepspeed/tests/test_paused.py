@@ -10,13 +10,13 @@ import pytest
 import torch
 from fidelity_cases import batch_of, make_net
 from stratagem_deepspeed.conformance import SMALL
+from stratagem_testing import StrategySubject
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from stratagem import CombinationError
-from stratagem.testing import StrategySubject
 
 pytestmark = pytest.mark.timeout(600)
 

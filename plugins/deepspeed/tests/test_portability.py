@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from stratagem_deepspeed.conformance import SMALL
+from stratagem_testing import StrategySubject
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
-
-from stratagem.testing import StrategySubject
 
 FIRST, THEN = 4, 5
 """Steps before the checkpoint, and after."""

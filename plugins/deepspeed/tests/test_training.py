@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from stratagem_deepspeed.conformance import SMALL, SUBJECT
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.strategies.resumption import check_mid_epoch, check_save_and_load
+from stratagem_testing.trained import expect_parity, train_each
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, Runtime, UsageError
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.strategies.resumption import check_mid_epoch, check_save_and_load
-from stratagem.testing.trained import expect_parity, train_each
 
 TORCH_ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.01, "torch_adam": True}}
 
@@ -67,8 +67,8 @@ def test_the_engines_own_scheduler_warms_up_and_is_resumed(tmp_path: Path) -> No
 
 
 def _interrupted(own: StrategySubject) -> tuple[list[float], list[float]]:
-    from stratagem.testing.strategies.resumption import _SaveAt
-    from stratagem.testing.trained import train
+    from stratagem_testing.strategies.resumption import _SaveAt
+    from stratagem_testing.trained import train
 
     path = f"{own.folder}/checkpoint"
     whole = train(own, AdamW(), [_SaveAt(3, path)])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from all_optimizers import KINDS, compare
-
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 WHOLE = ["Adafactor foreach=False", "Adafactor foreach=True", "LBFGS", "Muon", "OwnGlobalNorm", "OwnRowNorm"]
 NOT_HERE = ["Adam capturable", "SparseAdam"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from small import Line
+from stratagem_testing import StrategySubject
+from stratagem_testing.strategies.penalties import KINDS, results_of
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.testing import StrategySubject
-from stratagem.testing.strategies.penalties import KINDS, results_of
 
 
 def subject(**options: object) -> StrategySubject:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from blocks import Blocks, LateBlocks
 from small import Line
+from stratagem_testing import StrategySubject
 
 import stratagem
-from stratagem.testing import StrategySubject
 
 BATCH = 8
 OPTIONS = {"timeout_s": 60}

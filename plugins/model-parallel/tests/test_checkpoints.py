@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import expect_same, plainly
+from stratagem_testing.workers import shared_workers
 from tensor_models import TENSOR, Sentences, below_net, go_on, save_on_the_way, tensors_at
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import expect_same, plainly
-from stratagem.testing.workers import shared_workers
 
 HALF = 3
 RECIPE = Sentences(kind="foreach", max_norm=0.1, steps=2 * HALF, accumulate=2)

@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 from all_optimizers import compare
-
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 WHOLE = ["Adafactor foreach=False", "Adafactor foreach=True", "LBFGS", "Muon", "OwnGlobalNorm", "OwnRowNorm"]
 NOT_HERE = ["Adam capturable", "SparseAdam"]

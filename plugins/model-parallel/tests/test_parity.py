@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import expect_same, naming, plainly, train_each
 from tensor_models import LOSS, SEQUENCE, TENSOR, Sentences, below_net, in_place
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import expect_same, naming, plainly, train_each
 
 TOLERANCE = 5e-6
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from stratagem_model_parallel import ModelParallelStrategy
+from stratagem_testing import StrategySubject
+from stratagem_testing.workers import RankError
 from tensor_models import SEQUENCE, OwnPlan, Sentences, below_net, train_class
 
 import stratagem
 from stratagem.config import RunConfig
 from stratagem.run import assemble
-from stratagem.testing import StrategySubject
-from stratagem.testing.workers import RankError
 
 
 @pytest.mark.parametrize(

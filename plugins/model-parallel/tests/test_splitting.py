@@ -11,6 +11,9 @@ import pytest
 import torch
 from language_models import LanguageModel, train_models
 from stratagem_model_parallel import BlockPlan
+from stratagem_testing import StrategySubject
+from stratagem_testing.subject import TOLERANCES
+from stratagem_testing.trained import expect_same, naming, plainly, train_each
 from tensor_models import (
     BLOCK,
     BLOCK_IN_SEQUENCE,
@@ -27,10 +30,6 @@ from tensor_models import (
     train_logging,
     train_to_parts,
 )
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.subject import TOLERANCES
-from stratagem.testing.trained import expect_same, naming, plainly, train_each
 
 TOLERANCE = 5e-6
 

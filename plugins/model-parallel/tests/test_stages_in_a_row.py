@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from stratagem_testing import StrategySubject
+from stratagem_testing.strategies.stages import check_of
 from tensor_models import SEQUENCE, TENSOR, Sentences, below_net
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.strategies.stages import check_of
 
 SHORT = Sentences(steps=4)
 

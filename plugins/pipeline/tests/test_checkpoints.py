@@ -10,12 +10,12 @@ import pytest
 import torch
 from language_models import SaveAt
 from pipelines import OPTIONS, Recipe, Stack, Surrounded, Tied, one_copy, two_copies
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Trained
+from stratagem_testing.trained import expect_same, plainly, train
 from torch import nn
 
 import stratagem
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Trained
-from stratagem.testing.trained import expect_same, plainly, train
 
 PIPE = StrategySubject("pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy)
 

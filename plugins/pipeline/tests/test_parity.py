@@ -24,11 +24,10 @@ from pipelines import (
     two_copies,
 )
 from stratagem_pipeline.schedules import SCHEDULES
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import expect_same, naming, plainly
 from torch.nn import functional as F
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_same, naming, plainly
 
 
 @pytest.fixture

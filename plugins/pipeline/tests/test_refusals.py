@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from pipelines import OPTIONS, Recipe, Skips, Stack, one_copy, stack
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import RecipeModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,8 +20,6 @@ import stratagem
 from stratagem.config import RunConfig
 from stratagem.errors import UsageError
 from stratagem.run import assemble
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import RecipeModule
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from stratagem.testing import StrategyContract, StrategySubject
+from stratagem_testing import StrategyContract, StrategySubject
 
 
 class TestSingle(StrategyContract):

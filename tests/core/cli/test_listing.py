@@ -87,7 +87,11 @@ def test_plugins_broken_left_out_and_with_commands_only(listed, site, monkeypatc
     assert {"kind": "checkpoint", "name": "directory"} in found["stratagem-core"]["components"]
     assert found["bad-plugin"]["status"] == "broken"
     assert found["bad-plugin"]["error"] == "ImportError: no vendor"
-    assert (found["good-plugin"]["status"], found["good-plugin"]["version"]) == ("ok", "2.5")
+    assert (found["good-plugin"]["status"], found["good-plugin"]["version"]) == ("offers nothing", "2.5")
+    assert (found["stratagem-testing"]["status"], found["stratagem-testing"]["commands"]) == (
+        "ok",
+        ["conformance", "new"],
+    )
     assert found["badcommands"]["error"] == "RuntimeError: no commands"
     assert found["stratagem-mps"]["status"] == "left out"
 

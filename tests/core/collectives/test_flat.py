@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_testing import StrategySubject
 from torch import nn
 
 from stratagem.collectives import flat
 from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
-from stratagem.testing import StrategySubject
 
 
 def test_what_became_of_each_is_taken_back() -> None:

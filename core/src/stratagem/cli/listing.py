@@ -94,4 +94,6 @@ def _offers(record: Mapping[str, Any]) -> str:
     kinds: dict[str, list[str]] = {}
     for component in record["components"]:
         kinds.setdefault(component["kind"], []).append(component["name"])
+    if record["commands"]:
+        kinds["command"] = record["commands"]
     return "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())

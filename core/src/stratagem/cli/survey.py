@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import click
 import importlib_metadata
 
+from stratagem.cli.commands import LazyGroup
 from stratagem.component import API_VERSION
-from stratagem.plugins import GROUP, BrokenPlugin, Catalogue, Offer, Selection, add_commands
+from stratagem.plugins import GROUP, BrokenPlugin, Catalogue, Offer, Selection, command_plugins
 
-OK, BROKEN, LEFT_OUT = "ok", "broken", "left out"
+OK, BROKEN, LEFT_OUT, NOTHING = "ok", "broken", "left out", "offers nothing"
 
 
 def accelerator_records(catalogue: Catalogue) -> list[dict[str, Any]]:
@@ -50,8 +50,14 @@ def strategy_records(catalogue: Catalogue) -> list[dict[str, Any]]:
 def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Describe all entry points, broken and left-out ones, too. Imports no torch."""
     broken = {(b.origin.distribution, b.origin.entry_point): b for b in catalogue.broken}
-    for failed in add_commands(click.Group()):
-        broken.setdefault((failed.origin.distribution, failed.origin.entry_point), failed)
+    commands = {}
+    for origin, add in command_plugins():
+        group = LazyGroup()
+        try:
+            add(group)
+        except Exception as error:
+            broken.setdefault((origin.distribution, origin.entry_point), BrokenPlugin(origin, error))
+        commands[origin.distribution, origin.entry_point] = sorted({*group.lazy, *group.commands})
     left_out = {(origin.distribution, origin.entry_point) for origin in catalogue.left_out}
     records = []
     for entry_point in importlib_metadata.entry_points(group=GROUP):
@@ -61,14 +67,16 @@ def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
         key = (re.sub(r"[-_.]+", "-", name).lower(), entry_point.name)
         failed_here: BrokenPlugin | None = broken.get(key)
         offers = [o for o in catalogue.offers if (o.origin.distribution, o.origin.entry_point) == key]
+        status = OK if offers or commands.get(key) else NOTHING
         records.append(
             {
                 "distribution": key[0],
                 "version": version,
                 "entry_point": entry_point.name,
-                "status": LEFT_OUT if key in left_out else BROKEN if failed_here else OK,
+                "status": LEFT_OUT if key in left_out else BROKEN if failed_here else status,
                 "error": _said(failed_here.error) if failed_here else "",
                 "components": [{"kind": o.component.kind, "name": o.component.name} for o in offers],
+                "commands": commands.get(key, []),
             }
         )
     return sorted(records, key=lambda record: (record["distribution"], record["entry_point"]))

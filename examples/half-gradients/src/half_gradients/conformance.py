@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 ROUNDING = 5e-3  # 16 bits, over 20 steps
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stratagem.testing import StrategySubject
-from stratagem.testing.subject import TOLERANCES
+from stratagem_testing import StrategySubject
+from stratagem_testing.subject import TOLERANCES
 
 SUBJECT = StrategySubject(
     "ddp",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 SMALL: dict[str, object] = {
     "timeout_s": 120,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 _COPIES = {
     f"frozen_for_one_loss-{size}": "copies on other devices can't follow a change within the step: refused"

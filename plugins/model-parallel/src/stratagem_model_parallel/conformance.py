@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratagem_testing import StrategySubject
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from stratagem.testing import StrategySubject
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 
 def one_copy(world_size: int) -> int:

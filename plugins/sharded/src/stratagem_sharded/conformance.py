@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.testing import StrategySubject
+from stratagem_testing import StrategySubject
 
 SUBJECT = StrategySubject(
     "ddp_sharded",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratagem.testing import AcceleratorSubject, StrategySubject
+from stratagem_testing import AcceleratorSubject, StrategySubject
 
 # XLA orders sums in its own way, and computes tanh and exp by its own polynomials.
 _CLOSE = {"32-true": 5e-6, "64-true": 1e-11}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stratagem_testing import AcceleratorContract, StrategyContract, StrategySubject
 from stratagem_xla.conformance import ACCELERATOR, FSDP, SINGLE, XLA
-
-from stratagem.testing import AcceleratorContract, StrategyContract, StrategySubject
 
 pytestmark = pytest.mark.timeout(360)  # a check compiles up to a hundred programs
 

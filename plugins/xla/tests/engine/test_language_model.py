@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from language_models import LanguageModel, train_models
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import expect_same, plainly
 from stratagem_xla.conformance import FSDP, XLA
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import expect_same, plainly
 
 pytest.importorskip("transformers")
 TOLERANCE = 1e-5

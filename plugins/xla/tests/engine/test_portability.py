@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stratagem_testing import StrategySubject
+from stratagem_testing.trained import plainly
 from stratagem_xla.conformance import FSDP, SINGLE, XLA
 from xla_tasks import Adam, go_on, save
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.trained import plainly
 
 SUBJECTS = {
     "single": StrategySubject("single").at(1),

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_testing import StrategyContract, StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import expect_same, naming, plainly
 from stratagem_xla.conformance import FSDP, FSDP_PROCESS
 from xla_host_fsdp import HostFSDP
 from xla_process_tasks import (
@@ -25,10 +28,6 @@ from xla_process_tasks import (
 )
 from xla_step_changes import FOLLOWED, REFUSED, Changing
 from xla_tasks import go_on, launch_processes, refusal, save
-
-from stratagem.testing import StrategyContract, StrategySubject
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_same, naming, plainly
 
 TOLERANCE = 1e-5
 ONE = FSDP_PROCESS.at(1)

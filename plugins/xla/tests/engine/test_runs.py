@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import expect_same, plainly
 from stratagem_xla.conformance import SINGLE, XLA
 from xla_tasks import (
     launch_processes,
@@ -14,10 +17,6 @@ from xla_tasks import (
     starts_after_a_backward,
     starts_with_another_number,
 )
-
-from stratagem.testing import StrategySubject
-from stratagem.testing.recipe import Recipe
-from stratagem.testing.trained import expect_same, plainly
 
 REPLICAS = StrategySubject("xla", accelerator="xla", options={"spmd": False}, tolerances=XLA.tolerances)
 

@@ -1,0 +1,120 @@
+"""`stratagem conformance NAME`: whether a component does what it declares."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from stratagem.cli.listing import print_json
+from stratagem.component import KINDS, Kind
+from stratagem.errors import ConfigError
+from stratagem.plugins import load_catalogue
+
+if TYPE_CHECKING:
+    from stratagem_testing.outcome import Outcome
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--kind", type=click.Choice(KINDS[:-1]), help="Of NAME; found out if not given.")
+@click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
+@click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
+@click.option(
+    "--accelerator", metavar="NAME", help="On which strategies are tried, at the sizes it has devices for."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
+@click.pass_context
+def conformance(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    kind: str | None,
+    world_sizes: tuple[int, ...],
+    checks: tuple[str, ...],
+    accelerator: str | None,
+    as_json: bool,
+    html: str | None,
+) -> None:
+    """Check that components do what they declare; exit code 1 where one doesn't.
+
+    NAME is a strategy, an accelerator, a precision, …: docs/writing-a-plugin.md. Takes a minute or
+    two for a strategy, in processes on this machine.
+    """
+    from stratagem_testing.html import html_page
+    from stratagem_testing.report import find_component, run_report
+
+    if html is not None and not os.access(Path(html).absolute().parent, os.W_OK):
+        raise ConfigError(
+            f"--html {html} can't be written: its folder isn't there, or isn't yours to write in"
+        )
+    catalogue = load_catalogue()
+    # All are looked up first: a name that is misspelt costs no minutes.
+    found = [(name, *find_component(catalogue, name, cast("Kind | None", kind))) for name in names]
+    reports = []
+    for name, its_kind, selection in found:
+        with _progress(name, quiet=not sys.stderr.isatty()) as tell:
+            report = run_report(
+                its_kind,
+                name,
+                selection,
+                world_sizes=world_sizes,
+                only=checks,
+                accelerator=accelerator,
+                tell=tell,
+            )
+        reports.append(report.to_json())
+        if not as_json:
+            _print(reports[-1])
+    if as_json:
+        print_json(reports)
+    if html is not None:
+        Path(html).write_text(html_page(reports), encoding="utf-8")
+    if any(report["failed"] for report in reports):
+        ctx.exit(1)
+
+
+@contextmanager
+def _progress(name: str, quiet: bool) -> Iterator[Callable[[Outcome], None]]:
+    """A context with a function that shows how far it is, on standard error."""
+    from rich.console import Console
+
+    with Console(stderr=True, quiet=quiet).status(f"{name}: starting processes") as status:
+        yield lambda outcome: status.update(
+            f"{name}: {outcome.check} on {outcome.world_size}: {outcome.verdict}"
+        )
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from stratagem_testing.html import MARKS, grouped
+
+    colours = {"passed": "green", "failed": "red", "skipped": "bright_black", "waived": "yellow"}
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    sizes, rows = grouped(report)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("check", no_wrap=True)
+    for size in sizes:
+        table.add_column(str(size), justify="center")
+    table.add_column("claim, or what is otherwise", overflow="fold")
+    for check, by_size in rows.items():
+        marks = [
+            f"[{colours[by_size[s]['verdict']]}]{MARKS[by_size[s]['verdict']]}[/]" if s in by_size else ""
+            for s in sizes
+        ]
+        told = {f"{o['verdict']}: {o['reason']}": None for o in by_size.values() if o["reason"]}
+        table.add_row(check, *marks, "\n".join(map(escape, told or [next(iter(by_size.values()))["claim"]])))
+    console.print(f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}")
+    console.print(table)
+    seconds = sum(outcome["seconds"] for outcome in report["checks"])
+    counts = ", ".join(f"{report[verdict]} {verdict}" for verdict in MARKS)
+    console.print(f"{counts} in {seconds:.0f} s")

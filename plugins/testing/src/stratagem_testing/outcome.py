@@ -1,0 +1,97 @@
+"""Running one check on one component, and what came of it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from stratagem.component import FEATURES
+from stratagem_testing.checks import Check, ConformanceError, NotApplicable
+from stratagem_testing.workers import RankError, shared_workers
+
+Verdict = Literal["passed", "failed", "skipped", "waived"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check at one world size."""
+
+    check: str
+    theme: str
+    claim: str
+    world_size: int
+    verdict: Verdict
+    """"waived": it failed, as was expected."""
+    reason: str = ""
+    """Why it was skipped or waived, or what was wrong."""
+    seconds: float = 0.0
+    error: BaseException | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "error"}
+
+
+def skip_reason(check: Check, features: frozenset[str], world_sizes: tuple[int, ...], world_size: int) -> str:
+    """Why a check isn't run for a component; empty where it is."""
+    if world_size not in world_sizes:
+        return f"it runs on {' or '.join(map(str, world_sizes))} device{'s' * (max(world_sizes) > 1)}"
+    if world_size not in check.world_sizes:
+        return f"only says something on {' or '.join(map(str, check.world_sizes))} devices"
+    missing = sorted(check.needs - features)
+    return f"not declared: {missing[0]} ({FEATURES[missing[0]]})" if missing else ""
+
+
+def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
+    """Run `check` unless it doesn't apply; never raises what the check raises.
+
+    A waived check that passes is a failure: the waiver has to go.
+    """
+    skipped = skip_reason(check, subject.features, subject.world_sizes(), world_size)
+    outcome = Outcome(check.name, check.theme, check.claim, world_size, "skipped", skipped)
+    if skipped:
+        return outcome
+    waivers: Mapping[str, str] = subject.waivers
+    began = time.monotonic()
+    error: BaseException | None = None
+    with tempfile.TemporaryDirectory(prefix="stratagem-check-") as folder:
+        try:
+            _run(check, replace(subject, world_size=world_size, check=check.name, folder=folder))
+        except NotApplicable as reason:
+            return replace(outcome, reason=str(reason))
+        except Exception as raised:
+            error = raised
+    seconds = round(time.monotonic() - began, 3)
+    waiver = waivers.get(check.name) or waivers.get(f"{check.name}-{world_size}")
+    if error is not None:
+        if waiver is not None:
+            return replace(outcome, verdict="waived", reason=waiver, seconds=seconds, error=error)
+        return replace(outcome, verdict="failed", reason=told(error), seconds=seconds, error=error)
+    if waiver is not None:
+        return replace(outcome, verdict="failed", reason=f"passes, but is waived: {waiver}", seconds=seconds)
+    return replace(outcome, verdict="passed", reason="", seconds=seconds)
+
+
+def _run(check: Check, subject: Any) -> None:
+    if not check.in_worker:
+        check.run(subject)
+        return
+    try:
+        shared_workers().run(1, check.run, subject)
+    except RankError as error:
+        if isinstance(error.error, (NotApplicable, ConformanceError)):
+            raise error.error from None
+        raise
+
+
+def told(error: BaseException) -> str:
+    """Say in a line what was wrong."""
+    text = str(error).strip()
+    if isinstance(error, RankError):
+        first, _, rest = text.partition("\n")
+        last = rest.strip().rpartition("\n")[2]
+        return f"{first.partition(': ')[0]}: {last}" if last else first
+    return f"{type(error).__name__}: {text}" if not isinstance(error, AssertionError) else text

@@ -1,0 +1,191 @@
+"""What every checkpointer is to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stratagem.checkpoint.base import Checkpoint, Checkpointer
+from stratagem.collectives.process_group import ProcessGroupCollectives
+from stratagem.environment.torchelastic import TorchElastic
+from stratagem.errors import CheckpointError
+from stratagem_testing.checks import check, expect
+from stratagem_testing.parts.subject import CheckpointSubject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZES = (1, 2)
+
+STATE: dict[str, Any] = {
+    "nested": {"list": [1, 2.5, None, True], "tuple": (1, "two"), "bytes": b"\x00\xff"},
+    "small": torch.tensor([1.5, -2.0]),
+    "text": "naïve – “quoted”",
+}
+
+
+def _tensors() -> dict[str, torch.Tensor]:
+    return {
+        "model/weight": torch.arange(12.0).reshape(3, 4),
+        "model/transposed": torch.arange(6.0).reshape(2, 3).T,
+        "model/scalar": torch.tensor(7, dtype=torch.int64),
+        "model/empty": torch.empty(0, 3),
+        "model/half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
+        "model/flags": torch.tensor([True, False]),
+        "optimizer/0/weight/exp_avg": torch.full((3, 4), 0.25),
+    }
+
+
+def _in_group(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) -> Any:
+    """Call `work(checkpointer, rank, *args)` in a process group of this task's ranks."""
+    collectives = ProcessGroupCollectives(
+        TorchElastic(os.environ), torch.device("cpu"), "gloo", timedelta(seconds=30)
+    )
+    try:
+        return work(subject.load()(collectives), collectives.rank, *args)
+    finally:
+        collectives.close()
+
+
+@check(world_sizes=SIZES)
+def check_round_trip(subject: CheckpointSubject) -> None:
+    """Tensors of every dtype and shape, state and each rank's own state come back as they were saved."""
+    subject.run(_in_group, _save_and_compare, f"{subject.folder}/one")
+
+
+def _save(checkpointer: Checkpointer, rank: int, path: str, add: float = 0.0) -> None:
+    tensors = _tensors()
+    tensors["model/weight"] = tensors["model/weight"] + add
+    checkpointer.save(path, Checkpoint(tensors, {**STATE, "add": add}, {"rank": rank}))
+
+
+def _save_and_compare(checkpointer: Checkpointer, rank: int, path: str) -> None:
+    _save(checkpointer, rank, path)
+    reader = checkpointer.open(path)
+    saved = _tensors()
+    told = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
+    wanted = {key: (tuple(value.shape), value.dtype) for key, value in saved.items()}
+    expect(told == wanted, f"it says that it has {told}")
+    read = {key: torch.zeros_like(value) for key, value in saved.items()}
+    reader.read(read)
+    for key, value in saved.items():
+        expect(bool(torch.equal(read[key], value)), f"{key} comes back as {read[key].tolist()}")
+    state = dict(reader.state)
+    small = state.pop("small")
+    expect(bool(torch.equal(small, STATE["small"])), f"a small tensor comes back as {small}")
+    others = {key: value for key, value in STATE.items() if key != "small"}
+    expect(state == {**others, "add": 0.0}, f"the state comes back as {state}")
+    own = reader.rank_state(rank)
+    expect(own is not None and dict(own) == {"rank": rank}, f"rank {rank}'s own state comes back as {own}")
+
+
+@check(world_sizes=SIZES)
+def check_replaces(subject: CheckpointSubject) -> None:
+    """A checkpoint at a path that has one takes its place, whole; remove deletes, also twice."""
+    subject.run(_in_group, _replace, f"{subject.folder}/one")
+    expect(not Path(subject.folder, "one").exists(), "a removed checkpoint is still there")
+
+
+def _replace(checkpointer: Checkpointer, rank: int, path: str) -> None:
+    for add in (0.0, 10.0):
+        _save(checkpointer, rank, path, add)
+    reader = checkpointer.open(path)
+    weight = torch.zeros(3, 4)
+    reader.read({"model/weight": weight})
+    expect(
+        bool(torch.equal(weight, _tensors()["model/weight"] + 10)),
+        "the second checkpoint's tensor is the first's",
+    )
+    expect(reader.state["add"] == 10.0, "the second checkpoint's state is the first's")
+    for _ in range(2):
+        checkpointer.remove(path)
+
+
+@check(world_sizes=SIZES)
+def check_refuses(subject: CheckpointSubject) -> None:
+    """No checkpoint, a key that it hasn't and another shape are refused by CheckpointError on every rank."""
+    for rank, told in enumerate(subject.run(_in_group, _provoke, f"{subject.folder}/one")):
+        for what, refused in told.items():
+            expect(refused, f"{what} isn't refused by CheckpointError on rank {rank}")
+
+
+def _provoke(checkpointer: Checkpointer, rank: int, path: str) -> dict[str, bool]:
+    _save(checkpointer, rank, path)
+    reader = checkpointer.open(path)
+    return {
+        "a path without a checkpoint": _refused(lambda: checkpointer.open(f"{path}-not")),
+        "a key that isn't in it": _refused(lambda: reader.read({"model/other": torch.zeros(1)})),
+        "a tensor of another shape": _refused(lambda: reader.read({"model/weight": torch.zeros(4, 3)})),
+    }
+
+
+def _refused(what: Callable[[], Any]) -> bool:
+    try:
+        what()
+    except CheckpointError:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+@check(world_sizes=SIZES)
+def check_refuses_damage(subject: CheckpointSubject) -> None:
+    """With any of its files missing, cut short or of one other bit, it is refused when it is opened or read."""
+    path = Path(subject.folder, "one")
+    subject.run(_in_group, _save, str(path))
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    expect(bool(files), f"no file is at {path} after saving")
+    alone = replace(subject, world_size=1)
+    for file in files:
+        content = file.read_bytes()
+        flipped = content[:-1] + bytes([content[-1] ^ 1]) if content else None
+        half = content[: len(content) // 2]
+        for damage, left in (("missing", None), ("cut in half", half), ("changed in its last bit", flipped)):
+            file.unlink()
+            if left is not None:
+                file.write_bytes(left)
+            (refused,) = alone.run(_in_group, _open_and_read, str(path))
+            expect(refused, f"with {file.name} {damage}, it is opened and read without a CheckpointError")
+            file.write_bytes(content)
+
+
+def _open_and_read(checkpointer: Checkpointer, rank: int, path: str) -> bool:
+    read = {key: torch.zeros_like(value) for key, value in _tensors().items()}
+    return _refused(lambda: checkpointer.open(path).read(read))
+
+
+@check(world_sizes=(2,))
+def check_other_world_size(subject: CheckpointSubject) -> None:
+    """What two ranks saved, sharded tensors among them, is read by one."""
+    path = f"{subject.folder}/one"
+    subject.run(_in_group, _save_sharded, path)
+    (told,) = replace(subject, world_size=1).run(_in_group, _read_whole, path)
+    whole, own, none, world_size = told
+    expect(whole == torch.arange(16.0).reshape(4, 4).tolist(), f"a sharded tensor is read as {whole}")
+    expect(own == {"rank": 1}, f"rank 1's own state is read as {own}")
+    expect(none is None, "there is a state of a rank that never was")
+    expect(world_size == 2, f"it says that {world_size} ranks wrote it")
+
+
+def _save_sharded(checkpointer: Checkpointer, rank: int, path: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    sharded = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0)])
+    checkpointer.save(path, Checkpoint({"model/weight": sharded}, {}, {"rank": rank}))
+
+
+def _read_whole(checkpointer: Checkpointer, rank: int, path: str) -> tuple[Any, ...]:
+    reader = checkpointer.open(path)
+    weight = torch.zeros(4, 4)
+    reader.read({"model/weight": weight})
+    own: Mapping[str, Any] | None = reader.rank_state(1)
+    return weight.tolist(), None if own is None else dict(own), reader.rank_state(5), reader.world_size

@@ -1,0 +1,170 @@
+"""What every launcher is to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stratagem.collectives.process_group import ProcessGroupCollectives
+from stratagem.errors import ConfigError, UsageError, WorkerError
+from stratagem.launch.base import LaunchPlan, Task
+from stratagem.plugins import load_catalogue
+from stratagem.select_environment import choose_environment
+from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.parts.subject import LauncherSubject
+
+SOON_S = 30.0
+
+
+def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None, float]:
+    """Launch in a process of its own; return the value, the error and the seconds that it took."""
+    plan = LaunchPlan(processes_per_node=2, start_method=subject.start_method)
+    launcher = subject.load()(plan)
+    began = time.monotonic()
+    try:
+        value = launcher.launch(Task(function, (launcher.worker_environment, *args)))
+    except (UsageError, WorkerError) as error:
+        return None, error, time.monotonic() - began
+    return value, None, time.monotonic() - began
+
+
+def _in_process(subject: LauncherSubject) -> bool:
+    return bool(
+        subject.load()(LaunchPlan(processes_per_node=2, start_method=subject.start_method)).in_process
+    )
+
+
+def _refuse_in_process(subject: LauncherSubject) -> None:
+    if _in_process(subject):
+        raise NotApplicable("it runs in the calling process")
+
+
+@check(world_sizes=(1,))
+def check_runs_every_rank(subject: LauncherSubject) -> None:
+    """The task runs once in every rank, which finds its place; rank 0's value comes back."""
+    if _in_process(subject):
+        value, error, _ = subject.alone(_launch, _value)
+        expect(error is None and value == ("value", 0), f"the task's value comes back as {value!r}")
+        return
+    value, error, _ = subject.alone(_launch, _note_rank, subject.folder)
+    expect(error is None, f"launching fails: {error}")
+    expect(value == "rank 0 of 2", f"rank 0's value comes back as {value!r}")
+    ran = sorted(path.read_text() for path in Path(subject.folder).iterdir())
+    expect(ran == ["rank 0 of 2", "rank 1 of 2"], f"the task ran as {ran}")
+
+
+def _value(environment: str | None) -> tuple[str, int]:
+    return "value", 0
+
+
+def _note_rank(environment: str | None, folder: str) -> str:
+    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    told = f"rank {place.global_rank} of {place.world_size}"
+    Path(folder, f"{os.getpid()}").write_text(told)
+    return told
+
+
+@check(world_sizes=(1,))
+def check_tells_errors(subject: LauncherSubject) -> None:
+    """A rank's exception ends all, and is told with its rank and traceback; a UsageError comes as itself."""
+    _refuse_in_process(subject)
+    _, error, seconds = subject.alone(_launch, _fail)
+    expect(isinstance(error, WorkerError), f"a rank's exception comes back as {error!r}")
+    assert isinstance(error, WorkerError)
+    expect(error.rank == 1, f"rank 1 raised, and rank {error.rank} is named")
+    expect("cursed" in str(error) + error.traceback, f"the exception isn't told: {error}")
+    expect(seconds < SOON_S, f"the others only ended after {seconds:.0f} s")
+    _, error, _ = subject.alone(_launch, _refuse)
+    expect(type(error) is ConfigError, f"a rank's ConfigError comes back as {error!r}")
+
+
+def _rank(environment: str | None) -> int:
+    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    return place.global_rank
+
+
+def _fail(environment: str | None) -> None:
+    if _rank(environment) == 1:
+        raise ArithmeticError("cursed")
+    time.sleep(60)
+
+
+def _refuse(environment: str | None) -> None:
+    raise ConfigError("this can't be had")
+
+
+@check(world_sizes=(1,))
+def check_notices_the_dead(subject: LauncherSubject) -> None:
+    """A rank that a signal ended is named, and no other is left running."""
+    _refuse_in_process(subject)
+    _, error, seconds = subject.alone(_launch, _die, subject.folder)
+    expect(isinstance(error, WorkerError), f"a dead rank comes back as {error!r}")
+    assert isinstance(error, WorkerError)
+    expect(error.rank == 1, f"rank 1 died, and rank {error.rank} is named")
+    expect(seconds < SOON_S, f"the others only ended after {seconds:.0f} s")
+    time.sleep(1)
+    left = [path.name for path in Path(subject.folder).iterdir() if _runs(int(path.name))]
+    expect(not left, f"{len(left)} workers are still running")
+
+
+def _die(environment: str | None, folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    if _rank(environment) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@check(world_sizes=(1,))
+def check_listens_for_itself(subject: LauncherSubject) -> None:
+    """On one node neither the launching process nor a rank listens on an address that other machines reach."""
+    _refuse_in_process(subject)
+    if not Path("/proc/net/tcp").exists():
+        raise NotApplicable("this system doesn't tell where processes listen")
+    found, error, _ = subject.alone(_launch_known, _listening)
+    expect(error is None, f"launching fails: {error}")
+    expect(not found, f"sockets listen on {', '.join(found or [])}: bind what ranks need to the loopback")
+
+
+def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseException | None, float]:
+    return _launch(subject, function, os.getpid())
+
+
+def _listening(environment: str | None, launcher: int) -> list[str]:
+    """Open the ranks' group, and return where the launcher and this rank listen, but for the loopback."""
+    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    group = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=SOON_S))
+    owned = set()
+    for process in (launcher, os.getpid()):
+        for handle in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                owned.add(os.readlink(handle))
+    found = [address for address, socket in _reached_from_elsewhere() if socket in owned]
+    group.close()
+    return found
+
+
+def _reached_from_elsewhere() -> Iterator[tuple[str, str]]:
+    """Yield the address and the descriptor's name of each socket that listens beyond the loopback."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            _, local, _, state, *_, inode = line.split()[:10]
+            is_loopback = local.split(":")[0].endswith(("7F", "0" * 23 + "1000000"))
+            if state == "0A" and not is_loopback:
+                yield local, f"socket:[{inode}]"

@@ -1,0 +1,122 @@
+"""What the checks of accelerators, precisions, checkpointers, environments and launchers are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from stratagem.component import Kind
+from stratagem.plugins import load_catalogue
+from stratagem_testing.workers import shared_workers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PartSubject:
+    """A component to be tried; frozen and picklable: every worker has a copy."""
+
+    kind: ClassVar[Kind]
+
+    part: str | Callable[..., Any]
+    """Its name, or its class or factory at the top level of a module."""
+    waivers: Mapping[str, str] = field(default_factory=dict)
+    """Name of a check → why it is expected to fail."""
+
+    world_size: int = 1
+    """Processes of the run; set for each check."""
+    check: str = ""
+    """Name of the check that goes on; set for each check."""
+    folder: str = ""
+    """For files; set for each check, empty at its beginning."""
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        return self.part if isinstance(self.part, str) else self.part.__name__
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What it declares; parts other than strategies declare nothing that is checked."""
+        return frozenset()
+
+    def world_sizes(self) -> tuple[int, ...]:
+        """Numbers of processes at which it can be tried."""
+        return (1,)
+
+    def load(self) -> Callable[..., Any]:
+        """Return its class or factory."""
+        if not isinstance(self.part, str):
+            return self.part
+        loaded: Callable[..., Any] = load_catalogue().find(self.kind, self.part).load()
+        return loaded
+
+    def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 60.0) -> list[T]:
+        """Run `function(subject, *args)` in every rank; return the results by rank."""
+        return shared_workers().run(self.world_size, function, self, *args, timeout_s=timeout_s)
+
+    def alone(self, function: Callable[..., T], *args: Any, timeout_s: float = 60.0) -> T:
+        """Run `function(subject, *args)` in a fresh process that no launcher made."""
+        result: T = shared_workers().alone(function, self, *args, timeout_s=timeout_s)
+        return result
+
+
+@dataclass(frozen=True)
+class AcceleratorSubject(PartSubject):
+    """An accelerator: its name, or its class."""
+
+    kind: ClassVar[Kind] = "accelerator"
+
+
+@dataclass(frozen=True)
+class PrecisionSubject(PartSubject):
+    """A precision: its name, or its class together with the name that it is asked by."""
+
+    kind: ClassVar[Kind] = "precision"
+
+    asked_as: str = ""
+    """As "bf16-mixed"; needed where `part` isn't a name."""
+    device: str = "cpu"
+    tolerance: float = 0.1
+    """How far the losses of 20 steps may be from those in 32 bits."""
+
+    @property
+    def name(self) -> str:
+        return self.asked_as or super().name
+
+    def make(self) -> Any:
+        """Make the precision as a run does."""
+        import torch
+
+        return self.load()(self.name, torch.device(self.device))
+
+
+@dataclass(frozen=True)
+class CheckpointSubject(PartSubject):
+    """A checkpointer: its name, or what makes it from a run's collectives."""
+
+    kind: ClassVar[Kind] = "checkpoint"
+
+    def world_sizes(self) -> tuple[int, ...]:
+        return (1, 2)
+
+
+@dataclass(frozen=True)
+class EnvironmentSubject(PartSubject):
+    """An environment: its name or its class, and what its launcher sets."""
+
+    kind: ClassVar[Kind] = "environment"
+
+    examples: tuple[tuple[Mapping[str, str], Mapping[str, Any]], ...] = ()
+    """Variables of some process → its place: values of `global_rank`, `local_rank`, `node_rank`,
+    `world_size`, `local_world_size`, `main_address` and `main_port`, or some of them."""
+
+
+@dataclass(frozen=True)
+class LauncherSubject(PartSubject):
+    """A launcher: its name, or what makes it from a `LaunchPlan`."""
+
+    kind: ClassVar[Kind] = "launcher"
+
+    start_method: str = "fork"

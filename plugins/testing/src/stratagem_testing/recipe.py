@@ -1,0 +1,240 @@
+"""`Recipe`: what is trained and how, once under a strategy and once in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from stratagem.batches import map_tensors
+from stratagem.data.sampler import ShardedSampler
+from stratagem_testing.subject import SEED
+
+Schedule = tuple[Any, str]
+"""A scheduler, and "step" or "epoch"."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A small classifier on random data. Derive from it, and override what a check is about.
+
+    Its methods are called by both sides, so that whatever differs is the strategy's doing.
+    """
+
+    steps: int | None = 20
+    """Optimizer steps; None: as many as `epochs` have."""
+    epochs: int | None = None
+    global_batch: int = 16
+    """Samples of an optimizer step, over all ranks and micro-batches."""
+    accumulate: int = 1
+    """Micro-batches per optimizer step."""
+    samples: int = 160
+    max_norm: float | None = None
+    max_value: float | None = None
+    precision: str = "32-true"
+    closure: bool = False
+    """The optimizer evaluates the loss several times per step."""
+    manual: bool = False
+    """The loss is minimised by `manual_step`."""
+    monitored: bool = False
+    """A scheduler takes the epoch's mean loss."""
+
+    def net(self) -> nn.Module:
+        """The same parameters each time, whatever was drawn before."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            # Four layers, for strategies that give each of four ranks some: two have no parameters then.
+            return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4), nn.Identity())
+
+    def dataset(self) -> Dataset[Any]:
+        """Samples of (6 numbers, one of 4 classes)."""
+        generator = torch.Generator().manual_seed(11)
+        x = torch.randn(self.samples, 6, generator=generator)
+        return TensorDataset(x, (x @ torch.randn(6, 4, generator=generator)).argmax(1))
+
+    collate: Callable[[list[Any]], Any] = default_collate
+
+    def before_batch(self, net: nn.Module, index: int) -> None:
+        """Called before each micro-batch of a run, outside of its step."""
+
+    def skips(self, index: int) -> bool:
+        """Whether the step of micro-batch `index` returns None."""
+        return False
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor | None:
+        """The mean loss of a batch; None where it has none."""
+        return F.cross_entropy(net(batch[0]), batch[1])
+
+    def manual_step(
+        self, net: nn.Module, batch: Any, optimizers: Sequence[Any], backward: Callable[[Tensor], Any]
+    ) -> Tensor:
+        """Run backward and step by hand, and return a loss."""
+        raise NotImplementedError
+
+    def predict(self, net: nn.Module, batch: Any) -> Tensor:
+        """What the net makes of a batch, a row per sample."""
+        predicted: Tensor = net(batch[0])
+        return predicted
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        """What steps the parameters."""
+        # Unlike Adam's, its steps grow with the gradients, so that a wrong scale shows.
+        return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
+
+    def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
+        """What changes the learning rates."""
+        return ()
+
+
+@dataclass
+class Trained:
+    """What a training came to, on one rank."""
+
+    losses: list[float]
+    """Per micro-batch, the mean over its samples on this rank."""
+    weights: dict[str, Tensor]
+    """The whole net, parameters and buffers."""
+    outputs: Tensor
+    """What the trained net makes of the first 8 samples on this rank."""
+    steps: int
+    """Optimizer steps."""
+    rates: list[list[float]]
+    """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
+
+
+def train_plainly(recipe: Recipe, shares: int = 1, net: nn.Module | None = None) -> Trained:
+    """Train in this process with nothing but torch.
+
+    Args:
+        recipe: what to train.
+        shares: among how many ranks the samples are dealt: an epoch is filled up to a multiple of it.
+        net: to go on with, instead of a new one.
+    """
+    torch.manual_seed(SEED)
+    cast = _casting(recipe.precision)
+    net = cast(recipe.net() if net is None else net).train()
+    scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "16-mixed")
+    optimizers = list(recipe.optimizers(net))
+    schedules = list(recipe.schedules(optimizers))
+    losses: list[float] = []
+    rates: list[list[float]] = []
+    epoch = 0
+    while (recipe.epochs is None or epoch < recipe.epochs) and len(rates) != recipe.steps:
+        seen = len(losses)
+        for window in _windows(recipe, epoch, shares):
+            if len(rates) == recipe.steps:
+                break
+            batches = [cast(batch) for batch in window]
+            _step(recipe, net, optimizers, batches, scaler, losses)
+            for scheduler, interval in schedules:
+                if interval == "step":
+                    scheduler.step()
+            rates.append(rates_of(optimizers))
+        else:
+            for scheduler, interval in schedules:
+                if interval == "epoch":
+                    scheduler.step(*_metric(recipe, losses[seen:]))
+        epoch += 1
+    net.eval()
+    first = cast(recipe.collate([recipe.dataset()[index] for index in range(8)]))
+    with torch.no_grad(), autocast(recipe.precision):
+        outputs = recipe.predict(net, first)
+    return Trained(losses, dict(net.state_dict()), outputs, len(rates), rates)
+
+
+def _step(
+    recipe: Recipe,
+    net: nn.Module,
+    optimizers: Sequence[Optimizer],
+    batches: Sequence[Any],
+    scaler: torch.amp.GradScaler,
+    losses: list[float],
+) -> None:
+    if recipe.manual:
+        recipe.before_batch(net, len(losses))
+        losses.append(recipe.manual_step(net, batches[0], optimizers, Tensor.backward).item())
+        return
+    first: list[float] = []
+
+    def evaluate() -> float:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        seen: list[float] = []
+        for index, batch in enumerate(batches, len(losses)):
+            recipe.before_batch(net, index)
+            with autocast(recipe.precision):
+                loss = None if recipe.skips(index) else recipe.loss(net, batch)
+            if loss is None:
+                seen.append(0.0)
+                continue
+            scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+            seen.append(loss.item())
+        first[:] = first or seen
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            if recipe.max_value is not None:
+                nn.utils.clip_grad_value_(parameters, recipe.max_value)
+            if recipe.max_norm is not None:
+                nn.utils.clip_grad_norm_(parameters, recipe.max_norm)
+        return sum(seen) / len(seen)
+
+    if recipe.closure:
+        for optimizer in optimizers:
+            optimizer.step(evaluate)
+    else:
+        evaluate()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    losses += first
+
+
+def _windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:
+    """Yield the micro-batches of each optimizer step of an epoch."""
+    data = recipe.dataset()
+    sampler = ShardedSampler(recipe.samples, shuffle=True, seed=SEED)
+    sampler.start(epoch)
+    order = list(sampler)
+    order += order[: -len(order) % shares]
+    size = recipe.global_batch // recipe.accumulate
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    for start in range(0, len(batches), recipe.accumulate):
+        window = batches[start : start + recipe.accumulate]
+        yield [recipe.collate([data[index] for index in batch]) for batch in window]
+
+
+def _metric(recipe: Recipe, losses: list[float]) -> tuple[float, ...]:
+    return (sum(losses) / len(losses),) if recipe.monitored else ()
+
+
+def rates_of(optimizers: Sequence[Optimizer]) -> list[float]:
+    """Return the learning rate of every parameter group of every optimizer."""
+    return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def autocast(precision: str) -> AbstractContextManager[Any]:
+    """What plain torch enters around a forward."""
+    dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    return torch.autocast("cpu", dtypes[precision]) if precision in dtypes else nullcontext()
+
+
+def _casting(precision: str) -> Callable[[Any], Any]:
+    dtypes = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+    if precision not in dtypes:
+        return lambda value: value
+    dtype = dtypes[precision]
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, nn.Module):
+            return value.to(dtype)
+        return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, value)
+
+    return cast

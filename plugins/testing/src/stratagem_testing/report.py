@@ -1,0 +1,170 @@
+"""Running all checks of a component, without any code of its author, and what to tell of it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratagem.component import Component, Kind, imported
+from stratagem.errors import UnknownNameError, UsageError
+from stratagem.plugins import Catalogue, Selection, load_catalogue
+from stratagem_testing.checks import Check
+from stratagem_testing.outcome import Outcome, run_check
+from stratagem_testing.parts import PART_CHECKS
+from stratagem_testing.parts.subject import (
+    AcceleratorSubject,
+    CheckpointSubject,
+    EnvironmentSubject,
+    LauncherSubject,
+    PrecisionSubject,
+)
+from stratagem_testing.strategies import STRATEGY_CHECKS
+from stratagem_testing.subject import StrategySubject
+
+CHECKS: dict[Kind, tuple[Check, ...]] = {"strategy": STRATEGY_CHECKS, **PART_CHECKS}
+SUBJECTS: dict[Kind, Callable[[str], Any]] = {
+    "strategy": StrategySubject,
+    "accelerator": AcceleratorSubject,
+    "precision": PrecisionSubject,
+    "checkpoint": CheckpointSubject,
+    "environment": EnvironmentSubject,
+    "launcher": LauncherSubject,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of all checks of one component."""
+
+    name: str
+    kind: Kind
+    distribution: str
+    version: str
+    outcomes: tuple[Outcome, ...]
+
+    def count(self, verdict: str) -> int:
+        """How many outcomes there are of a verdict."""
+        return sum(outcome.verdict == verdict for outcome in self.outcomes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; docs/reference/cli.md has the keys."""
+        import torch
+
+        import stratagem
+
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "distribution": self.distribution,
+            "version": self.version,
+            "stratagem": stratagem.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{verdict: self.count(verdict) for verdict in ("passed", "failed", "skipped", "waived")},
+            "checks": [outcome.to_json() for outcome in self.outcomes],
+        }
+
+
+def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) -> tuple[Kind, Selection]:
+    """Look up a component by its name, among strategies first.
+
+    Raises:
+        UsageError: there is none, or none that has checks.
+    """
+    if kind is not None:
+        return kind, catalogue.find(kind, name)
+    bare = name.rpartition(":")[2]
+    for candidate in CHECKS:
+        if bare in catalogue.names(candidate):
+            return candidate, catalogue.find(candidate, name)
+    try:
+        return "strategy", catalogue.find("strategy", name)
+    except UnknownNameError as error:
+        if name in catalogue.names("extension"):
+            raise UsageError(
+                f"{name!r} is an extension, which may do anything: there are checks for {', '.join(CHECKS)}"
+            ) from None
+        raise error from None
+
+
+def subject_of(kind: Kind, name: str, selection: Selection) -> Any:
+    """Return what the checks of a component are about: its own subject, or one made from its name."""
+    component = selection.component
+    if not component.conformance:
+        return SUBJECTS[kind](name)
+    subject = imported(component.conformance)
+    if isinstance(subject, Mapping):
+        if name in subject:
+            return subject[name]
+        subject = subject[component.name]
+    if name in (component.name, *component.aliases):
+        return subject
+    return replace(subject, **{"strategy" if kind == "strategy" else "part": name})
+
+
+def subject_names(component: Component) -> list[str]:
+    """Return the names under which a component says itself what is tried: its own, and those of presets."""
+    subject = imported(component.conformance) if component.conformance else None
+    presets = [name for name in subject if name in component.presets] if isinstance(subject, Mapping) else []
+    return [component.name, *presets]
+
+
+def run_report(
+    kind: Kind,
+    name: str,
+    selection: Selection,
+    *,
+    world_sizes: Sequence[int] = (),
+    only: Iterable[str] = (),
+    accelerator: str | None = None,
+    tell: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Run the checks of a component.
+
+    Args:
+        kind: of the component.
+        name: as it was asked for: a preset, or "distribution:name".
+        selection: the component.
+        world_sizes: run only these; all that it can be tried at by default.
+        only: names of checks; all by default.
+        accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
+        tell: called after each check.
+
+    Raises:
+        UsageError: there is no such check, or it can't be tried at any of `world_sizes`.
+    """
+    chosen = set(only)
+    unknown = sorted(chosen - {check.name for check in CHECKS[kind]})
+    if unknown:
+        names = ", ".join(check.name for check in CHECKS[kind])
+        raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
+    subject = subject_of(kind, name, selection)
+    possible = subject.world_sizes()
+    if accelerator is not None:
+        if kind != "strategy":
+            raise UsageError(
+                f"an accelerator is chosen for strategies, and {name!r} is a {kind}: leave it out"
+            )
+        subject = replace(subject, accelerator=accelerator)
+        devices = load_catalogue().find("accelerator", accelerator).load()()
+        possible = tuple(size for size in possible if devices.check_index(size - 1) is None)
+    sizes = [size for size in possible if not world_sizes or size in world_sizes]
+    if not sizes:
+        raise UsageError(
+            f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible)) or 'none'}"
+            f"{f' on {accelerator}' if accelerator else ''}, and not at {', '.join(map(str, world_sizes)) or 'any'}"
+        )
+    outcomes = []
+    for check in CHECKS[kind]:
+        if chosen and check.name not in chosen:
+            continue
+        # A check that says nothing at these sizes is listed once, with the reason.
+        for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]:
+            outcome = run_check(check, subject, size)
+            outcomes.append(outcome)
+            if tell is not None:
+                tell(outcome)
+    origin = selection.offer.origin
+    return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))

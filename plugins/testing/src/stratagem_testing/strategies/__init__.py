@@ -1,0 +1,44 @@
+"""What every strategy is to do. The order is that of a report: what others build on comes first."""
+
+from __future__ import annotations
+
+from stratagem_testing.checks import checks_in
+from stratagem_testing.strategies import (
+    accumulation,
+    clipping,
+    collectives,
+    data,
+    declaration,
+    evaluation,
+    fidelity,
+    launching,
+    missing_losses,
+    modules,
+    optimizers,
+    parity,
+    penalties,
+    randomness,
+    replicas,
+    resumption,
+    stages,
+)
+
+STRATEGY_CHECKS = checks_in(
+    declaration,
+    collectives,
+    parity,
+    accumulation,
+    missing_losses,
+    optimizers,
+    clipping,
+    modules,
+    replicas,
+    fidelity,
+    penalties,
+    data,
+    randomness,
+    evaluation,
+    resumption,
+    stages,
+    launching,
+)

@@ -1,0 +1,110 @@
+"""What a strategy says of itself before it is chosen, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import importlib_metadata
+
+from stratagem.errors import UsageError
+from stratagem.plugins import GROUP, load_catalogue
+from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.strategies.optimizers import CLOSURE, MANUAL, TWO_OPTIMIZERS
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.trained import train
+
+LIGHT_S = 0.02
+"""CPU seconds that importing a plugin may take, beyond what the core has imported already."""
+
+_PROGRAM = """
+import sys, time
+import stratagem.plugins
+known = set(sys.modules)
+began = time.process_time()
+__import__({module!r})
+seconds = time.process_time() - began
+heavy = {{"torch", "numpy", "pandas", "deepspeed", "horovod"}} & (sys.modules.keys() - known)
+print(seconds, *sorted(heavy))
+"""
+
+
+@check(world_sizes=(1,))
+def check_light_plugin(subject: StrategySubject) -> None:
+    """What its entry point names is imported in 20 ms and imports no torch."""
+    if not isinstance(subject.strategy, str):
+        raise NotApplicable("it is no distribution's: there is no entry point")
+    origin = load_catalogue().find("strategy", subject.strategy).offer.origin
+    (found,) = importlib_metadata.entry_points(group=GROUP, name=origin.entry_point)
+    best = LIGHT_S + 1.0
+    for _ in range(4):  # a busy machine only makes it slower
+        seconds, heavy = _imported(found.module)
+        expect(
+            not heavy, f"importing {found.module} imports {', '.join(heavy)}: do it in the strategy's module"
+        )
+        best = min(best, seconds)
+        if best <= LIGHT_S:
+            return
+    expect(
+        False, f"importing {found.module} takes {best * 1000:.0f} ms of CPU, more than {LIGHT_S * 1000:.0f}"
+    )
+
+
+def _imported(module: str) -> tuple[float, list[str]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    program = [sys.executable, "-c", _PROGRAM.format(module=module)]
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"importing {module} fails: {done.stderr.strip()[-500:]}")
+    seconds, *heavy = done.stdout.split()
+    return float(seconds), heavy
+
+
+@check(world_sizes=(1, 2))
+def check_refuses_undeclared(subject: StrategySubject) -> None:
+    """What it doesn't declare, and a setting that it doesn't have, is refused in a sentence before training."""
+    for what, refused in subject.run(_try_undeclared)[0]:
+        expect(refused is not None, f"{what} isn't declared, and isn't refused either")
+        assert refused is not None
+        kind, message = refused
+        expect(
+            kind, f"{what} is refused by a {message.partition(':')[0]} that isn't meant for people: {message}"
+        )
+        expect(len(message) > 20, f"{what} is refused without a reason: {message!r}")
+
+
+def _try_undeclared(subject: StrategySubject) -> list[tuple[str, tuple[bool, str] | None]]:
+    trials: dict[str, dict[str, Any]] = {
+        "several_optimizers": {"recipe": TWO_OPTIMIZERS},
+        "closure": {"recipe": CLOSURE},
+        "manual_backward": {"recipe": MANUAL},
+        "norm_clipping": {"recipe": Recipe(max_norm=1.0)},
+        "value_clipping": {"recipe": Recipe(max_value=1.0)},
+    }
+    features = subject.features
+    undeclared = {f"the feature {name}": how for name, how in trials.items() if name not in features}
+    declared = subject.capabilities.precisions
+    if "*" not in declared:
+        others = {"32-true", "64-true", "bf16-mixed"} - set(declared)
+        undeclared |= {f"precision {name}": {"recipe": Recipe(precision=name)} for name in others}
+    told = [(what, _refusal(subject, **how)) for what, how in undeclared.items()]
+    wrong = {"no_such_setting_anywhere": 1}
+    told.append(("a setting that doesn't exist", _refusal(replace(subject, options=wrong), Recipe())))
+    return told
+
+
+def _refusal(subject: StrategySubject, recipe: Recipe) -> tuple[bool, str] | None:
+    """Whether a run is refused for people, and how; None where it isn't."""
+    try:
+        train(subject, recipe)
+    except UsageError as error:
+        return True, str(error)
+    except TypeError as error:
+        # A class that was given itself, and not by name, refuses unknown keywords as Python does.
+        return not isinstance(subject.strategy, str), f"TypeError: {error}"
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}"
+    return None

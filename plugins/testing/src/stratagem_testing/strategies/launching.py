@@ -1,0 +1,152 @@
+"""Starting a run's processes by every start method, and ending them when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from stratagem.errors import StratagemError, WorkerError
+from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.trained import RecipeModule
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Runtime
+
+SOON_S = 30.0
+"""Within which a run has to end once a rank has failed."""
+
+
+@check(world_sizes=(2,))
+def check_start_methods(subject: StrategySubject) -> None:
+    """Processes start by each declared start method, form one group, and bring rank 0's value back."""
+    _refuse_one_process(subject)
+    for method in subject.capabilities.start_methods:
+        ranks = subject.alone(_start, method, timeout_s=120.0)
+        expect(
+            ranks == [0, 1],
+            f"started with start_method={method!r}, the processes take themselves for ranks {ranks}",
+        )
+
+
+def _start(subject: StrategySubject, method: str) -> Any:
+    return subject.runtime(start_method=method).launch(_gather_ranks, quiet=True)
+
+
+def _gather_ranks(runtime: Runtime) -> list[int]:
+    total = runtime.all_gather(_ones(runtime) * runtime.rank)
+    return [int(rank) for rank in total.flatten().tolist()]
+
+
+def _ones(runtime: Runtime) -> Tensor:
+    import torch
+
+    return torch.ones((), device=runtime.device)
+
+
+@check(world_sizes=(2,))
+def check_rank_raises(subject: StrategySubject) -> None:
+    """An exception in one rank ends the run within seconds, with its rank and its traceback."""
+    failed = _failed(subject, "raise")
+    expect(failed.rank == 1, f"rank 1 raised, and rank {failed.rank} is named: {failed.message}")
+    expect("the third batch is cursed" in failed.message, f"the exception isn't told: {failed.message}")
+    expect("in training_step" in failed.traceback, "the traceback doesn't lead to the line that raised")
+
+
+@check(world_sizes=(2,))
+def check_rank_killed(subject: StrategySubject) -> None:
+    """A rank that is ended by SIGKILL ends the run within seconds, and is named."""
+    failed = _failed(subject, "kill")
+    expect(failed.rank == 1, f"rank 1 was killed, and rank {failed.rank} is named: {failed.message}")
+    expect("SIGKILL" in failed.message, f"the signal isn't named: {failed.message}")
+
+
+class _Cursed(RecipeModule):
+    """Fails on rank 1 in its third batch, while the others go on."""
+
+    how = "raise"
+    folder = ""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        if batch_idx == 0:
+            Path(self.folder, f"pid-{self.global_rank}").write_text(str(os.getpid()))
+        if batch_idx == 2 and self.global_rank == 1:
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("the third batch is cursed")
+        return super().training_step(batch, batch_idx)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What the launching process was told."""
+
+    message: str
+    rank: int
+    traceback: str
+    seconds: float
+
+
+def _failed(subject: StrategySubject, how: str) -> _Failed:
+    _refuse_one_process(subject)
+    failed: _Failed | None = subject.alone(_fail, how, timeout_s=2 * SOON_S)
+    expect(failed is not None, "the failure of a rank is swallowed: fit returns as if all were well")
+    assert failed is not None
+    expect(failed.seconds <= SOON_S, f"the run only ended after {failed.seconds:.0f} s")
+    left = [pid for pid in _pids(subject.folder) if _runs(pid)]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    expect(not left, f"{len(left)} of 2 workers are still running after fit has ended")
+    return failed
+
+
+def _fail(subject: StrategySubject, how: str) -> _Failed | None:
+    module = _Cursed(Recipe(), Recipe.global_batch // subject.shares())
+    module.how, module.folder = how, subject.folder
+    methods = subject.capabilities.start_methods
+    trainer = subject.trainer(start_method="fork" if "fork" in methods else None, max_steps=20)
+    began = time.monotonic()
+    try:
+        trainer.fit(module)
+    except StratagemError as error:
+        rank = error.rank if isinstance(error, WorkerError) else -1
+        return _Failed(str(error), rank, getattr(error, "traceback", ""), time.monotonic() - began)
+    return None
+
+
+def _refuse_one_process(subject: StrategySubject) -> None:
+    if subject.processes() == 1:
+        raise NotApplicable("it runs in the process that calls it")
+
+
+def _pids(folder: str) -> list[int]:
+    return [int(path.read_text()) for path in Path(folder).glob("pid-*")]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process still runs a second from now; one that has ended may wait to be reaped."""
+    for _ in range(20):
+        try:
+            if _state(pid) == "Z":
+                return False
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _state(pid: int) -> str:
+    """Its state by one letter, where the system tells (Linux)."""
+    if not os.path.isdir("/proc/self"):
+        return ""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

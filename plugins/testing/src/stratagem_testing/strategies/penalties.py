@@ -1,0 +1,109 @@
+"""Losses that use parameters beside the forwards of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stratagem.errors import StratagemError
+from stratagem_testing.checks import check, expect
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.subject import SEED, StrategySubject
+from stratagem_testing.trained import expect_same, naming, plainly, train
+
+
+class _Blocks(nn.Module):
+    """Layers, of which two are elements of a ModuleList."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.up(x))
+        for block in self.blocks:
+            x = block(x)
+        output: Tensor = self.out(x)
+        return output
+
+
+@dataclass(frozen=True)
+class Penalized(Recipe):
+    """A classification whose loss looks at parameters by themselves."""
+
+    kind: str = "penalty"
+    steps: int | None = 4
+
+    def net(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            return _Blocks()
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor:
+        assert isinstance(net, _Blocks)
+        x, target = batch
+        if self.kind == "gradient penalty":
+            x = x.clone().requires_grad_()
+            output = net(x)
+            (slope,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
+            # Of a size that shows in the losses, were its own gradient lost.
+            return F.cross_entropy(output, target) + 100.0 * torch.mean(slope.square().sum(1))
+        loss = F.cross_entropy(net(x), target)
+        return torch.add(loss, self.penalty(net, x), alpha=0.1)
+
+    def penalty(self, net: _Blocks, x: Tensor) -> Tensor:
+        """What is added to the loss."""
+        if self.kind == "penalty":
+            summed: Any = sum(p.pow(2).sum() for p in net.parameters())
+            return cast("Tensor", summed)
+        first = net.blocks[0].get_submodule("0")
+        assert isinstance(first, nn.Linear)
+        if self.kind == "block penalty":
+            return first.weight.pow(2).sum()
+        return F.linear(torch.tanh(net.up(x)), first.weight).square().mean()
+
+
+KINDS = ("penalty", "block penalty", "weight elsewhere", "gradient penalty")
+
+
+def train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained | str]:
+    """Train each recipe; what is refused, at the latest in its first step, ends that one. Run by every rank."""
+    results: list[Trained | str] = []
+    for recipe in recipes:
+        try:
+            results.append(train(subject, recipe))
+        except StratagemError as error:
+            results.append(f"{type(error).__name__}: {error}")
+    return results
+
+
+def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[str, str]:
+    """Expect plain torch's numbers of each kind, or a refusal on all ranks; return the refusals of rank 0."""
+    recipes = [Penalized(kind=kind) for kind in kinds]
+    by_rank = subject.run(train_or_refuse, recipes)
+    refusals = {}
+    for index, recipe in enumerate(recipes):
+        ranks = [results[index] for results in by_rank]
+        with naming(recipe):
+            if any(isinstance(result, str) for result in ranks):
+                expect(
+                    all(isinstance(result, str) for result in ranks), f"refused on some ranks only: {ranks}"
+                )
+                refusals[recipe.kind] = str(ranks[0])
+                continue
+            trained = [result for result in ranks if isinstance(result, Trained)]
+            expect_same(trained, plainly(recipe, subject.shares()), subject.tolerance())
+    return refusals
+
+
+@check(world_sizes=(1, 2))
+def check_penalties(subject: StrategySubject) -> None:
+    """Losses over weights by themselves, and over gradients, have one process's numbers, or end in a sentence."""
+    results_of(subject)

@@ -1,0 +1,144 @@
+"""Saving, and continuing as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+from torch.utils.data import Dataset, TensorDataset
+
+from stratagem.callbacks.base import Callback
+from stratagem_testing.checks import check, expect
+from stratagem_testing.recipe import Recipe, Schedule, Trained
+from stratagem_testing.strategies.data import Seen
+from stratagem_testing.strategies.randomness import Noisy
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.trained import expect_close, expect_same, naming, plainly, train
+
+if TYPE_CHECKING:
+    from stratagem.module import Module
+    from stratagem.trainer.trainer import Trainer
+
+
+@dataclass
+class _SaveAt(Callback):
+    step: int
+    path: str
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@dataclass(frozen=True)
+class _Stateful(Noisy):
+    """Has dropout, momenta and a schedule: state of every kind."""
+
+    steps: int | None = 8
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.AdamW(net.parameters(), lr=1e-2)]
+
+    def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
+        return [(lr_scheduler.StepLR(optimizers[0], 3, 0.5), "step")]
+
+
+@check
+def check_save_and_load(subject: StrategySubject) -> None:
+    """After loading a checkpoint the next loss is identical to that of a run that was never interrupted."""
+    for rank, (whole, resumed) in enumerate(subject.run(_interrupted)):
+        expect(
+            resumed.losses[:1] == whole.losses[4:5],
+            f"after loading, the next loss on rank {rank} is {resumed.losses[:1]}, and without {whole.losses[4:5]}",
+        )
+        # Sums over several ranks may be taken in another order in a new process group.
+        apart = max(abs(ours - theirs) for ours, theirs in zip(resumed.losses, whole.losses[4:]))
+        expect(
+            apart <= subject.tolerance(),
+            f"the losses after loading are up to {apart:.2g} away on rank {rank}",
+        )
+        expect_close(resumed.weights, whole.weights, 20 * subject.tolerance(), f"rank {rank} after loading")
+        expect(resumed.rates == whole.rates[4:], f"after loading, learning rates are {resumed.rates}")
+
+
+def _interrupted(subject: StrategySubject) -> tuple[Trained, Trained]:
+    path = f"{subject.folder}/checkpoint"
+    whole = train(subject, _Stateful(), [_SaveAt(4, path)])
+    return whole, train(subject, _Stateful(), ckpt_path=path)
+
+
+@dataclass(frozen=True)
+class _Plain(Recipe):
+    """The same at any world size: no random numbers."""
+
+    steps: int | None = 10
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.Adam(net.parameters(), lr=1e-2)]
+
+
+@check(needs=["resharding"], world_sizes=(2,))
+def check_other_world_size(subject: StrategySubject) -> None:
+    """What 2 devices saved goes on in 1 and in 4 with the losses of a run that was never interrupted."""
+    path = f"{subject.folder}/checkpoint"
+    subject.run(_save, path)
+    for size in subject.world_sizes():
+        there = subject.at(size)
+        ranks = there.run(_continue, path)
+        plain = plainly(_Plain(), there.shares())
+        for trained in ranks:
+            trained.losses[:0] = plain.losses[:4]
+            trained.rates[:0] = plain.rates[:4]
+        with naming(f"saved on 2, loaded on {size}"):
+            expect_same(ranks, plain, 20 * subject.tolerance())
+
+
+def _save(subject: StrategySubject, path: str) -> None:
+    train(subject, _Plain(steps=4), [_SaveAt(4, path)])
+
+
+def _continue(subject: StrategySubject, path: str) -> Trained:
+    return train(subject, _Plain(), ckpt_path=path)
+
+
+@dataclass(frozen=True)
+class _Numbered(Recipe):
+    samples: int = 80
+    epochs: int | None = 1
+    steps: int | None = None
+
+    def dataset(self) -> Dataset[Any]:
+        x, y = super().dataset()[:]
+        return TensorDataset(x, y, torch.arange(self.samples))
+
+
+@check
+def check_mid_epoch(subject: StrategySubject) -> None:
+    """Continued in the middle of an epoch, a run goes on with the next sample, and repeats none."""
+    before, after = zip(*subject.run(_in_two_parts))
+    copies = subject.processes() // subject.shares()
+    for seen, count, when in ((before, 32, "before"), (after, 48, "after")):
+        number = sum(map(len, seen))
+        expect(
+            number == count * copies,
+            f"{when} the interruption, {number} samples came, and not {count * copies}",
+        )
+    numbers = sorted(number for seen in (*before, *after) for number in seen)
+    expect(
+        numbers == sorted(list(range(_Numbered.samples)) * copies),
+        f"before and after the interruption, {_Numbered.samples - len(set(numbers))} samples never come",
+    )
+
+
+def _in_two_parts(subject: StrategySubject) -> tuple[list[int], list[int]]:
+    path = f"{subject.folder}/checkpoint"
+    first, second = Seen(), Seen()
+    train(subject, _Numbered(), [first, _SaveAt(2, path)], max_steps=2)
+    train(subject, _Numbered(), [second], ckpt_path=path)
+    return first.epochs[0], second.epochs[0]

@@ -1,0 +1,72 @@
+"""Stages one after the other on one module, in processes that stay, as under torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stratagem.errors import CombinationError
+from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.recipe import Recipe, train_plainly
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.trained import RecipeModule, Record, expect_close
+from stratagem_testing.workers import shared_workers
+
+
+@dataclass(frozen=True)
+class _Short(Recipe):
+    steps: int | None = 4
+
+
+_RECIPE = _Short()
+
+
+def _in_a_row(subject: StrategySubject, recipe: Recipe) -> dict[str, Any] | str:
+    """Fit, predict and fit. Run by every rank."""
+    module = RecipeModule(recipe, recipe.global_batch // subject.shares())
+    subject.trainer(max_steps=recipe.steps).fit(module)
+    record = Record(subject.folder)
+    try:
+        predicted = subject.trainer().predict(module, module.train_dataloader())
+    except CombinationError as error:
+        return str(error)
+    again = subject.trainer(max_steps=recipe.steps, callbacks=[record])
+    again.fit(module)
+    outputs = torch.cat([each.cpu() for each in predicted]) if predicted else None
+    return {"losses": [float(loss) for loss in record.losses], "weights": record.weights, "outputs": outputs}
+
+
+def _plainly(recipe: Recipe, shares: int) -> dict[str, Any]:
+    net = recipe.net()
+    train_plainly(recipe, shares, net)
+    data = recipe.dataset()
+    with torch.no_grad():
+        outputs = recipe.predict(net, recipe.collate([data[index] for index in range(recipe.samples)]))
+    again = train_plainly(recipe, shares, net)
+    return {"losses": again.losses, "weights": again.weights, "outputs": outputs}
+
+
+@check(world_sizes=(1, 2))
+def check_stages_in_a_row(subject: StrategySubject) -> None:
+    """A fit, a prediction and a fit of one module in the same processes go on from what was trained."""
+    check_of(subject, _RECIPE)
+
+
+def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) -> None:
+    """Expect of a recipe what `check_stages_in_a_row` claims."""
+    ranks = subject.run(_in_a_row, recipe)
+    if isinstance(ranks[0], str):
+        expect(
+            may_refuse and all(isinstance(each, str) and "since the run before" in each for each in ranks),
+            f"a second stage was refused on some ranks only, or for another reason: {ranks[0]}",
+        )
+        raise NotApplicable(ranks[0])
+    plain = shared_workers().run(1, _plainly, recipe, subject.shares())[0]
+    tolerance = subject.tolerance()
+    told = [each["outputs"] for each in ranks if each["outputs"] is not None]
+    expect(bool(told), "no rank was told the predictions")
+    expect_close({"a prediction": told[0]}, {"a prediction": plain["outputs"]}, 10 * tolerance, "rank 0")
+    for rank, trained in enumerate(ranks):
+        expect_close(trained["weights"], plain["weights"], tolerance, f"after the second fit, rank {rank}")

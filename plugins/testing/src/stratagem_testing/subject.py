@@ -1,0 +1,191 @@
+"""`StrategySubject`: the strategy that checks are about, and how to make a run of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stratagem.component import Capabilities
+from stratagem.config import RunConfig
+from stratagem.errors import PrecisionError
+from stratagem.plugins import load_catalogue
+from stratagem.select import choose_strategy
+from stratagem_testing.workers import shared_workers
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Runtime
+    from stratagem.strategy import Strategy
+    from stratagem.trainer.trainer import Trainer
+
+TOLERANCES: Mapping[str, float] = {
+    "32-true": 2e-6,
+    "64-true": 1e-12,
+    "bf16-mixed": 2e-2,
+    "16-mixed": 4e-3,
+    "bf16-true": 6e-2,
+    "16-true": 2e-2,
+}
+"""Precision → how far losses and parameters may be from those of one process after 20 steps."""
+
+
+@dataclass(frozen=True)
+class StrategySubject:
+    """A strategy to be tried. Frozen and picklable: every worker has a copy."""
+
+    strategy: str | Callable[..., Strategy]
+    """Its name, or what makes it from keyword values: a class at the top level of a module."""
+    accelerator: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for its constructor, in every check."""
+    options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name of a check → further keyword values there."""
+    options_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """World size → further keyword values there."""
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    """Precision → what goes before `TOLERANCES`."""
+    data_ranks: Callable[[int], int] | None = None
+    """Among how many ranks the data are shared at a world size; all of them by default. A function at
+    the top level of a module."""
+    waivers: Mapping[str, str] = field(default_factory=dict)
+    """Name of a check → why it is expected to fail; "parity-4" means on 4 devices only."""
+    own_processes: bool = False
+    """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
+    engine that a process can only start once."""
+    timeout_s: float = 90.0
+    """After which a task counts as hanging."""
+
+    world_size: int = 1
+    """Devices of the run; set for each check."""
+    check: str = ""
+    """Name of the check that goes on; set for each check."""
+    folder: str = ""
+    """For files; set for each check, whose tasks share it. Outside of checks each task has one of its own."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the strategy declares."""
+        given = self.strategy if isinstance(self.strategy, str) else self.strategy(**self._options())
+        options = self._options() if isinstance(self.strategy, str) else {}
+        return choose_strategy(load_catalogue(), given, options, 1).capabilities
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What it declares, by names from `FEATURES`."""
+        return self.capabilities.features
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        return self.strategy if isinstance(self.strategy, str) else self.strategy.__name__
+
+    def world_sizes(self) -> tuple[int, ...]:
+        """Numbers of devices at which it can be tried."""
+        one = self.capabilities.processes == "one" and "several_devices" not in self.capabilities.features
+        return (1,) if one else (1, 2, 4)
+
+    def tolerance(self, precision: str = "32-true") -> float:
+        """How far a number may be from that of one process."""
+        return {**TOLERANCES, **self.tolerances}[precision]
+
+    def shares(self, world_size: int | None = None) -> int:
+        """Among how many ranks the data are shared."""
+        if self.data_ranks is not None:
+            return self.data_ranks(world_size or self.world_size)
+        return self.processes(world_size)
+
+    def processes(self, world_size: int | None = None) -> int:
+        """How many processes a run with so many devices has."""
+        return (world_size or self.world_size) if self.capabilities.processes == "per-device" else 1
+
+    def at(self, world_size: int) -> StrategySubject:
+        """The same strategy on another number of devices."""
+        return replace(self, world_size=world_size)
+
+    def refuses_precision(self, name: str) -> bool:
+        """Whether it declares a precision, but not on this accelerator with these options."""
+        from stratagem.run import assemble
+
+        try:
+            assemble(RunConfig(**{**self._selection(None), "precision": name}))
+        except PrecisionError:
+            return True
+        return False
+
+    # In the process of the tests ------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> list[Any]:
+        """Run `function(subject, *args)` in every rank of a run; return the results by rank.
+
+        Raises:
+            RankError: a rank raised, ended or hung.
+        """
+        own = f"{self.name} on {self.world_size}" if self.own_processes else ""
+        workers, processes = shared_workers(own), self.processes()
+        with self._in_folder() as subject:
+            return workers.run(processes, function, subject, *args, timeout_s=timeout_s or self.timeout_s)
+
+    def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """Run `function(subject, *args)` in a fresh process that may launch a run itself.
+
+        Raises:
+            RankError: it raised, ended or hung.
+        """
+        with self._in_folder() as subject:
+            return shared_workers().alone(function, subject, *args, timeout_s=timeout_s or self.timeout_s)
+
+    @contextmanager
+    def _in_folder(self) -> Iterator[StrategySubject]:
+        """Give it a folder for one task, where no check has given it one for several."""
+        if self.folder:
+            yield self
+            return
+        with tempfile.TemporaryDirectory(prefix="stratagem-task-") as folder:
+            yield replace(self, folder=folder)
+
+    # In a worker ------------------------------------------------------------------------------------
+
+    def trainer(self, start_method: str | None = None, **settings: Any) -> Trainer:
+        """Make a quiet trainer with this strategy, for `world_size` devices."""
+        from stratagem.trainer.trainer import Trainer
+
+        quiet: dict[str, Any] = {
+            "enable_progress_bar": False,
+            "enable_checkpointing": False,
+            "logger": False,
+            "run_dir": self.folder,
+            "seed": SEED,
+        }
+        return Trainer(**self._selection(start_method), **{**quiet, **settings})
+
+    def runtime(self, start_method: str | None = None, **settings: Any) -> Runtime:
+        """Make a runtime with this strategy, for `world_size` devices."""
+        from stratagem.runtime import Runtime
+
+        return Runtime(**self._selection(start_method), **settings)
+
+    def _selection(self, start_method: str | None) -> dict[str, Any]:
+        selection: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.world_size}
+        if isinstance(self.strategy, str) and start_method is None:
+            return {**selection, "strategy": self.strategy, "strategy_options": self._options()}
+        strategy = self._make()
+        if start_method is not None:
+            strategy.start_method = start_method
+        return {**selection, "strategy": strategy}
+
+    def _make(self) -> Strategy:
+        if not isinstance(self.strategy, str):
+            return self.strategy(**self._options())
+        found = load_catalogue().find("strategy", self.strategy)
+        made: Strategy = found.load()(**{**found.options, **self._options()})
+        return made
+
+    def _options(self) -> dict[str, Any]:
+        at_size = self.options_at.get(self.world_size, {})
+        return {**self.options, **at_size, **self.options_for.get(self.check, {})}
+
+
+SEED = 7
+"""The seed of every run that has one."""

@@ -1,0 +1,263 @@
+"""Training a recipe under a strategy, and comparing what it came to with plain PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from stratagem.callbacks.base import Callback
+from stratagem.checkpoint.base import Checkpoint
+from stratagem.module import Module
+from stratagem.prepared import loss_of
+from stratagem.trainer.optimization import takes_metric
+from stratagem_testing.checks import ConformanceError, expect
+from stratagem_testing.recipe import Recipe, Trained, rates_of, train_plainly
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.workers import RankError, shared_workers
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from stratagem.trainer.trainer import Trainer
+
+
+SOON_S = 60.0
+"""Within which a run has to end that can't go on."""
+
+MONITORED = "epoch_loss"
+
+
+class RecipeModule(Module):
+    """A recipe as the trainer takes it.
+
+    Args:
+        recipe: what to train.
+        batch_size: samples per micro-batch and rank.
+    """
+
+    def __init__(self, recipe: Recipe, batch_size: int) -> None:
+        super().__init__()
+        self.recipe, self.batch_size = recipe, batch_size
+        self.net = recipe.net()
+        self.automatic_optimization = not recipe.manual
+
+    index = 0
+    """Of the micro-batch, from 0 over the whole training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        if self.recipe.manual:
+            optimizers = self.optimizers()
+            stepped = optimizers if isinstance(optimizers, list) else [optimizers]
+            return self.recipe.manual_step(self.net, batch, stepped, self.manual_backward)
+        loss = None if self.recipe.skips(self.index) else self.recipe.loss(self.net, batch)
+        if self.recipe.monitored and loss is not None:
+            self.log(MONITORED, loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.recipe.predict(self.net, batch)
+
+    def configure_optimizers(self) -> Any:
+        optimizers: Sequence[Optimizer] = list(self.recipe.optimizers(self.net))
+        schedules = [
+            {
+                "scheduler": scheduler,
+                "interval": interval,
+                "monitor": MONITORED if takes_metric(scheduler) else None,
+            }
+            for scheduler, interval in self.recipe.schedules(optimizers)
+        ]
+        return list(optimizers), schedules
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(
+            self.recipe.dataset(), self.batch_size, shuffle=True, collate_fn=self.recipe.collate
+        )
+
+
+class Record(Callback):
+    """Keeps the losses, and at the end what the net has become."""
+
+    order = 100
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.losses: list[Tensor] = []
+        self.rates: list[list[float]] = []
+        self.weights: dict[str, Tensor] = {}
+        self.outputs = torch.empty(0)
+        self.steps = 0
+
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        assert isinstance(module, RecipeModule)
+        module.index = len(self.losses)
+        module.recipe.before_batch(module.net, module.index)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = loss_of(outputs)
+        self.losses.append(torch.zeros(()) if loss is None else loss.detach().double().cpu())
+        if trainer.global_step > self.steps:
+            self.steps = trainer.global_step
+            self.rates.append(rates_of(trainer.prepared.optimizers))
+
+    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        assert isinstance(module, RecipeModule)
+        self.weights = whole_weights(trainer, module, f"{self.folder}/weights")
+        recipe = module.recipe
+        first = recipe.collate([recipe.dataset()[index] for index in range(8)])
+        module.eval()
+        with torch.no_grad():
+            for batch in trainer.prepared.dataloader([first]):
+                self.outputs = trainer.prepared.evaluate("predict_step", batch, 0).cpu()
+
+
+def whole_weights(trainer: Trainer, module: RecipeModule, path: str) -> dict[str, Tensor]:
+    """Return parameters and buffers as one process would have them, on every rank. Collective.
+
+    They take the way of a checkpoint, which is where a strategy that keeps shards puts them together.
+    """
+    checkpointer = trainer.runtime.session.checkpointer
+    checkpointer.save(path, Checkpoint(trainer.prepared.model_tensors()))
+    reader = checkpointer.open(path)
+    whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
+    reader.read(whole)
+    return {key.removeprefix("model/net."): value for key, value in whole.items()}
+
+
+def train(
+    subject: StrategySubject,
+    recipe: Recipe,
+    callbacks: Sequence[Callback] = (),
+    ckpt_path: str | None = None,
+    module_class: type[RecipeModule] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Train a recipe under the strategy. Run by every rank."""
+    module = (module_class or RecipeModule)(
+        recipe, recipe.global_batch // recipe.accumulate // subject.shares()
+    )
+    record = Record(subject.folder)
+    settings = {"max_steps": recipe.steps, "max_epochs": recipe.epochs, **settings}
+    clip = recipe.max_norm if recipe.max_value is None else recipe.max_value
+    trainer = subject.trainer(
+        callbacks=[*callbacks, record],
+        accumulate_grad_batches=recipe.accumulate,
+        gradient_clip_val=clip,
+        gradient_clip_algorithm="norm" if recipe.max_value is None else "value",
+        precision=recipe.precision,
+        **settings,
+    )
+    trainer.fit(module, ckpt_path=ckpt_path)
+    losses = [float(loss) for loss in record.losses]
+    return Trained(losses, record.weights, record.outputs, trainer.global_step, record.rates)
+
+
+def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.0) -> None:
+    """Train each recipe under the strategy and in plain torch, and expect the same numbers.
+
+    Args:
+        subject: the strategy.
+        recipes: what to train, one after the other in the same processes.
+        factor: on the tolerance, where an optimizer magnifies the rounding of sums.
+    """
+    by_rank = subject.run(train_each, recipes)
+    for index, recipe in enumerate(recipes):
+        ranks = [trained[index] for trained in by_rank]
+        with naming(recipe if len(recipes) > 1 else None):
+            expect_same(
+                ranks, plainly(recipe, subject.shares()), subject.tolerance(recipe.precision) * factor
+            )
+
+
+def expect_parity_or_refusal(subject: StrategySubject, recipe: Recipe, refusal: type[Exception]) -> None:
+    """Expect the numbers of plain torch, or within seconds an error that says what to change.
+
+    Args:
+        subject: the strategy.
+        recipe: what to train.
+        refusal: the class of that error.
+    """
+    began = time.monotonic()
+    try:
+        expect_parity(subject, recipe)
+    except RankError as error:
+        if not isinstance(error.error, refusal):
+            raise
+        seconds = time.monotonic() - began
+        expect(seconds <= SOON_S, f"it is refused, but only after {seconds:.0f} s: {error.error}")
+
+
+def train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
+    """Train several recipes, one after the other. Run by every rank."""
+    return [train(subject, recipe) for recipe in recipes]
+
+
+@contextmanager
+def naming(recipe: object) -> Iterator[None]:
+    """Say in a failure which recipe it was about."""
+    try:
+        yield
+    except ConformanceError as error:
+        raise ConformanceError(f"{recipe}: {error}" if recipe is not None else str(error)) from None
+
+
+@lru_cache(maxsize=64)
+def plainly(recipe: Recipe, shares: int) -> Trained:
+    """Train a recipe in plain torch, in a process other than this one."""
+    trained: Trained = shared_workers().run(1, train_plainly, recipe, shares)[0]
+    return trained
+
+
+def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> None:
+    """Expect that ranks trained together what one process trained alone."""
+    for rank, trained in enumerate(ranks):
+        expect(
+            trained.steps == plain.steps,
+            f"rank {rank} made {trained.steps} optimizer steps, and one process {plain.steps}",
+        )
+        expect(
+            len(trained.losses) == len(plain.losses),
+            f"rank {rank} saw {len(trained.losses)} losses, and one process {len(plain.losses)}",
+        )
+    for step, alone in enumerate(plain.losses):
+        together = sum(trained.losses[step] for trained in ranks) / len(ranks)
+        expect(
+            abs(together - alone) <= tolerance,
+            f"the loss of micro-batch {step} is {together:.8g}, and {alone:.8g} in one process: they differ by "
+            f"{abs(together - alone):.2g}, more than {tolerance:.2g}",
+        )
+    for rank, trained in enumerate(ranks):
+        expect_close(trained.weights, plain.weights, tolerance, f"rank {rank}")
+        expect_close(
+            {"the trained net's output": trained.outputs},
+            {"the trained net's output": plain.outputs},
+            10 * tolerance,
+            f"rank {rank}",
+        )
+        expect(
+            trained.rates == plain.rates, f"rank {rank} had learning rates {trained.rates[-3:]} at the end"
+        )
+
+
+def expect_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, who: str) -> None:
+    """Expect the same names, shapes and, within a tolerance, values."""
+    expect(
+        ours.keys() == theirs.keys(), f"{who} has {sorted(ours)} in its checkpoint, and not {sorted(theirs)}"
+    )
+    for name, value in ours.items():
+        other = theirs[name].to(value.dtype)
+        expect(value.shape == other.shape, f"{who} has {name} in shape {tuple(value.shape)}")
+        apart = float((value.double() - other.double()).abs().max()) if value.numel() else 0.0
+        expect(
+            apart <= tolerance,
+            f"{who}: {name} is {apart:.2g} away from that of one process, more than {tolerance:.2g}",
+        )

@@ -1,0 +1,200 @@
+"""`Workers`: processes that stay, and run one function after the other as the ranks of a run.
+
+Starting processes takes most of a small run's time. These are started once; for each task they get
+the variables that torchrun would set, so that a run begins and ends in them as under any launcher.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from stratagem.errors import StratagemError
+from stratagem.launch.network import loopback_variables
+from stratagem.stores import LOOPBACK, free_port, store_variables
+from stratagem_testing.worker import Reply, serve
+
+TIMEOUT_S = 90.0
+"""After which a task counts as hanging."""
+LINGER_S = 3.0
+"""How long the other ranks may go on once one has failed: a peer's own error may be told first."""
+PRELOADED = ("torch", "torch._dynamo", "stratagem.trainer.trainer", "stratagem_testing.strategies")
+
+
+class RankError(StratagemError):
+    """A rank of a task raised, ended or hung.
+
+    Attributes:
+        rank: of the first that failed.
+        error: its exception, where it could be sent; None otherwise.
+        output: the end of what the rank printed.
+    """
+
+    def __init__(self, message: str, rank: int, error: BaseException | None = None, output: str = "") -> None:
+        super().__init__(message)
+        self.rank, self.error, self.output = rank, error, output
+
+
+class _Process:
+    """One process, and what connects us to it."""
+
+    def __init__(self, folder: str, number: int) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self.output = Path(folder, f"{number}.log")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, str(self.output), os.getpid()))
+        self.process.start()
+        theirs.close()
+
+    def send(self, task: bytes, environ: dict[str, str]) -> None:
+        try:
+            self.connection.send((task, environ))
+        except OSError as error:  # it ended between two tasks
+            raise RankError(f"a worker ended by itself: {error}", 0) from error
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def printed(self) -> str:
+        return self.output.read_text(errors="replace")[-4000:] if self.output.exists() else ""
+
+
+class Workers:
+    """Makes processes when they are first needed, and again after a task that failed."""
+
+    def __init__(self) -> None:
+        self._folder = ""
+        self._processes: list[_Process] = []
+        self._made = self._tasks = 0
+        self._run_id, self._port = uuid.uuid4().hex, free_port()
+
+    def run(
+        self, world_size: int, function: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S
+    ) -> list[Any]:
+        """Run `function(*args)` in every rank; return the results in the order of ranks.
+
+        Raises:
+            RankError: a rank raised, ended or hung; the processes are gone then.
+        """
+        self._start(world_size)
+        self._tasks += 1
+        task = pickle.dumps((function, args))
+        ranks = self._processes[:world_size]
+        try:
+            for rank, process in enumerate(ranks):
+                process.send(task, self._variables(rank, world_size))
+            return self._replies(ranks, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S) -> Any:
+        """Run `function(*args)` in a fresh process that no launcher made; it may launch others itself.
+
+        Raises:
+            RankError: it raised, ended or hung.
+        """
+        self._preload()
+        process = self._new()
+        try:
+            process.send(pickle.dumps((function, args)), {})
+            return self._replies([process], timeout_s)[0]
+        finally:
+            process.end()
+
+    def close(self) -> None:
+        """End all processes and remove what they printed; the next task starts new ones."""
+        while self._processes:
+            self._processes.pop().end()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
+
+    def _start(self, count: int) -> None:
+        if any(not each.process.is_alive() for each in self._processes):
+            self.close()
+        self._preload()
+        while len(self._processes) < count:
+            self._processes.append(self._new())
+
+    def _preload(self) -> None:
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            from stratagem.launch.fork_server import preload_fork_server
+
+            preload_fork_server(PRELOADED)
+
+    def _new(self) -> _Process:
+        self._made += 1
+        self._folder = self._folder or tempfile.mkdtemp(prefix="stratagem-conformance-")
+        return _Process(self._folder, self._made)
+
+    def _variables(self, rank: int, world_size: int) -> dict[str, str]:
+        everyone = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "ROLE_WORLD_SIZE": world_size}
+        own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
+        # A number of its own gives each task a store of its own.
+        elastic = {"RUN_ID": self._run_id, "RESTART_COUNT": self._tasks, "MAX_RESTARTS": 0}
+        return {
+            **{name: str(value) for name, value in {**everyone, **own}.items()},
+            **{f"TORCHELASTIC_{name}": str(value) for name, value in elastic.items()},
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(self._port),
+            **store_variables(self._folder, self._run_id, self._tasks),
+            **loopback_variables(),
+        }
+
+    def _replies(self, ranks: list[_Process], timeout_s: float) -> list[Any]:
+        deadline = time.monotonic() + timeout_s
+        waiting: dict[Connection, int] = {process.connection: rank for rank, process in enumerate(ranks)}
+        results: list[Any] = [None] * len(ranks)
+        failed: list[tuple[int, Reply]] = []
+        while waiting and (ready := wait(list(waiting), max(0.0, deadline - time.monotonic()))):
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = waiting.pop(connection)
+                reply = _received(connection, ranks[rank])
+                results[rank] = reply.value
+                if reply.failure:
+                    failed.append((rank, reply))
+                    deadline = min(deadline, time.monotonic() + LINGER_S)
+        if failed:
+            rank, reply = min(failed, key=lambda each: each[1].time)
+            raise RankError(f"rank {rank}: {reply.failure}", rank, reply.error, ranks[rank].printed())
+        if waiting:
+            late = sorted(waiting.values())
+            raise RankError(
+                f"rank {', '.join(map(str, late))} hung: not done after {timeout_s:.0f} s",
+                late[0],
+                output=ranks[late[0]].printed(),
+            )
+        return results
+
+
+def _received(connection: Connection, process: _Process) -> Reply:
+    try:
+        reply: Reply = pickle.loads(connection.recv_bytes())
+    except (EOFError, ConnectionError):
+        process.process.join(5)
+        return Reply(failure=f"ended with exit code {process.process.exitcode}", time=time.time())
+    return reply
+
+
+@cache
+def shared_workers(purpose: str = "") -> Workers:
+    """Return the workers that all checks of this process share, or those for a purpose of their own."""
+    workers = Workers()
+    atexit.register(workers.close)
+    return workers

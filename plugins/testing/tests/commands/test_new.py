@@ -1,0 +1,101 @@
+"""`stratagem new plugin`: what it writes installs, is discovered, and passes the kit as it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stratagem_testing.commands.new import KINDS
+
+BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[4]
+
+
+def run(*words, folder, path=""):
+    environ = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=280)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a new plugin of each kind, and a folder into which pip installed them all."""
+    base = tmp_path_factory.mktemp("new")
+    for kind in KINDS:
+        done = run(BIN / "stratagem", "new", "plugin", f"my-{kind}", "--kind", kind, folder=base)
+        assert done.returncode == 0, done.stderr
+        assert f"my-{kind}/src/my_{kind}/plugin.py" in done.stdout
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = run(*pip, "--target", base / "site", *(base / f"my-{kind}" for kind in KINDS), folder=base)
+    assert done.returncode == 0, done.stderr
+    return base
+
+
+def test_all_kinds_are_discovered_from_their_distributions(made):
+    listed = json.loads(run(BIN / "stratagem", "plugins", "--json", folder=made, path=made / "site").stdout)
+    offered = {r["distribution"]: (r["status"], [c["kind"] for c in r["components"]]) for r in listed}
+    for kind in KINDS:
+        assert offered[f"my-{kind}"] == ("ok", [kind])
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "precision", "checkpoint"])
+def test_a_part_passes_its_tests_as_it_stands(made, kind):
+    done = run(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        folder=made / f"my-{kind}",
+        path=made / "site",
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "failed" not in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_strategy_passes_its_tests_as_it_stands(made):
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not -1 and not -4 and not start_methods"]
+    done = run(sys.executable, *words, folder=made / "my-strategy", path=made / "site")
+    assert done.returncode == 0, done.stdout
+    assert "48 passed" in done.stdout
+
+
+def test_it_trains_by_its_name_and_refuses_what_it_has_not(made, tmp_path):
+    fit = [BIN / "stratagem", "fit", f"{ROOT}/tests/support/small.py:Line", "--max-steps", "4"]
+    flags = ["--strategy", "my-strategy", "--accelerator", "cpu", "--devices", "2", "--run-dir", "run"]
+    done = run(*fit, *flags, folder=tmp_path, path=made / "site")
+    assert done.returncode == 0, done.stderr
+    assert "my-strategy 0.1.0" in done.stderr
+    done = run(*fit, *flags, "--set", "strategy.nonsense=1", folder=tmp_path, path=made / "site")
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "words"), [("My_Plugin", "small letters"), ("1st", "can't be the name")])
+def test_a_name_that_cannot_be_one_is_refused(tmp_path, name, words):
+    done = run(BIN / "stratagem", "new", "plugin", name, folder=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    done = run(BIN / "stratagem", "new", "plugin", "mine", "--into", "file/in", folder=tmp_path)
+    assert done.returncode == 2
+    assert "file/in/mine/pyproject.toml can't be written: Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "mine").mkdir()
+    done = run(BIN / "stratagem", "new", "plugin", "mine", folder=tmp_path)
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    assert list((tmp_path / "mine").iterdir()) == []

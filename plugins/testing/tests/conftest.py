@@ -1,0 +1,1 @@
+from site_folder import site  # noqa: F401

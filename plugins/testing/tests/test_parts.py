@@ -1,0 +1,73 @@
+"""What the core itself and its accelerator for the CPU offer conforms."""
+
+from __future__ import annotations
+
+import pytest
+from stratagem_testing import (
+    AcceleratorContract,
+    AcceleratorSubject,
+    CheckpointContract,
+    CheckpointSubject,
+    EnvironmentContract,
+    EnvironmentSubject,
+    LauncherContract,
+    LauncherSubject,
+    PrecisionContract,
+    PrecisionSubject,
+)
+
+from stratagem.launch.elastic import ElasticLauncher
+
+PLACE = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "host",
+    "MASTER_PORT": "29501",
+}
+
+
+class TestCpu(AcceleratorContract):
+    @pytest.fixture
+    def subject(self) -> AcceleratorSubject:
+        return AcceleratorSubject("cpu")
+
+
+class TestPrecisions(PrecisionContract):
+    @pytest.fixture(params=["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"])
+    def subject(self, request: pytest.FixtureRequest) -> PrecisionSubject:
+        return PrecisionSubject(request.param)
+
+
+class TestDirectory(CheckpointContract):
+    @pytest.fixture
+    def subject(self) -> CheckpointSubject:
+        return CheckpointSubject("directory")
+
+
+class TestEnv(EnvironmentContract):
+    @pytest.fixture
+    def subject(self) -> EnvironmentSubject:
+        place = {
+            "global_rank": 3,
+            "local_rank": 1,
+            "world_size": 4,
+            "main_address": "host",
+            "main_port": 29501,
+        }
+        return EnvironmentSubject("env", examples=((PLACE, place),))
+
+
+class TestTorchElastic(EnvironmentContract):
+    @pytest.fixture
+    def subject(self) -> EnvironmentSubject:
+        variables = {**PLACE, "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "1"}
+        place = {"global_rank": 3, "node_rank": 1, "local_world_size": 2, "world_size": 4}
+        return EnvironmentSubject("torchelastic", examples=((variables, place),))
+
+
+class TestElasticLauncher(LauncherContract):
+    @pytest.fixture
+    def subject(self) -> LauncherSubject:
+        return LauncherSubject(ElasticLauncher)

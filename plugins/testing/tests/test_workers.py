@@ -1,0 +1,54 @@
+"""Processes that stay: ranks of one task after the other, ended when one fails."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from kit_tasks import fails_on_one, groups, hangs, killed, place, variables
+from stratagem_testing.workers import RankError, Workers
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.close()
+
+
+def test_ranks_have_the_variables_of_torchrun_and_stay(workers: Workers) -> None:
+    first, second = workers.run(2, place), workers.run(2, place)
+    assert [(rank, size) for rank, size, _ in first] == [(0, 2), (1, 2)]
+    assert [pid for *_, pid in first] == [pid for *_, pid in second]
+    assert os.getpid() not in [pid for *_, pid in first]
+
+
+def test_groups_that_follow_each_other_in_one_store_keep_apart(workers: Workers) -> None:
+    assert workers.run(2, groups, 3) == [[1.0, 1.0, 1.0]] * 2
+    assert workers.run(1, groups, 2) == [[0.0, 0.0]]
+    assert workers.run(2, groups, 2) == [[1.0, 1.0]] * 2
+
+
+def test_the_first_rank_that_fails_is_told_and_the_next_task_has_new_processes(workers: Workers) -> None:
+    before = workers.run(2, place)
+    with pytest.raises(RankError, match="ZeroDivisionError") as caught:
+        workers.run(2, fails_on_one)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.error, ZeroDivisionError)
+    assert "printed before" in caught.value.output
+    assert {pid for *_, pid in before}.isdisjoint(pid for *_, pid in workers.run(2, place))
+
+
+def test_a_rank_that_is_killed_or_hangs_is_named(workers: Workers) -> None:
+    with pytest.raises(RankError, match="exit code -9"):
+        workers.run(2, killed)
+    began = time.monotonic()
+    with pytest.raises(RankError, match="rank 1 hung: not done after 1 s"):
+        workers.run(2, hangs, timeout_s=1.0)
+    assert time.monotonic() - began < 10
+
+
+def test_alone_is_a_process_that_no_launcher_made(workers: Workers) -> None:
+    assert workers.alone(variables) == []

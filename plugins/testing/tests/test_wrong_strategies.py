@@ -1,0 +1,75 @@
+"""Every check fails where it should: a strategy that does one thing wrong is caught by its check."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import wrong_fidelity  # noqa: F401  # registers its strategies
+from averaging import Averaging
+from stratagem_testing import StrategySubject, run_check
+from stratagem_testing.strategies import STRATEGY_CHECKS
+from wrong_strategies import (
+    WRONG,
+    LeavesHalvesStrategy,
+    MixesShapesStrategy,
+    OpensNothing,
+    RoundsWeightsStrategy,
+)
+
+CHECKS = {check.name: check for check in STRATEGY_CHECKS}
+ELSEWHERE = {"light_plugin"}  # plugins/testing/tests/test_declaration.py: it takes an installed distribution
+EXHAUSTIVE = "EXHAUSTIVE" in os.environ
+"""Try all checks that come before the one that must catch it: minutes."""
+
+
+def size_for(name: str) -> int:
+    return 2 if 2 in CHECKS[name].world_sizes else 1
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in ELSEWHERE])
+def test_a_right_strategy_passes(name: str) -> None:
+    outcome = run_check(CHECKS[name], StrategySubject(Averaging), size_for(name))
+    assert (outcome.verdict, outcome.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_strategy_is_caught(name: str) -> None:
+    strategy, words = WRONG[name]
+    subject = StrategySubject(strategy)
+    outcome = run_check(CHECKS[name], subject, size_for(name))
+    assert outcome.verdict == "failed"
+    assert words in outcome.reason
+    # By that very check, and by none that it builds on.
+    names = list(CHECKS)
+    for earlier in names[: names.index(name)]:
+        if earlier not in ELSEWHERE and (earlier == "parity" or EXHAUSTIVE):
+            assert run_check(CHECKS[earlier], subject, size_for(earlier)).reason == "", earlier
+
+
+def test_a_strategy_that_opens_no_collectives_fails_every_check() -> None:
+    for name in ("ranks", "parity"):
+        outcome = run_check(CHECKS[name], StrategySubject(OpensNothing), 2)
+        assert outcome.verdict == "failed"
+        assert "in OpensNothing.open_collectives" in outcome.reason
+
+
+def test_collectives_that_take_unequal_shapes_are_caught() -> None:
+    outcome = run_check(CHECKS["collectives"], StrategySubject(MixesShapesStrategy), 2)
+    assert outcome.verdict == "failed"
+    assert "all_gather" in outcome.reason or "unequal shapes" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [(RoundsWeightsStrategy, "at a rate of zero"), (LeavesHalvesStrategy, "torch.bfloat16")],
+)
+def test_weights_that_mixed_precision_rounds_are_caught(strategy: type[Averaging], words: str) -> None:
+    outcome = run_check(CHECKS["precisions"], StrategySubject(strategy), 1)
+    assert outcome.verdict == "failed"
+    assert "precision='bf16-mixed'" in outcome.reason
+    assert words in outcome.reason
+
+
+def test_every_check_has_a_wrong_strategy() -> None:
+    assert CHECKS.keys() == WRONG.keys() | ELSEWHERE
