@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 import pytest
-
-from stratagem.cli.commands import commands
-from stratagem.cli.target import Target
+from stratagem_cli.commands import commands
+from stratagem_cli.target import Target
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("examples/**/*.md")]

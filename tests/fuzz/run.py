@@ -75,7 +75,7 @@ def main() -> int:
 
 def _call(made: Case, work: Path) -> str:
     """Call the command line; returns what is wrong, empty for nothing."""
-    from stratagem.cli.main import main as stratagem
+    from stratagem_cli.main import main as stratagem
 
     for name, content in made.files.items():
         (work / name).write_bytes(content)

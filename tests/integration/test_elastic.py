@@ -205,7 +205,7 @@ def test_a_worker_that_is_killed_comes_back_and_goes_on_from_the_newest_checkpoi
 def test_bad_numbers_of_nodes_end_with_a_sentence_and_code_2(
     tmp_path: Path, flags: list[str], words: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stratagem.cli.main import main
+    from stratagem_cli.main import main
 
     (tmp_path / "net.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)

@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratagem_cli.flags import options
+
     from stratagem.accelerator import Accelerator
     from stratagem.callbacks.base import Callback
     from stratagem.callbacks.early_stopping import EarlyStopping
     from stratagem.callbacks.model_checkpoint import ModelCheckpoint
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
-    from stratagem.cli.flags import options
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.deadline import deadline
     from stratagem.collectives.local import LocalCollectives
@@ -57,57 +58,57 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Accelerator": "accelerator",
-    "Availability": "component",
-    "Callback": "callbacks.base",
-    "Capabilities": "component",
-    "Checkpoint": "checkpoint.base",
-    "CheckpointError": "errors",
-    "CheckpointReader": "checkpoint.base",
-    "CheckpointRequest": "requests",
-    "Checkpointer": "checkpoint.base",
-    "Clipping": "requests",
-    "Collectives": "collectives.base",
-    "CollectivesWrapper": "collectives.wrapper",
-    "CombinationError": "errors",
-    "Component": "component",
-    "ConfigError": "errors",
-    "DeferringStrategy": "group_strategy",
-    "DeviceError": "errors",
-    "EarlyStopping": "callbacks.early_stopping",
-    "Environment": "environment.base",
-    "LaunchPlan": "launch.base",
-    "LaunchRequest": "requests",
-    "Launcher": "launch.base",
-    "LocalCollectives": "collectives.local",
-    "Logger": "loggers.base",
-    "ModelCheckpoint": "callbacks.model_checkpoint",
-    "Module": "module",
-    "ParallelStrategy": "strategy",
-    "Precision": "precision.base",
-    "PrecisionError": "errors",
-    "PrecisionRequest": "requests",
-    "Prepared": "prepared",
-    "ProcessGroupCollectives": "collectives.process_group",
-    "ProcessGroupStrategy": "group_strategy",
-    "ReduceRequest": "requests",
-    "Replica": "prepared",
-    "ReplicaError": "errors",
-    "Row": "loggers.base",
-    "RunConfig": "config",
-    "Runtime": "runtime",
-    "SetupRequest": "requests",
-    "ShardedSampler": "data.sampler",
-    "Strategy": "strategy",
-    "StratagemError": "errors",
-    "Task": "launch.base",
-    "Trainer": "trainer.trainer",
-    "UsageError": "errors",
-    "WorkerError": "errors",
-    "deadline": "collectives.deadline",
-    "hookimpl": "hookspecs",
-    "options": "cli.flags",
-    "place": "prepared",
+    "Accelerator": "stratagem.accelerator",
+    "Availability": "stratagem.component",
+    "Callback": "stratagem.callbacks.base",
+    "Capabilities": "stratagem.component",
+    "Checkpoint": "stratagem.checkpoint.base",
+    "CheckpointError": "stratagem.errors",
+    "CheckpointReader": "stratagem.checkpoint.base",
+    "CheckpointRequest": "stratagem.requests",
+    "Checkpointer": "stratagem.checkpoint.base",
+    "Clipping": "stratagem.requests",
+    "Collectives": "stratagem.collectives.base",
+    "CollectivesWrapper": "stratagem.collectives.wrapper",
+    "CombinationError": "stratagem.errors",
+    "Component": "stratagem.component",
+    "ConfigError": "stratagem.errors",
+    "DeferringStrategy": "stratagem.group_strategy",
+    "DeviceError": "stratagem.errors",
+    "EarlyStopping": "stratagem.callbacks.early_stopping",
+    "Environment": "stratagem.environment.base",
+    "LaunchPlan": "stratagem.launch.base",
+    "LaunchRequest": "stratagem.requests",
+    "Launcher": "stratagem.launch.base",
+    "LocalCollectives": "stratagem.collectives.local",
+    "Logger": "stratagem.loggers.base",
+    "ModelCheckpoint": "stratagem.callbacks.model_checkpoint",
+    "Module": "stratagem.module",
+    "ParallelStrategy": "stratagem.strategy",
+    "Precision": "stratagem.precision.base",
+    "PrecisionError": "stratagem.errors",
+    "PrecisionRequest": "stratagem.requests",
+    "Prepared": "stratagem.prepared",
+    "ProcessGroupCollectives": "stratagem.collectives.process_group",
+    "ProcessGroupStrategy": "stratagem.group_strategy",
+    "ReduceRequest": "stratagem.requests",
+    "Replica": "stratagem.prepared",
+    "ReplicaError": "stratagem.errors",
+    "Row": "stratagem.loggers.base",
+    "RunConfig": "stratagem.config",
+    "Runtime": "stratagem.runtime",
+    "SetupRequest": "stratagem.requests",
+    "ShardedSampler": "stratagem.data.sampler",
+    "Strategy": "stratagem.strategy",
+    "StratagemError": "stratagem.errors",
+    "Task": "stratagem.launch.base",
+    "Trainer": "stratagem.trainer.trainer",
+    "UsageError": "stratagem.errors",
+    "WorkerError": "stratagem.errors",
+    "deadline": "stratagem.collectives.deadline",
+    "hookimpl": "stratagem.hookspecs",
+    "options": "stratagem_cli.flags",
+    "place": "stratagem.prepared",
 }
 
 __all__ = [
@@ -165,10 +166,28 @@ __all__ = [
 ]
 
 
+def import_from(module: str, name: str) -> Any:
+    """Import `name` of a module here or in another distribution of ours.
+
+    Raises:
+        ImportError: the distribution isn't installed; says which.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:
+            raise
+        distribution = package.replace("_", "-")
+        raise ImportError(
+            f"{name} is in {distribution}, which is not installed: pip install {distribution}"
+        ) from None
+
+
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'stratagem' has no attribute {name!r}")
-    value = getattr(import_module(f"stratagem.{_WHERE[name]}"), name)
+    value = import_from(_WHERE[name], name)
     globals()[name] = value
     return value
 

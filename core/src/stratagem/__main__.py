@@ -1,8 +1,8 @@
-"""`python -m stratagem`: the command line, by the Python that runs it."""
+"""`python -m stratagem`: the command line of stratagem-cli, by the Python that runs it."""
 
 import sys
 
-from stratagem.cli.main import main
+from stratagem import import_from
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(import_from("stratagem_cli.main", "main")())

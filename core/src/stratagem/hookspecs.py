@@ -15,13 +15,11 @@ To change what another plugin answers, wrap its hook::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
 if TYPE_CHECKING:
-    import click
-
     from stratagem.checkpoint.base import Checkpointer
     from stratagem.collectives.base import Collectives
     from stratagem.component import Component
@@ -97,6 +95,16 @@ class RunHooks:
         """
 
 
+class CommandGroup(Protocol):
+    """The click group that `stratagem_commands` is given."""
+
+    def add_command(self, cmd: Any, name: str | None = None) -> None:
+        """Add a `click.Command`, under its own name or another."""
+
+    def add_lazy(self, name: str, target: str) -> None:
+        """Add a command by where it is: `target` is "module:attribute" of a `click.Command`."""
+
+
 class DiscoveryHooks:
     """What an entry point in the group `stratagem` implements; its module must not import torch."""
 
@@ -105,11 +113,12 @@ class DiscoveryHooks:
         """Return records of all components that the distribution offers."""
 
     @hookspec
-    def stratagem_commands(self, cli: click.Group) -> None:
+    def stratagem_commands(self, cli: CommandGroup) -> None:
         """Add commands to the command line.
 
         Args:
-            cli: the group `stratagem`, to be given commands by `cli.add_command`.
+            cli: the group `stratagem`, to be given commands by `cli.add_command`, or by `cli.add_lazy`, which
+                imports a command when it is asked for.
         """
 
 

@@ -53,7 +53,7 @@ def test_names() -> None:
 
 def test_without_torch_xla_it_is_listed_and_refused_with_exit_code_2(tmp_path: Path) -> None:
     hidden = (
-        "import sys; sys.modules['torch_xla'] = None; from stratagem.cli.main import main; sys.exit(main())"
+        "import sys; sys.modules['torch_xla'] = None; from stratagem_cli.main import main; sys.exit(main())"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 

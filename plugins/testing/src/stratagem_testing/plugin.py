@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from stratagem.hookspecs import hookimpl
-
-if TYPE_CHECKING:
-    from stratagem.cli.commands import LazyGroup
+from stratagem.hookspecs import CommandGroup, hookimpl
 
 
 @hookimpl
-def stratagem_commands(cli: LazyGroup) -> None:
+def stratagem_commands(cli: CommandGroup) -> None:
     """Add both commands, which are imported when they are asked for."""
     cli.add_lazy("conformance", "stratagem_testing.commands.conformance:conformance")
     cli.add_lazy("new", "stratagem_testing.commands.new:new")

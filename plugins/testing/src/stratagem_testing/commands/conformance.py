@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from stratagem_cli.listing import print_json
 
-from stratagem.cli.listing import print_json
 from stratagem.component import KINDS, Kind
 from stratagem.errors import ConfigError
 from stratagem.plugins import load_catalogue

@@ -87,7 +87,7 @@ def _leave_out_importing(shown: traceback.TracebackException) -> None:
 def _is_ours(filename: str) -> bool:
     name = filename.replace("\\", "/")
     return name.endswith(
-        ("stratagem/cli/target.py", "stratagem/plugins.py", "stratagem/component.py", "importlib/__init__.py")
+        ("stratagem_cli/target.py", "stratagem/plugins.py", "stratagem/component.py", "importlib/__init__.py")
     )
 
 

@@ -21,7 +21,7 @@ class Text(str):
         """What the text is in YAML, where no signature says more."""
         import yaml
 
-        from stratagem.cli.yaml_text import read_yaml
+        from stratagem_cli.yaml_text import read_yaml
 
         try:
             return read_yaml(self)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stratagem.cli.target import Target
-from stratagem.cli.typed import defaults_of, parameters_of, typed
 from stratagem.errors import ConfigError, TargetError
+from stratagem_cli.target import Target
+from stratagem_cli.typed import defaults_of, parameters_of, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

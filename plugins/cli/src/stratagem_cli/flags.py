@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from stratagem.cli.reporting import report
 from stratagem.errors import SealError, UsageError, WorkerError
 from stratagem.launch.nodes import node_count
 from stratagem.renamed import RENAMED, renamed_selection
+from stratagem_cli.reporting import report
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 import yaml
 from forged import rewrite_manifest, rewrite_state
-
-from stratagem.cli.main import main
+from stratagem_cli.main import main
 
 HERE = ["--accelerator", "cpu", "--devices", "1"]
 QUIET = ["--set", "trainer.enable_progress_bar=false"]
@@ -236,7 +235,7 @@ def stratagem(*words, **environ):
     command = [
         sys.executable,
         "-c",
-        "import sys; from stratagem.cli.main import main; sys.exit(main())",
+        "import sys; from stratagem_cli.main import main; sys.exit(main())",
         *words,
     ]
     return subprocess.run(

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from stratagem.cli import flags
 from stratagem.errors import UsageError
 from stratagem.script_flags import CONFIG_VARIABLE
+from stratagem_cli import flags
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -30,7 +30,7 @@ def run(script: str, args: tuple[str, ...], **keywords: Any) -> None:
     if not os.path.isfile(script):
         raise UsageError(f"SCRIPT {script!r} can't be found: there is no such file")
 
-    from stratagem.cli.early import preload_where_likely
+    from stratagem_cli.early import preload_where_likely
 
     preload_where_likely(given, {})
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stratagem.cli import flags
-from stratagem.cli.paths import refuse_checkpoint_path, refuse_run_dir
-from stratagem.cli.settings import Settings, merged, strategy_settings, trainer_settings
-from stratagem.cli.target import EXAMPLE, Target
 from stratagem.errors import TargetError
+from stratagem_cli import flags
+from stratagem_cli.paths import refuse_checkpoint_path, refuse_run_dir
+from stratagem_cli.settings import Settings, merged, strategy_settings, trainer_settings
+from stratagem_cli.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
     from stratagem.trainer.trainer import Trainer
@@ -93,7 +93,7 @@ def test(**keywords: Any) -> None:
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:
     """Predict with TARGET, in the order of its data."""
-    from stratagem.cli.predictions import arrays_of, refuse_output, write_arrays
+    from stratagem_cli.predictions import arrays_of, refuse_output, write_arrays
 
     refuse_output(output)
     settings, target = _settings(keywords)
@@ -136,17 +136,17 @@ def _settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
 
 def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, Any]:
     """Make the trainer, and what makes the module in each worker."""
-    from stratagem.cli.early import preload_where_likely
+    from stratagem_cli.early import preload_where_likely
 
     preload_where_likely(settings.selection, settings.strategy)
 
     from stratagem.callbacks.training_curve import TrainingCurve
-    from stratagem.cli.module_spec import ModuleSpec
-    from stratagem.cli.saved_config import Resolved, SavedConfig
-    from stratagem.cli.typed import defaults_of
     from stratagem.config import RunConfig
     from stratagem.plugins import load_catalogue
     from stratagem.trainer.trainer import Trainer
+    from stratagem_cli.module_spec import ModuleSpec
+    from stratagem_cli.saved_config import Resolved, SavedConfig
+    from stratagem_cli.typed import defaults_of
 
     selection = dict(settings.selection)
     name = selection.get("strategy", "auto")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from stratagem_cli.predictions import arrays_of, refuse_output, write_arrays
 
-from stratagem.cli.predictions import arrays_of, refuse_output, write_arrays
 from stratagem.errors import UsageError
 
 

@@ -3,9 +3,9 @@
 import click
 import pytest
 from click.testing import CliRunner
+from stratagem_cli.flags import FIELDS, given, selection_flags
 
 import stratagem
-from stratagem.cli.flags import FIELDS, given, selection_flags
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
 from stratagem.renamed import RENAMED

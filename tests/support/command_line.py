@@ -5,8 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from stratagem.cli.main import main
+from stratagem_cli.main import main
 
 NET = """
     import torch

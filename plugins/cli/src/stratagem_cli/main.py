@@ -18,8 +18,8 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 for an error of the run, 2 for a request that can't be met, or what the
         failed worker asks for; docs/reference/cli.md has them all.
     """
-    from stratagem.cli.commands import commands
-    from stratagem.cli.reporting import run_reporting
+    from stratagem_cli.commands import commands
+    from stratagem_cli.reporting import run_reporting
 
     return run_reporting(
         lambda: commands.main(

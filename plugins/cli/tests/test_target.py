@@ -5,10 +5,10 @@ import sys
 from textwrap import dedent
 
 import pytest
+from stratagem_cli.module_spec import ModuleSpec
+from stratagem_cli.target import Target
+from stratagem_cli.typed import Text
 
-from stratagem.cli.module_spec import ModuleSpec
-from stratagem.cli.target import Target
-from stratagem.cli.typed import Text
 from stratagem.errors import ConfigError, TargetError
 
 

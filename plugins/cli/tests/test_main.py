@@ -6,10 +6,18 @@ from textwrap import dedent
 
 import click
 import pytest
+from stratagem_cli.commands import PluginGroup
+from stratagem_cli.main import main
+from stratagem_cli.reporting import run_reporting
 
-from stratagem.cli.main import main
-from stratagem.cli.reporting import run_reporting
-from stratagem.errors import BrokenPluginError, LoggingError, UsageError, WorkerError
+from stratagem.errors import (
+    BrokenPluginError,
+    ConflictError,
+    LoggingError,
+    UnknownNameError,
+    UsageError,
+    WorkerError,
+)
 
 COMMANDS = sorted(
     [
@@ -22,7 +30,7 @@ COMMANDS = sorted(
 def test_help_of_all_commands_imports_nothing_heavy():
     source = f"""
         import sys
-        from stratagem.cli.main import main
+        from stratagem_cli.main import main
         for words in [["--help"], *([name, "--help"] for name in {COMMANDS})]:
             assert main(words) == 0, words
         heavy = {{"torch", "numpy", "jsonargparse", "rich", "yaml"}} & set(sys.modules)
@@ -36,7 +44,7 @@ def test_help_of_all_commands_imports_nothing_heavy():
 
 def test_importing_the_program_imports_no_click():
     # Workers import the launching program, too.
-    source = "import sys, stratagem.cli.main; sys.exit('click' in sys.modules)"
+    source = "import sys, stratagem_cli.main; sys.exit('click' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
@@ -88,13 +96,41 @@ def test_commands_of_plugins(site, capsys):
     """
     site.install("greeting", plugin)
     site.install("silent", broken)
-    from stratagem.cli.commands import LazyGroup, commands
-
-    group = LazyGroup("stratagem", lazy=commands.lazy)
+    group = PluginGroup("stratagem")
     with click.Context(group) as ctx:
         assert group.list_commands(ctx) == sorted([*COMMANDS, "greet"])
         assert group.main(["greet"], standalone_mode=False) is None
     assert capsys.readouterr().out == "hello\n"
+
+
+GREET = """
+    import click
+    from stratagem.hookspecs import hookimpl
+
+    @hookimpl
+    def stratagem_commands(cli):
+        cli.add_command(click.Command("greet", callback=lambda: print("hello")))
+"""
+
+
+def test_two_distributions_with_one_command_are_named(site):
+    site.install("one-party", GREET)
+    site.install("other-party", GREET)
+    group = PluginGroup("stratagem")
+    said = "the command 'greet' is offered by (one-party|other-party) 1.0 and .*: uninstall one"
+    with pytest.raises(ConflictError, match=said):
+        group.main(["greet"], standalone_mode=False)
+    with click.Context(group) as ctx:
+        assert "greet" in group.list_commands(ctx), "help goes on"
+
+
+def test_a_command_of_ours_that_is_not_installed_is_named_with_its_distribution(monkeypatch):
+    monkeypatch.setattr("stratagem_cli.commands.command_plugins", lambda: iter(()))
+    group = PluginGroup("stratagem")
+    with pytest.raises(UnknownNameError, match="'fit' isn't installed: pip install stratagem-trainer"):
+        group.main(["fit", "net.py:Net"], standalone_mode=False)
+    with pytest.raises(click.UsageError, match="No such command 'fitt'"):
+        group.main(["fitt"], standalone_mode=False)
 
 
 def raising(error):
@@ -143,7 +179,7 @@ def test_other_errors_keep_their_traceback(error):
 
 def test_a_closed_pipe_is_no_traceback():
     done = subprocess.run(
-        f"{sys.executable} -c 'from stratagem.cli.main import main; import sys; sys.exit(main())' plugins --json"
+        f"{sys.executable} -c 'from stratagem_cli.main import main; import sys; sys.exit(main())' plugins --json"
         " | head -c 1",
         shell=True,
         capture_output=True,

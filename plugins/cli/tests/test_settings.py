@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from stratagem_cli.settings import merged, strategy_settings, trainer_settings
+from stratagem_cli.typed import Text, defaults_of, plain, typed
 
-from stratagem.cli.settings import merged, strategy_settings, trainer_settings
-from stratagem.cli.typed import Text, defaults_of, plain, typed
 from stratagem.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from stratagem.callbacks.base import Callback
-from stratagem.cli.module_spec import ModuleSpec
-from stratagem.cli.settings import SELECTION, Settings
-from stratagem.cli.typed import defaults_of, plain
 from stratagem.config import RunConfig
 from stratagem.plugins import load_catalogue
+from stratagem_cli.module_spec import ModuleSpec
+from stratagem_cli.settings import SELECTION, Settings
+from stratagem_cli.typed import defaults_of, plain
 
 if TYPE_CHECKING:
     from stratagem.module import Module

@@ -126,7 +126,7 @@ def test_files_that_are_no_configuration(refused_at_once: Callable[..., str]) ->
 
 
 def test_aliases_and_merges_that_a_configuration_has_still_work(folder: Path) -> None:
-    from stratagem.cli.yaml_text import read_yaml
+    from stratagem_cli.yaml_text import read_yaml
 
     read = read_yaml("base: &base {a: 1, b: 2}\nother:\n  <<: *base\n  b: 3\nagain: *base\n")
     assert read["other"] == {"a": 1, "b": 3}

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from stratagem.cli.listing import as_json, print_json, print_table
 from stratagem.errors import StratagemError
 from stratagem.plugins import Catalogue, load_catalogue
 from stratagem.select_environment import choose_environment
+from stratagem_cli.listing import as_json, print_json, print_table
 
 
 @click.command()
@@ -35,7 +35,7 @@ def examine(catalogue: Catalogue) -> dict[str, Any]:
     """Collect the report; docs/reference/cli.md has the keys. Imports torch and every plugin's target."""
     import torch
 
-    from stratagem.cli.survey import BROKEN, accelerator_records, conflicts, plugin_records, unloadable
+    from stratagem_cli.survey import BROKEN, accelerator_records, conflicts, plugin_records, unloadable
 
     plugins = plugin_records(catalogue)
     environment, environment_problem = _environment(catalogue)

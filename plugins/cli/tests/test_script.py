@@ -5,8 +5,8 @@ import sys
 from textwrap import dedent
 
 import pytest
+from stratagem_cli.main import main
 
-from stratagem.cli.main import main
 from stratagem.script_flags import CONFIG_VARIABLE
 
 HERE = ["--accelerator", "cpu", "--devices", "1"]

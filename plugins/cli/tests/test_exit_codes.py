@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from stratagem.cli.main import main
+from stratagem_cli.main import main
 
 LIMIT_BYTES = 1 << 20
 LIMITED = f"""
 import resource, sys
-from stratagem.cli.main import main
+from stratagem_cli.main import main
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, {LIMIT_BYTES}))
     sys.exit(main(sys.argv[1:]))

@@ -11,9 +11,9 @@ from importlib import import_module, util
 from importlib.machinery import PathFinder
 from typing import Any
 
-from stratagem.cli.defined_names import DefinedNames
-from stratagem.cli.reporting import keep_cause
 from stratagem.errors import TargetError
+from stratagem_cli.defined_names import DefinedNames
+from stratagem_cli.reporting import keep_cause
 
 EXAMPLE = "as digits.py:Digits or package.module:Digits"
 

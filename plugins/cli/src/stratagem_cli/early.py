@@ -32,7 +32,7 @@ def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any
     from stratagem.launch.fork_server import preload_fork_server
     from stratagem.run import preload_for
 
-    preload_fork_server((*preload_for(_module_of(selection)), "stratagem.cli.module_spec"))
+    preload_fork_server((*preload_for(_module_of(selection)), "stratagem_cli.module_spec"))
     return True
 
 

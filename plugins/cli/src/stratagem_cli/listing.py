@@ -18,7 +18,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/re
 @as_json
 def strategies(as_json: bool) -> None:
     """List the installed strategies."""
-    from stratagem.cli.survey import strategy_records
+    from stratagem_cli.survey import strategy_records
 
     _print_components(strategy_records(load_catalogue()), as_json)
 
@@ -27,7 +27,7 @@ def strategies(as_json: bool) -> None:
 @as_json
 def accelerators(as_json: bool) -> None:
     """List the installed accelerators, and what they find here."""
-    from stratagem.cli.survey import accelerator_records
+    from stratagem_cli.survey import accelerator_records
 
     _print_components(accelerator_records(load_catalogue()), as_json)
 
@@ -36,7 +36,7 @@ def accelerators(as_json: bool) -> None:
 @as_json
 def plugins(as_json: bool) -> None:
     """List the installed plugins, also those that are broken or left out."""
-    from stratagem.cli.survey import plugin_records
+    from stratagem_cli.survey import plugin_records
 
     records = plugin_records(load_catalogue())
     if as_json:

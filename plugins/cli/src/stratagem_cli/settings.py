@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from stratagem.cli.typed import Text, plain, refuse_unknown, typed
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
 from stratagem.launch.nodes import node_count
 from stratagem.renamed import RENAMED, renamed_selection
+from stratagem_cli.typed import Text, plain, refuse_unknown, typed
 
 SECTIONS = ("model", "strategy", "trainer")
 """Keys of a configuration whose values are settings by name."""
@@ -136,7 +136,7 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def _from_file(path: str) -> dict[str, Any]:
     import yaml
 
-    from stratagem.cli.yaml_text import ExcessError, read_yaml_file
+    from stratagem_cli.yaml_text import ExcessError, read_yaml_file
 
     try:
         content = read_yaml_file(path)

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from stratagem.cli.main import main
+from stratagem_cli.main import main
 
 
 @pytest.fixture

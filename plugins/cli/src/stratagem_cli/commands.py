@@ -1,0 +1,121 @@
+"""The group `stratagem`, whose commands come from plugins and are imported when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+import stratagem
+from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.plugins import Origin, command_plugins, load_catalogue
+
+OFFERED: dict[str, str] = {
+    **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
+    **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
+}
+"""Command → the distribution of ours that adds it, for install hints."""
+
+
+class LazyGroup(click.Group):
+    """A click group that also takes commands by where they are."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy: dict[str, str] = {}
+
+    def add_lazy(self, name: str, target: str) -> None:
+        """Add a command that is imported when it, or help, is asked for.
+
+        Args:
+            name: as the user types it.
+            target: "module:attribute" of a `click.Command`.
+        """
+        self.lazy[name] = target
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.lazy, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.lazy:
+            module, _, attribute = self.lazy[cmd_name].partition(":")
+            command: click.Command = getattr(import_module(module), attribute)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+class PluginGroup(LazyGroup):
+    """A group of the commands that the installed plugins add."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._owners: dict[str, list[Origin]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._ask_plugins()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        self._ask_plugins()
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is to run.
+
+        Raises:
+            ConflictError: several distributions add it.
+            UnknownNameError, BrokenPluginError: the distribution that has it isn't installed, or is broken.
+        """
+        if args[0] in OFFERED and self.get_command(ctx, args[0]) is None:
+            _refuse_missing(args[0])
+        found = super().resolve_command(ctx, args)
+        owners = self._owners.get(found[0] or "", ())
+        if len(owners) > 1:
+            names = " and ".join(map(str, owners))
+            raise ConflictError(f"the command {found[0]!r} is offered by {names}: uninstall one")
+        return found
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; what it returns is no exit code."""
+        super().invoke(ctx)
+
+    def _ask_plugins(self) -> None:
+        if self._owners:
+            return
+        for origin, group in plugin_groups():
+            for name in {*group.lazy, *group.commands}:
+                self._owners.setdefault(name, []).append(origin)
+            self.lazy.update(group.lazy)
+            self.commands.update(group.commands)
+
+
+def _refuse_missing(name: str) -> NoReturn:
+    for broken in load_catalogue().broken:
+        if broken.origin.distribution == OFFERED[name]:
+            raise BrokenPluginError(
+                f"the command {name!r} comes with {broken.origin}, which can't be loaded: "
+                f"{type(broken.error).__name__}: {broken.error}; fix or uninstall it"
+            ) from broken.error
+    raise UnknownNameError(f"the command {name!r} isn't installed: pip install {OFFERED[name]}")
+
+
+def plugin_groups() -> Iterator[tuple[Origin, LazyGroup]]:
+    """Yield what each plugin adds; one that fails is left out, and shown by `stratagem plugins`."""
+    for origin, add in command_plugins():
+        with suppress(Exception):
+            group = LazyGroup()
+            add(group)
+            yield origin, group
+
+
+commands = PluginGroup(
+    "stratagem",
+    help="Train the same PyTorch model under any distributed strategy, chosen by one flag.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+commands = click.version_option(stratagem.__version__, prog_name="stratagem")(commands)
