@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constrain
 XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
-XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision trainer) \
+XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision) $(wildcard plugins/trainer/tests/test_*.py) \
 	$(patsubst %,tests/core/test_%.py,group_strategy optimizer_state prepared run) \
 	$(patsubst %,tests/core/checkpoint/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
 	$(patsubst %,tests/core/data/test_%.py,resume_stateful train) \

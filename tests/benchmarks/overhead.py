@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from stratagem_trainer.callbacks.progress import ProgressBar
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
-from stratagem.callbacks.progress import ProgressBar
 
 STEPS = int(os.environ.get("BENCH_STEPS", "5000"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stratagem_trainer.loops.step_module import StepModule
 from torch import nn
 
 import stratagem
-from stratagem.trainer.step_module import StepModule
 
 WIDTH, LAYERS, BATCH = 1024, 8, 4
 MODEL_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)

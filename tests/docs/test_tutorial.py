@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from stratagem_cli.commands import commands
-from stratagem_cli.target import Target
+from stratagem_trainer.commands.target import Target
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("examples/**/*.md")]

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stratagem_cli.flags import options
+    from stratagem_trainer.callbacks.base import Callback
+    from stratagem_trainer.callbacks.early_stopping import EarlyStopping
+    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+    from stratagem_trainer.loggers.base import Logger, Row
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
 
     from stratagem.accelerator import Accelerator
-    from stratagem.callbacks.base import Callback
-    from stratagem.callbacks.early_stopping import EarlyStopping
-    from stratagem.callbacks.model_checkpoint import ModelCheckpoint
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.deadline import deadline
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
     from stratagem.group_strategy import DeferringStrategy, ProcessGroupStrategy
     from stratagem.hookspecs import hookimpl
     from stratagem.launch.base import Launcher, LaunchPlan, Task
-    from stratagem.loggers.base import Logger, Row
-    from stratagem.module import Module
     from stratagem.precision.base import Precision
     from stratagem.prepared import Prepared, Replica, place
     from stratagem.requests import (
@@ -53,14 +54,13 @@ if TYPE_CHECKING:
     )
     from stratagem.runtime import Runtime
     from stratagem.strategy import ParallelStrategy, Strategy
-    from stratagem.trainer.trainer import Trainer
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Accelerator": "stratagem.accelerator",
     "Availability": "stratagem.component",
-    "Callback": "stratagem.callbacks.base",
+    "Callback": "stratagem_trainer.callbacks.base",
     "Capabilities": "stratagem.component",
     "Checkpoint": "stratagem.checkpoint.base",
     "CheckpointError": "stratagem.errors",
@@ -75,15 +75,15 @@ _WHERE = {
     "ConfigError": "stratagem.errors",
     "DeferringStrategy": "stratagem.group_strategy",
     "DeviceError": "stratagem.errors",
-    "EarlyStopping": "stratagem.callbacks.early_stopping",
+    "EarlyStopping": "stratagem_trainer.callbacks.early_stopping",
     "Environment": "stratagem.environment.base",
     "LaunchPlan": "stratagem.launch.base",
     "LaunchRequest": "stratagem.requests",
     "Launcher": "stratagem.launch.base",
     "LocalCollectives": "stratagem.collectives.local",
-    "Logger": "stratagem.loggers.base",
-    "ModelCheckpoint": "stratagem.callbacks.model_checkpoint",
-    "Module": "stratagem.module",
+    "Logger": "stratagem_trainer.loggers.base",
+    "ModelCheckpoint": "stratagem_trainer.callbacks.model_checkpoint",
+    "Module": "stratagem_trainer.module",
     "ParallelStrategy": "stratagem.strategy",
     "Precision": "stratagem.precision.base",
     "PrecisionError": "stratagem.errors",
@@ -94,7 +94,7 @@ _WHERE = {
     "ReduceRequest": "stratagem.requests",
     "Replica": "stratagem.prepared",
     "ReplicaError": "stratagem.errors",
-    "Row": "stratagem.loggers.base",
+    "Row": "stratagem_trainer.loggers.base",
     "RunConfig": "stratagem.config",
     "Runtime": "stratagem.runtime",
     "SetupRequest": "stratagem.requests",
@@ -102,7 +102,7 @@ _WHERE = {
     "Strategy": "stratagem.strategy",
     "StratagemError": "stratagem.errors",
     "Task": "stratagem.launch.base",
-    "Trainer": "stratagem.trainer.trainer",
+    "Trainer": "stratagem_trainer.trainer",
     "UsageError": "stratagem.errors",
     "WorkerError": "stratagem.errors",
     "deadline": "stratagem.collectives.deadline",

@@ -5,4 +5,9 @@ import sys
 from stratagem import import_from
 
 if __name__ == "__main__":
-    sys.exit(import_from("stratagem_cli.main", "main")())
+    try:
+        main = import_from("stratagem_cli.main", "main")
+    except ImportError as error:
+        print("Error: the command line" + str(error).removeprefix("main"), file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main())

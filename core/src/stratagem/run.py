@@ -233,7 +233,7 @@ def preload_for(strategy_module: str | None) -> tuple[str, ...]:
             whose module may do anything on import.
     """
     own = (strategy_module,) if strategy_module is not None else ()
-    return (*LaunchPlan.preload, "stratagem.trainer.trainer", "stratagem.checkpoint.directory", *own)
+    return (*LaunchPlan.preload, "stratagem.checkpoint.directory", *own)
 
 
 def _is_name(strategy: Any) -> bool:

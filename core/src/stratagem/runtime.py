@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
@@ -278,7 +278,7 @@ def launch(run: Run, task: Task) -> Any:
     """Call `task.function(runtime, *task.args)` in every rank of `run`; see `Launcher.launch`."""
     launcher = run.launcher()
     ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
-    return launcher.launch(Task(_work, (ours, task.function, task.args)))
+    return launcher.launch(replace(task, function=_work, args=(ours, task.function, task.args)))
 
 
 def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -18,6 +18,8 @@ class Task:
     args: tuple[Any, ...] = ()
     may_exit: bool = False
     """Whether `sys.exit(0)` is an end like any other, as of a script; else all ranks leave so, or none."""
+    preload: tuple[str, ...] = ()
+    """Modules that the fork server imports beside the plan's; those of the function, for a start."""
 
 
 @dataclass(frozen=True)

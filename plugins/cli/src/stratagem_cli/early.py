@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratagem.devices import count_of
@@ -12,7 +12,9 @@ from stratagem.plugins import load_catalogue
 from stratagem.select_environment import choose_environment
 
 
-def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+def preload_where_likely(
+    selection: Mapping[str, Any], options: Mapping[str, Any], modules: Sequence[str] = ()
+) -> bool:
     """Start the fork server if flags alone tell that this process will start several by it.
 
     Imports no torch, and refuses nothing: whether the run can be had is found out by assembling it.
@@ -20,6 +22,7 @@ def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any
     Args:
         selection: fields of `RunConfig` that were given.
         options: the strategy's own settings.
+        modules: what workers need beside what every run does.
 
     Returns:
         Whether it was started.
@@ -32,7 +35,7 @@ def preload_where_likely(selection: Mapping[str, Any], options: Mapping[str, Any
     from stratagem.launch.fork_server import preload_fork_server
     from stratagem.run import preload_for
 
-    preload_fork_server((*preload_for(_module_of(selection)), "stratagem_cli.module_spec"))
+    preload_fork_server((*preload_for(_module_of(selection)), *modules))
     return True
 
 

@@ -8,10 +8,6 @@ from stratagem.hookspecs import CommandGroup, hookimpl
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
     """Add them by where they are."""
-    cli.add_lazy("fit", "stratagem_cli.stages:fit")
-    cli.add_lazy("validate", "stratagem_cli.stages:validate")
-    cli.add_lazy("test", "stratagem_cli.stages:test")
-    cli.add_lazy("predict", "stratagem_cli.stages:predict")
     cli.add_lazy("run", "stratagem_cli.script:run")
     cli.add_lazy("strategies", "stratagem_cli.listing:strategies")
     cli.add_lazy("accelerators", "stratagem_cli.listing:accelerators")

@@ -21,6 +21,14 @@ from stratagem.errors import (
 
 INTERRUPTED = 130
 
+_IMPORTING = (
+    "stratagem_trainer/commands/target.py",
+    "stratagem/plugins.py",
+    "stratagem/component.py",
+    "importlib/__init__.py",
+)
+"""Files whose frames lead from our call to what a user's file or a plugin's raised."""
+
 _LONGEST = 2000
 """Characters of a message; what is longer holds somebody's data, and is cut in the middle."""
 
@@ -85,10 +93,7 @@ def _leave_out_importing(shown: traceback.TracebackException) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    name = filename.replace("\\", "/")
-    return name.endswith(
-        ("stratagem_cli/target.py", "stratagem/plugins.py", "stratagem/component.py", "importlib/__init__.py")
-    )
+    return filename.replace("\\", "/").endswith(_IMPORTING)
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,9 +16,10 @@ from stratagem.select import choose_strategy
 from stratagem_testing.workers import shared_workers
 
 if TYPE_CHECKING:
+    from stratagem_trainer.trainer import Trainer
+
     from stratagem.runtime import Runtime
     from stratagem.strategy import Strategy
-    from stratagem.trainer.trainer import Trainer
 
 TOLERANCES: Mapping[str, float] = {
     "32-true": 2e-6,
@@ -149,7 +150,7 @@ class StrategySubject:
 
     def trainer(self, start_method: str | None = None, **settings: Any) -> Trainer:
         """Make a quiet trainer with this strategy, for `world_size` devices."""
-        from stratagem.trainer.trainer import Trainer
+        from stratagem_trainer.trainer import Trainer
 
         quiet: dict[str, Any] = {
             "enable_progress_bar": False,

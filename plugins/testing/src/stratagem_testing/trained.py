@@ -9,23 +9,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.loops.optimization import takes_metric
+from stratagem_trainer.module import Module
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from stratagem.callbacks.base import Callback
 from stratagem.checkpoint.base import Checkpoint
-from stratagem.module import Module
 from stratagem.prepared import loss_of
-from stratagem.trainer.optimization import takes_metric
 from stratagem_testing.checks import ConformanceError, expect
 from stratagem_testing.recipe import Recipe, Trained, rates_of, train_plainly
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.workers import RankError, shared_workers
 
 if TYPE_CHECKING:
+    from stratagem_trainer.trainer import Trainer
     from torch.optim import Optimizer
-
-    from stratagem.trainer.trainer import Trainer
 
 
 SOON_S = 60.0

@@ -29,7 +29,7 @@ TIMEOUT_S = 90.0
 """After which a task counts as hanging."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's own error may be told first."""
-PRELOADED = ("torch", "torch._dynamo", "stratagem.trainer.trainer", "stratagem_testing.strategies")
+PRELOADED = ("torch", "torch._dynamo", "stratagem_trainer.trainer", "stratagem_testing.strategies")
 
 
 class RankError(StratagemError):

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from stratagem.callbacks.base import Callback
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import RecipeModule, expect_parity, train
 
 if TYPE_CHECKING:
-    from stratagem.module import Module
-    from stratagem.trainer.trainer import Trainer
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
 
 
 class _Pair(NamedTuple):

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from stratagem_trainer.callbacks.base import Callback
 from torch import nn
 
-from stratagem.callbacks.base import Callback
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.subject import SEED, StrategySubject
 from stratagem_testing.trained import train
 
 if TYPE_CHECKING:
-    from stratagem.module import Module
-    from stratagem.trainer.trainer import Trainer
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
 
 
 @dataclass(frozen=True)

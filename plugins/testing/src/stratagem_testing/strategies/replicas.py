@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor
 
-from stratagem.callbacks.base import Callback
 from stratagem.errors import ReplicaError
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe
@@ -16,8 +16,8 @@ from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import train
 
 if TYPE_CHECKING:
-    from stratagem.module import Module
-    from stratagem.trainer.trainer import Trainer
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
 
 
 @dataclass

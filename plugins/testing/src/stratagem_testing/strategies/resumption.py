@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import Dataset, TensorDataset
 
-from stratagem.callbacks.base import Callback
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Schedule, Trained
 from stratagem_testing.strategies.data import Seen
@@ -20,8 +20,8 @@ from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import expect_close, expect_same, naming, plainly, train
 
 if TYPE_CHECKING:
-    from stratagem.module import Module
-    from stratagem.trainer.trainer import Trainer
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
 
 
 @dataclass

@@ -1,0 +1,159 @@
+"""`EarlyStopping`: ends a fit when a metric stops getting better."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import ConfigError
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
+
+
+class EarlyStopping(Callback):
+    """Stop the fit once a metric hasn't improved for a while, or has gone where it never comes back from.
+
+    A metric that evaluations log is looked at after each validation, any other after each epoch.
+
+    Args:
+        monitor: name of a logged metric.
+        mode: whether it should become small ("min") or large ("max").
+        patience: how many looks in a row without improvement end the fit; 0 is as 1.
+        min_delta: by how much a value must beat the best one to count; at least 0, in the metric's unit.
+        stopping_threshold: stop as soon as the metric is better than this.
+        divergence_threshold: stop as soon as the metric is worse than this.
+        check_finite: stop when the metric is NaN or infinite.
+        strict: raise when the metric isn't logged; otherwise wait until it is.
+
+    Attributes:
+        best_score: the best value so far; None before the first.
+        wait_count: looks since the last improvement.
+        stopped_epoch: the epoch in which it stopped the fit, from 0; None if it didn't.
+        reason: why it stopped the fit, as a sentence; "" if it didn't.
+
+    Raises:
+        ConfigError: a value that can't be meant.
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        mode: Mode = "min",
+        patience: int = 3,
+        min_delta: float = 0.0,
+        stopping_threshold: float | None = None,
+        divergence_threshold: float | None = None,
+        check_finite: bool = True,
+        strict: bool = True,
+    ) -> None:
+        owner = type(self).__name__
+        self._monitor = Monitor(monitor, mode, owner, strict)
+        check_count(owner, "patience", patience, 0)
+        if not (math.isfinite(min_delta) and min_delta >= 0):
+            raise ConfigError(f"{owner} got min_delta={min_delta!r}; give a number of at least 0")
+        for name, value in (("stopping", stopping_threshold), ("divergence", divergence_threshold)):
+            if value is not None and math.isnan(value):
+                raise ConfigError(f"{owner} got {name}_threshold=nan; give a number, or None")
+        self.patience = patience
+        self.min_delta = min_delta
+        self.stopping_threshold = stopping_threshold
+        self.divergence_threshold = divergence_threshold
+        self.check_finite = check_finite
+        self.best_score: float | None = None
+        self.wait_count = 0
+        self.stopped_epoch: int | None = None
+        self.reason = ""
+        self._fitting = False
+        self._stopped = False
+
+    @property
+    def monitor(self) -> str:
+        """Name of the metric."""
+        return self._monitor.name
+
+    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+        self._fitting = stage == "fit"
+        if self._fitting:
+            self.stopped_epoch, self.reason, self._stopped = None, "", False
+
+    def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+        if self._fitting:
+            self._monitor.before_evaluation(trainer)
+
+    def on_evaluation_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        if self._fitting:
+            self._monitor.after_evaluation(trainer)
+            if self._monitor.from_evaluation:
+                self._look(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        if not self._monitor.from_evaluation:
+            self._look(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best_score": self.best_score,
+            "wait_count": self.wait_count,
+            "stopped_epoch": self.stopped_epoch,
+            "reason": self.reason,
+            "from_evaluation": self._monitor.from_evaluation,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best_score = state["best_score"]
+        self.wait_count = state["wait_count"]
+        self.stopped_epoch = state["stopped_epoch"]
+        self.reason = state["reason"]
+        self._monitor.from_evaluation = state["from_evaluation"]
+
+    @property
+    def state_key(self) -> str:
+        return f"{type(self).__qualname__}({self.monitor}, {self._monitor.mode})"
+
+    def _look(self, trainer: Trainer) -> None:
+        value = self._monitor.read(trainer)
+        if value is None or self._stopped:
+            return
+        self.reason = self._judge(value)
+        if self.reason:
+            self._stopped = trainer.should_stop = True
+            self.stopped_epoch = trainer.current_epoch
+            if trainer.is_main:
+                # Not a log record: it must be seen without any logging set up, bar or no bar.
+                print(
+                    f"Stopping in epoch {trainer.current_epoch + 1} at step {trainer.global_step}:"
+                    f" {self.reason}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    def _judge(self, value: float) -> str:
+        """Take up a value; return why to stop, or ""."""
+        name, smaller = self.monitor, self._monitor.mode == "min"
+        if self.check_finite and not math.isfinite(value):
+            return f"{name} is {value}."
+        if self._passed(value, self.stopping_threshold, smaller):
+            self.best_score = value
+            return f"{name} reached {value:.6g}, beyond stopping_threshold {self.stopping_threshold:.6g}."
+        if self._passed(value, self.divergence_threshold, not smaller):
+            return f"{name} is {value:.6g}, beyond divergence_threshold {self.divergence_threshold:.6g}."
+        margin = self.min_delta if smaller else -self.min_delta
+        if self._monitor.better(value + margin, self.best_score):
+            self.best_score, self.wait_count = value, 0
+            return ""
+        self.wait_count += 1
+        if self.wait_count < max(self.patience, 1):
+            return ""
+        best = "nothing finite" if self.best_score is None else f"{self.best_score:.6g}"
+        margin_text = f" by {self.min_delta:.6g}" if self.min_delta else ""
+        times = "time" if self.wait_count == 1 else "times"
+        return f"{name} hasn't beaten {best}{margin_text}, {self.wait_count} {times} in a row."
+
+    @staticmethod
+    def _passed(value: float, threshold: float | None, below: bool) -> bool:
+        return threshold is not None and (value < threshold if below else value > threshold)

@@ -1,0 +1,122 @@
+"""`SavedConfig`: writes the resolved configuration of a fit into its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from stratagem_cli.settings import SELECTION, Settings
+from stratagem_cli.typed import defaults_of, plain
+
+from stratagem.config import RunConfig
+from stratagem.plugins import load_catalogue
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.commands.module_spec import ModuleSpec
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.trainer import Trainer
+
+FILE_NAME = "config.yaml"
+
+_OF_THIS_RUN = ("run_dir", "node_rank")
+"""Left out of the file: a repeated run gets a folder of its own, and the nodes may change places."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Everything that a fit was started with, defaults included."""
+
+    spec: ModuleSpec
+    settings: Settings
+    """As they were given."""
+    strategy: Mapping[str, Any]
+    """The strategy's settings, typed, without defaults."""
+    trainer: Mapping[str, Any]
+    """The trainer's settings, typed, defaults included."""
+
+    def as_yaml(self) -> str:
+        """The configuration file that repeats the run. Imports the target and the strategy."""
+        import yaml
+
+        given = self.settings
+        selection = {f.name: getattr(RunConfig(), f.name) for f in fields(RunConfig)}
+        selection = {**selection, **given.selection}
+        content: dict[str, Any] = {"target": str(self.spec.target)}
+        content["strategy"] = {"name": selection["strategy"], **self._strategy(selection)}
+        content.update((key, _plain(selection[key])) for key in SELECTION if key not in _OF_THIS_RUN)
+        if given.ckpt_path is not None:
+            content["ckpt_path"] = str(given.ckpt_path)
+        content["model"] = _storable(self.spec.resolved(), given.model)
+        content["trainer"] = _storable(self.trainer, given.trainer)
+        text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        return text
+
+    def _strategy(self, selection: Mapping[str, Any]) -> dict[str, Any]:
+        given = _storable(self.strategy, self.settings.strategy)
+        if selection["strategy"] == "auto":
+            return given
+        catalogue = load_catalogue(selection["only_plugins"], selection["without_plugins"])
+        found = catalogue.find("strategy", selection["strategy"])
+        defaults = {k: v for k, v in defaults_of(found.load()).items() if v is not None}
+        return {**_storable({**defaults, **found.options}, {}), **given}
+
+
+class SavedConfig(Callback):
+    """Write `config.yaml` when a fit starts, on rank 0: `stratagem fit --config` repeats the run with it."""
+
+    order = -100
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved = resolved
+
+    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+        """Write the file, whole or not at all."""
+        if stage != "fit" or not trainer.is_main or trainer.run_dir is None:
+            return
+        os.makedirs(trainer.run_dir, exist_ok=True)
+        path = os.path.join(trainer.run_dir, FILE_NAME)
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            file.write("# stratagem fit --config with this file repeats the run.\n")
+            file.write(self.resolved.as_yaml())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+
+
+_NOTHING = object()
+
+
+def _storable(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that YAML can hold.
+
+    Args:
+        settings: typed.
+        given: as they were given; taken where YAML doesn't have the type.
+    """
+    items = {}
+    for key, value in settings.items():
+        item = _plain(value)
+        if item is _NOTHING and key in given:
+            item = _plain(plain(given[key]))
+        if item is not _NOTHING:
+            items[key] = item
+    return items
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in YAML's own types; `_NOTHING` where a part of it has none."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (str, timedelta)):
+        return str(value)
+    if isinstance(value, Mapping):
+        items = {str(key): _plain(item) for key, item in value.items()}
+        return _NOTHING if _NOTHING in items.values() else items
+    if isinstance(value, (list, tuple)):
+        parts = [_plain(item) for item in value]
+        return _NOTHING if _NOTHING in parts else parts
+    return _NOTHING

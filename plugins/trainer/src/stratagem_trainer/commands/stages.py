@@ -1,0 +1,194 @@
+"""`stratagem fit | validate | test | predict`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from stratagem_cli import flags
+from stratagem_cli.settings import Settings, merged, strategy_settings, trainer_settings
+
+from stratagem.errors import TargetError
+from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
+from stratagem_trainer.commands.target import EXAMPLE, Target
+
+if TYPE_CHECKING:
+    from stratagem_trainer.trainer import Trainer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SEED = 0
+"""The seed where none is given, so that a saved configuration repeats its run."""
+
+PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
+"""Modules that a command's workers need."""
+
+_TRAINER_FLAGS = ("max_epochs", "max_steps")
+
+
+def stage_flags(command: F) -> F:
+    """Add TARGET and the flags that all four commands share."""
+    for decorate in (
+        click.option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="As model.hidden=64, strategy.timeout_s=60 or trainer.log_every_n_steps=10 (repeatable).",
+        ),
+        click.option(
+            "--config",
+            "config_files",
+            multiple=True,
+            metavar="FILE",
+            help="Settings in YAML, as a run leaves them in its folder; flags and --set go over them.",
+        ),
+        click.option("--run-dir", metavar="FOLDER", help="Where the run leaves its files."),
+        click.option("--ckpt-path", metavar="PATH", help="Continue, or take the weights, from a checkpoint."),
+        flags.selection_flags,
+        click.argument("target", required=False),
+    ):
+        command = decorate(command)
+    return command
+
+
+@click.command()
+@click.option("--max-epochs", type=click.IntRange(0), help="Stop after so many epochs.")
+@click.option("--max-steps", type=click.IntRange(0), help="Stop after so many optimizer steps.")
+@stage_flags
+def fit(**keywords: Any) -> None:
+    """Train TARGET: file.py:Class or package.module:Class."""
+    settings, target = _settings(keywords)
+    trainer, spec = _trainer(settings, target, "fit")
+    trainer.fit(spec, ckpt_path=settings.ckpt_path)
+    if _is_reporting(settings):
+        _print_metrics(dict(trainer.callback_metrics))
+        if trainer.run_dir is not None:
+            click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
+
+
+@click.command()
+@stage_flags
+def validate(**keywords: Any) -> None:
+    """Run the validation of TARGET, and print its metrics."""
+    settings, target = _settings(keywords)
+    trainer, spec = _trainer(settings, target, "validate")
+    metrics = trainer.validate(spec, ckpt_path=settings.ckpt_path)
+    if _is_reporting(settings):
+        _print_metrics(metrics)
+
+
+@click.command()
+@stage_flags
+def test(**keywords: Any) -> None:
+    """Run the test of TARGET, and print its metrics."""
+    settings, target = _settings(keywords)
+    trainer, spec = _trainer(settings, target, "test")
+    metrics = trainer.test(spec, ckpt_path=settings.ckpt_path)
+    if _is_reporting(settings):
+        _print_metrics(metrics)
+
+
+@click.command()
+@click.option("--output", metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
+@stage_flags
+def predict(output: str | None, **keywords: Any) -> None:
+    """Predict with TARGET, in the order of its data."""
+    from stratagem_trainer.commands.predictions import arrays_of, refuse_output, write_arrays
+
+    refuse_output(output)
+    settings, target = _settings(keywords)
+    trainer, spec = _trainer(settings, target, "predict")
+    predictions = trainer.predict(spec, ckpt_path=settings.ckpt_path)
+    if not _is_reporting(settings):
+        return
+    arrays = arrays_of(predictions)
+    for name, array in arrays.items():
+        click.echo(f"{name}  {array.dtype} {'×'.join(map(str, array.shape))}")
+    if output is not None:
+        write_arrays(output, arrays)
+        click.echo(f"written to {output}")
+
+
+def _settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
+    """Merge what was given, and check it as far as torch isn't needed for it.
+
+    Raises:
+        ConfigError, TargetError: what to change.
+    """
+    layer = flags.given(keywords)
+    for key in ("target", "ckpt_path", "run_dir"):
+        if keywords.get(key) is not None:
+            layer[key] = keywords[key]
+    if "strategy" in layer:
+        layer["strategy"] = {"name": layer["strategy"]}
+    trainer = {key: keywords[key] for key in _TRAINER_FLAGS if keywords.get(key) is not None}
+    if trainer:
+        layer["trainer"] = trainer
+    settings = merged(keywords["config_files"], layer, keywords["sets"]).with_defaults(seed=SEED)
+    refuse_run_dir(settings.selection.get("run_dir"))
+    refuse_checkpoint_path(settings.ckpt_path)
+    if settings.target is None:
+        raise TargetError(f"TARGET is missing: give one {EXAMPLE}, or a --config file that has it")
+    target = Target.parse(settings.target)
+    target.make_importable()  # what workers send back may need it
+    return settings, target
+
+
+def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, Any]:
+    """Make the trainer, and what makes the module in each worker."""
+    from stratagem_cli.early import preload_where_likely
+
+    preload_where_likely(settings.selection, settings.strategy, PRELOAD)
+
+    from stratagem_cli.typed import defaults_of
+
+    from stratagem.config import RunConfig
+    from stratagem.plugins import load_catalogue
+    from stratagem_trainer.callbacks.training_curve import TrainingCurve
+    from stratagem_trainer.commands.module_spec import ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
+    from stratagem_trainer.trainer import Trainer
+
+    selection = dict(settings.selection)
+    name = selection.get("strategy", "auto")
+    chosen = None
+    if settings.strategy and name != "auto":
+        catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
+        chosen = catalogue.find("strategy", name).load()
+    options = strategy_settings(settings, chosen)
+    parts = {*RunConfig.__dataclass_fields__, "plugins"}
+    defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
+    spec = ModuleSpec(target, settings.model)
+    given = trainer_settings(settings, Trainer, defaults)
+    arguments: dict[str, Any] = {**flags.runtime_arguments(selection), "strategy_options": options, **given}
+    trainer = Trainer(**arguments)
+    if stage == "fit":
+        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, options, {**defaults, **given})))
+        if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
+            trainer.callbacks.append(TrainingCurve(required=False))
+    return trainer, spec
+
+
+def _is_reporting(settings: Settings) -> bool:
+    """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
+    from stratagem.environment.by_hand import node_rank_of
+    from stratagem.plugins import load_catalogue
+    from stratagem.select_environment import choose_environment, requested_size
+
+    selection = settings.selection
+    catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
+    size = requested_size(selection.get("devices", "auto"), selection.get("num_nodes", 1))
+    environment, _ = choose_environment(catalogue, selection.get("environment", "auto"), os.environ, size)
+    node_rank = selection.get("node_rank")
+    if node_rank is None and not environment.creates_processes:
+        node_rank = node_rank_of(os.environ)
+    return environment.global_rank == 0 and node_rank in (None, 0)
+
+
+def _print_metrics(metrics: dict[str, float]) -> None:
+    width = max(map(len, metrics), default=0)
+    for name in sorted(metrics):
+        click.echo(f"{name:<{width}}  {metrics[name]:.6g}")

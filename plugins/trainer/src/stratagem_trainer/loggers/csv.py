@@ -1,0 +1,169 @@
+"""`CSVLogger`: writes metrics into one CSV file in the run's folder."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from time import monotonic
+from typing import Any
+
+from stratagem.errors import ConfigError, UsageError
+from stratagem_trainer.loggers.base import Logger, Row
+
+_POSITION = ("step", "epoch")
+
+
+class CSVLogger(Logger):
+    """One line per logged point: step, epoch, then one column per metric, empty where it wasn't logged.
+
+    A metric that appears later gets a new column at the end; the file is then rewritten beside itself
+    and renamed into place, so that a reader sees the old file or the new one. A resumed run goes on in
+    the same file, less the lines of later steps that a killed run has left behind.
+
+    Lines reach the file with the first `write` that comes a second after the one before, after
+    `buffer_rows` lines, and at the end: a killed process loses at most what it logged within a second.
+
+    Args:
+        filename: within the run's folder.
+        flush_every_s: seconds between two accesses to the file, at least.
+        buffer_rows: how many lines are held back, at most.
+
+    Raises:
+        ConfigError: a value that can't be meant.
+    """
+
+    def __init__(
+        self, filename: str = "metrics.csv", flush_every_s: float = 1.0, buffer_rows: int = 10_000
+    ) -> None:
+        if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
+            raise ConfigError(f"CSVLogger got filename={filename!r}; give a file's name without a folder")
+        if not flush_every_s >= 0:
+            raise ConfigError(f"CSVLogger got flush_every_s={flush_every_s!r}; give a number of at least 0")
+        if not buffer_rows >= 1:
+            raise ConfigError(f"CSVLogger got buffer_rows={buffer_rows!r}; give an integer of at least 1")
+        self.filename = filename
+        self.flush_every_s = flush_every_s
+        self.buffer_rows = buffer_rows
+        self.path = ""
+        self._columns: tuple[str, ...] = ()
+        self._lines: list[str] = []
+        self._flushed = 0.0
+        self._resumed_step = -1
+        self._repeated: frozenset[str] = frozenset()
+
+    def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
+        """Take up the file, or prepare to start it with the first row.
+
+        Raises:
+            UsageError: there is a file of that name that no CSVLogger wrote.
+        """
+        self.path = os.path.join(run_dir, self.filename)
+        self._columns, self._lines = (), []
+        self._flushed = monotonic()
+        self._resumed_step, self._repeated = -1, frozenset()
+        if os.path.exists(self.path) and os.path.getsize(self.path):
+            self._take_up(resumed_step)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        known = frozenset(self._columns)
+        fresh = dict.fromkeys(name for row in rows for name in row.values if name not in known)
+        if fresh:
+            self.flush()
+            self._rewrite((*self._columns, *fresh))
+        columns, lines = self._columns, self._lines
+        for row in rows:
+            values = row.values
+            if row.step == self._resumed_step:
+                values = {name: value for name, value in values.items() if name not in self._repeated}
+            if not values:
+                continue
+            cells = [repr(float(values[name])) if name in values else "" for name in columns]
+            lines.append(f"{row.step},{row.epoch},{','.join(cells)}\n")
+        if len(lines) >= self.buffer_rows or monotonic() - self._flushed >= self.flush_every_s:
+            self.flush()
+
+    def flush(self) -> None:
+        self._flushed = monotonic()
+        if self._lines:
+            with _named(self.path), open(self.path, "ab") as file:
+                file.write("".join(self._lines).encode())
+            self._lines = []
+
+    def close(self, failed: bool = False) -> None:
+        self.flush()
+
+    def _take_up(self, resumed_step: int | None) -> None:
+        header, lines, is_whole = _read(self.path)
+        if header[:2] != _POSITION:
+            raise UsageError(
+                f"{self.path} isn't a file of a CSVLogger (it doesn't begin with step,epoch):"
+                " choose another run folder, or move it away"
+            )
+        self._columns = header[2:]
+        kept = lines
+        if resumed_step is not None:
+            kept = [line for line in lines if _step(line) <= resumed_step]
+            # What is evaluated again at the step of the checkpoint is there already.
+            again = [line.rstrip("\n").split(",")[2:] for line in kept if _step(line) == resumed_step]
+            self._resumed_step = resumed_step
+            self._repeated = frozenset(
+                name for cells in again for name, cell in zip(self._columns, cells) if cell
+            )
+        if not is_whole or len(kept) < len(lines):
+            self._replace(self._columns, kept)
+
+    def _rewrite(self, columns: tuple[str, ...]) -> None:
+        """Add columns at the end of every line there is."""
+        lines: list[str] = []
+        if os.path.exists(self.path) and os.path.getsize(self.path):
+            commas = "," * (len(columns) - len(self._columns))
+            lines = [f"{line[:-1]}{commas}\n" for line in _read(self.path)[1]]
+        self._replace(columns, lines)
+
+    def _replace(self, columns: tuple[str, ...], lines: list[str]) -> None:
+        header = StringIO()
+        csv.writer(header, lineterminator="\n").writerow((*_POSITION, *columns))
+        trial = f"{self.path}.new"
+        with _named(trial), open(trial, "w", encoding="utf-8", newline="") as file:
+            file.write(header.getvalue())
+            file.writelines(lines)
+            if lines:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(trial, self.path)
+        self._columns = columns
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the file in errors of the system, which of a full disk says no path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
+
+
+def _read(path: str) -> tuple[tuple[str, ...], list[str], bool]:
+    """Return the header, the whole lines after it, and whether there is nothing else.
+
+    A machine that went down may leave a torn line at the end, or one that lacks cells.
+    """
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        text = file.read()
+    # Names may contain anything, also line breaks in quotes; values are plain numbers.
+    physical = list(StringIO(text, newline=""))
+    reader = csv.reader(physical)
+    header = tuple(next(reader, ()))
+    rest = physical[reader.line_num :]
+    commas = len(header) - 1
+    lines = [line for line in rest if line.endswith("\n") and line.count(",") == commas and _step(line) >= 0]
+    return header, lines, len(lines) == len(rest)
+
+
+def _step(line: str) -> int:
+    digits = line.partition(",")[0]
+    return int(digits) if digits.isdecimal() else -1

@@ -1,0 +1,289 @@
+"""The training loop.
+
+In outline::
+
+    for epoch in epochs:
+        on_train_epoch_start
+        for window in windows of `accumulate_grad_batches` batches:
+            for batch in window:
+                on_train_batch_start
+                forward, backward      (gradients are reduced on the window's last batch)
+                clip, step, zero_grad, schedulers, log   (after the window's last batch)
+                on_train_batch_end
+            validate, where val_check_interval says so
+        validate, epoch schedulers
+        on_train_epoch_end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stratagem.collectives.closures import mean_loss
+from stratagem.errors import DataError
+from stratagem.prepared import loss_of
+from stratagem_trainer.loops.loss_watch import FiniteCheck
+from stratagem_trainer.loops.manual import ManualOptimizer
+from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.loops.windows import Window, windows
+from stratagem_trainer.settings import train_batches, validation_interval
+
+if TYPE_CHECKING:
+    from stratagem.data.train import TrainData
+    from stratagem_trainer.live import Live
+    from stratagem_trainer.trainer import Trainer
+
+STEP = "training_step"
+
+
+class FitLoop:
+    """Runs epochs until one of the limits is reached.
+
+    Args:
+        trainer: what callbacks see; its `should_stop` ends the loop after a step.
+        live: the stage's objects.
+        data: training batches.
+        validate: runs a validation; None where there is none.
+        resume: called once, when the first epoch's iterator exists, to restore random number
+            generators; None where nothing is resumed.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        live: Live,
+        data: TrainData,
+        validate: Callable[[], object] | None,
+        data_state: Any = None,
+        resume: Callable[[], None] | None = None,
+    ) -> None:
+        self.trainer, self.live, self.data, self.validate = trainer, live, data, validate
+        self.settings, self.module = live.settings, live.module
+        self.prepared, self.metrics, self.progress = live.prepared, live.metrics, live.progress
+        self.num_batches = train_batches(data.num_batches, self.settings)
+        self.data_ranks = live.runtime.collectives.data
+        self.manual = [
+            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks)
+            for index in range(len(self.prepared.optimizers))
+        ]
+        self.batch_idx = 0
+        self._data_state, self._resume = data_state, resume
+        self._stepped: set[int] = set()
+        self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
+        self._clips = self.settings.gradient_clip_val is not None
+        self._starts = live.moments.of("on_train_batch_start")
+        self._ends = live.moments.of("on_train_batch_end")
+        self._interval = 0 if validate is None else validation_interval(self.num_batches, self.settings)
+        if not self.module.automatic_optimization:
+            self._run_window = self._manual_window
+        elif live.wants_closure:
+            self._run_window = self._closure_window
+        else:
+            self._run_window = self._automatic_window
+
+    def run(self) -> None:
+        """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
+        while not self._is_over() or self._is_unfinished():
+            self.run_epoch()
+        if self._resume is not None:
+            # Resumed where it was over already.
+            self._resume()
+
+    def _is_over(self) -> bool:
+        epochs, steps = self.settings.epochs, self.settings.max_steps
+        return (
+            (epochs is not None and self.progress.epoch >= epochs)
+            or (steps is not None and self.progress.step >= steps)
+            or self.trainer.should_stop
+        )
+
+    def _is_unfinished(self) -> bool:
+        """Whether a resumed checkpoint was written before a validation or an epoch's end that are still due."""
+        batch = self.progress.batch
+        return batch > 0 and (self._validation_is_due() or batch == self.num_batches)
+
+    def run_epoch(self) -> None:
+        """Run one epoch, or what is left of one that is resumed."""
+        progress, moments, metrics = self.progress, self.live.moments, self.metrics
+        self.module.train()
+        iterator = self._epoch_iterator()
+        if progress.batch == 0:
+            moments("on_train_epoch_start", self.trainer, self.module)
+            self.module.on_train_epoch_start()
+        self.batch_idx = progress.batch
+        # In a resumed run, the one that the checkpoint didn't wait for.
+        self._validate_if_due()
+        stops = self._has_to_stop()
+        metrics.begin_steps()
+        for size, window in () if stops else self._windows(iterator):
+            self._run_window(size, window)
+            metrics.end_late()
+            self._validate_if_due()
+            stops = self._has_to_stop()
+            if stops:
+                break
+        metrics.end_steps()
+        # Stopped on the way: the epoch only counts as over when there was no batch left.
+        if not stops or self.batch_idx == self.num_batches:
+            self._end_epoch()
+
+    def _has_to_stop(self) -> bool:
+        return self.trainer.should_stop or self.progress.step == self.settings.max_steps
+
+    def _validate_if_due(self) -> None:
+        if self.validate is not None and self._validation_is_due():
+            self.validate()
+
+    def _validation_is_due(self) -> bool:
+        """Whether `val_check_interval` batches have passed since the last validation of this epoch."""
+        if not self._interval or self.validate is None or not self._is_validation_epoch():
+            return False
+        return self.progress.batch // self._interval > self.progress.validated // self._interval
+
+    def _is_validation_epoch(self) -> bool:
+        return (self.progress.epoch + 1) % self.settings.check_val_every_n_epoch == 0
+
+    def _end_epoch(self) -> None:
+        progress = self.progress
+        is_due = not self._interval and self._is_validation_epoch() and progress.validated != progress.batch
+        if self.validate is not None and is_due:
+            self.validate()
+        self.metrics.end_epoch(progress.step, progress.epoch)
+        step_schedules(self.live, "epoch", progress.epoch + 1)
+        progress.epoch_is_over = True
+        self.module.on_train_epoch_end()
+        # What that has logged belongs to this epoch.
+        self.metrics.end_epoch(progress.step, progress.epoch)
+        self.live.moments("on_train_epoch_end", self.trainer, self.module)
+        progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
+        progress.epoch_is_over = False
+
+    def _epoch_iterator(self) -> Iterator[Any]:
+        state, self._data_state = self._data_state, None
+        resume, self._resume = self._resume, None
+        if resume is not None and self.progress.batch == 0:
+            # The uninterrupted run drew the epoch's numbers from here.
+            resume()
+            resume = None
+        batches = self.data.epoch(self.progress.epoch, self.progress.batch, state)
+        iterator = iter(self.prepared.dataloader(batches))
+        if resume is not None:
+            resume()
+        return iterator
+
+    def _windows(self, iterator: Iterator[Any]) -> Iterator[Window]:
+        is_exact = self.data.has_exact_length
+        # A loader whose length is a guess ends where it ends.
+        limit = self.num_batches if is_exact or self.settings.limit_train_batches is not None else None
+        return windows(
+            iterator,
+            self.settings.accumulate_grad_batches,
+            None if limit is None else limit - self.progress.batch,
+            read_ahead=not is_exact or self.live.wants_closure,
+        )
+
+    # One window -------------------------------------------------------------------------------------
+
+    def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
+        trainer, module, metrics = self.trainer, self.module, self.metrics
+        forward_backward, first = self.prepared.forward_backward, self.batch_idx
+        idx = first
+        for position, batch in enumerate(batches, 1):
+            for start in self._starts:
+                start(trainer, module, batch, idx)
+            metrics.batch = batch
+            outputs = forward_backward(STEP, batch, idx, divisor=size, sync=position == size)
+            self._finite.check_loss(self.progress.step + 1, outputs)
+            idx += 1
+            self.batch_idx = idx
+            if position == size:
+                self._step()
+            for end in self._ends:
+                end(trainer, module, outputs, batch, idx - 1)
+
+        if self.batch_idx != first + size:
+            raise DataError(
+                f"the loader was to give {self.num_batches} batches and gave {self.batch_idx}: let its len() say "
+                "what it gives"
+            )
+
+    def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
+        window, first = list(batches), self.batch_idx
+        outputs: list[Any] = []
+        for offset, batch in enumerate(window):
+            for start in self._starts:
+                start(self.trainer, self.module, batch, first + offset)
+
+        def evaluate(index: int) -> Any:
+            self.prepared.zero_grad(index)
+            evaluated: list[Any] = []
+            total: Any = 0.0
+            for offset, batch in enumerate(window):
+                self.metrics.batch = batch
+                last = offset + 1 == size
+                output = self.prepared.forward_backward(STEP, batch, first + offset, divisor=size, sync=last)
+                loss = loss_of(output)
+                total = total if loss is None else total + loss.detach() / size
+                evaluated.append(output)
+            # Only the first evaluation is at the parameters that the step began with.
+            self.metrics.muted = True
+            outputs[:] = outputs or evaluated
+            if self._clips:
+                self.prepared.clip(index, self.settings.clipping)
+            return mean_loss(total, self.data_ranks)
+
+        try:
+            self._step(closure=evaluate)
+        finally:
+            self.metrics.muted = False
+        self.batch_idx = self.progress.batch = first + size
+        for offset, batch in enumerate(window):
+            for end in self._ends:
+                end(self.trainer, self.module, outputs[offset], batch, first + offset)
+
+    def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
+        for batch in batches:
+            for start in self._starts:
+                start(self.trainer, self.module, batch, self.batch_idx)
+            self.metrics.batch, self._stepped = batch, set()
+            outputs = self.prepared.manual_step(STEP, batch, self.batch_idx)
+            self._finite.check_loss(self.progress.step + 1, outputs)
+            self.batch_idx += 1
+            self.progress.batch = self.batch_idx
+            if self._stepped:
+                self.progress.step += 1
+                self._finite.check_parameters(self.progress.step)
+                self.live.guard.after_step(self.progress.step)
+                step_schedules(self.live, "step", self.progress.step, self._stepped)
+                self.metrics.end_step(self.progress.step, self.progress.epoch)
+            for end in self._ends:
+                end(self.trainer, self.module, outputs, batch, self.batch_idx - 1)
+
+    def _count_manual_step(self, index: int) -> None:
+        self._stepped.add(index)
+
+    def _step(self, closure: Callable[[int], Any] | None = None) -> None:
+        """Step every optimizer, its schedulers and the log."""
+        prepared, progress = self.prepared, self.progress
+        applied = False
+        for index in range(len(prepared.optimizers)):
+            if self._clips and closure is None:
+                prepared.clip(index, self.settings.clipping)
+            bound = None if closure is None else (lambda index=index: self._watched(closure(index)))
+            applied = prepared.step(index, bound) or applied
+        for index in range(len(prepared.optimizers)):
+            prepared.zero_grad(index)
+        progress.batch = self.batch_idx
+        if not applied:
+            return
+        progress.step += 1
+        self._finite.check_parameters(progress.step)
+        self.live.guard.after_step(progress.step)
+        if self.live.schedules:
+            step_schedules(self.live, "step", progress.step)
+        self.metrics.end_step(progress.step, progress.epoch)
+
+    def _watched(self, loss: Any) -> Any:
+        self._finite.check_loss(self.progress.step + 1, loss)
+        return loss

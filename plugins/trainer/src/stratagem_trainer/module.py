@@ -1,0 +1,230 @@
+"""`Module`: a model together with its steps, its optimizers and its data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from stratagem.errors import StratagemError, UsageError
+from stratagem.parts.current import refuse_in_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from stratagem_trainer.loops.manual import ManualOptimizer
+    from stratagem_trainer.trainer import Trainer
+
+Reduction = Literal["mean", "sum", "min", "max"]
+
+
+class Module(nn.Module):
+    """A `torch.nn.Module` that says how to train it.
+
+    Override `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` and
+    `predict_step` for the other commands, and the `*_dataloader` methods where loaders aren't passed
+    to the trainer. Create layers in `__init__`, or in `configure_model` to let a strategy build them
+    in shards.
+    """
+
+    automatic_optimization: bool = True
+    """False: `training_step` calls `manual_backward`, and steps `self.optimizers()`, itself."""
+
+    replica_device: torch.device | None = None
+    """Set by a strategy on copies of the module that it runs on other devices than the run's."""
+
+    _trainer: Trainer | None = None
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Return a micro-batch's mean loss: a scalar, a dict with "loss", or None to skip it."""
+        raise UsageError(f"{type(self).__qualname__} has no training_step: fit needs one")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """Evaluate a batch and `self.log` what counts."""
+        raise UsageError(f"{type(self).__qualname__} has no validation_step: validate needs one")
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """Evaluate a batch and `self.log` what counts."""
+        raise UsageError(f"{type(self).__qualname__} has no test_step: test needs one")
+
+    def training_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts: optional, for what needs the whole batch at once.
+
+        Where it is overridden it is called after `training_step` under every strategy.
+
+        Args:
+            outputs: what the step returned for each part of the micro-batch, in the order of its samples.
+                One part where the strategy doesn't split batches.
+        """
+        return outputs[0]
+
+    def validation_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts; see `training_step_end`."""
+        return outputs[0]
+
+    def test_step_end(self, outputs: list[Any]) -> Any:
+        """Make one output of those of a batch's parts; see `training_step_end`."""
+        return outputs[0]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """Return predictions for a batch; without an override, the forward of the batch."""
+        return self(batch)
+
+    # Construction ---------------------------------------------------------------------------------
+
+    def configure_model(self) -> None:
+        """Create layers, under the strategy's and the precision's context; called once in every worker."""
+
+    def parallelize(self, mesh: Any) -> Any:
+        """Say how to split this module among ranks that share one copy: optional, for strategies that do so.
+
+        Args:
+            mesh: a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions the strategy names.
+
+        Returns:
+            A plan as the strategy takes it, or None where this method has split the module itself.
+        """
+
+    def configure_optimizers(self) -> Any:
+        """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and
+        "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
+        "monitor"}), and "monitor" where the scheduler takes a metric.
+        """
+        raise UsageError(f"{type(self).__qualname__} has no configure_optimizers: fit needs one")
+
+    # Data -----------------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> Iterable[Any] | None:
+        """Return training batches; called in every worker."""
+        return None
+
+    def val_dataloader(self) -> Iterable[Any] | None:
+        """Return validation batches; called in every worker."""
+        return None
+
+    def test_dataloader(self) -> Iterable[Any] | None:
+        """Return test batches; called in every worker."""
+        return None
+
+    def predict_dataloader(self) -> Iterable[Any] | None:
+        """Return batches to predict; called in every worker."""
+        return None
+
+    # Epochs ---------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Before the first batch of an epoch."""
+
+    def on_train_epoch_end(self) -> None:
+        """After an epoch's last batch and its validation."""
+
+    def on_validation_epoch_end(self) -> None:
+        """After the last batch of a validation; `self.log` still counts for it."""
+
+    def on_test_epoch_end(self) -> None:
+        """After the last batch of a test; `self.log` still counts for it."""
+
+    # While it runs ----------------------------------------------------------------------------------
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer that runs this module.
+
+        Raises:
+            StratagemError: none does.
+        """
+        if self._trainer is None:
+            raise StratagemError(f"{type(self).__qualname__} isn't run by a trainer now")
+        return self._trainer
+
+    @property
+    def device(self) -> torch.device:
+        """Where new tensors belong: the run's device, or the parameters' outside a run."""
+        if self.replica_device is not None:
+            return self.replica_device
+        if self._trainer is not None and self._trainer.is_live:
+            return self._trainer.device
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    @property
+    def global_rank(self) -> int:
+        """This process among all; 0 outside a run."""
+        return self._trainer.global_rank if self._trainer is not None else 0
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node; 0 outside a run."""
+        return self._trainer.local_rank if self._trainer is not None else 0
+
+    def log(
+        self,
+        name: str,
+        value: torch.Tensor | float,
+        *,
+        prog_bar: bool = False,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Reduction = "mean",
+        sync_dist: bool | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Log a value of this batch; where both on_step and on_epoch are set, as `x_step`, `x_epoch` and `x`.
+
+        Args:
+            name: as "val_loss"; the same on every rank that logs with `sync_dist`.
+            value: a number, or a tensor with one element on any device; it is copied and not waited for.
+            prog_bar: show it in the progress bar.
+            on_step: log it for this step; by default in training steps only.
+            on_epoch: log its reduction over the epoch, in float64; by default anywhere but in training steps.
+            reduce_fx: how batches are reduced to an epoch's value; "mean" weighs them by size.
+            sync_dist: reduce over ranks too; by default in evaluation only. All values of one logging
+                point share one collective.
+            batch_size: samples in this batch; read off the batch by default.
+        """
+        self.trainer.metrics.log(
+            name,
+            value,
+            prog_bar=prog_bar,
+            on_step=on_step,
+            on_epoch=on_epoch,
+            reduce_fx=reduce_fx,
+            sync_dist=sync_dist,
+            batch_size=batch_size,
+        )
+
+    def log_dict(self, values: Mapping[str, torch.Tensor | float], **how: Any) -> None:
+        """Log several values alike; see `log`."""
+        for name, value in values.items():
+            self.log(name, value, **how)
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        """Stack the tensors of all ranks that read different batches along a new first dim. Collective.
+
+        Ranks that share one copy of the model, by layers or by tensors, count as one. See `Collectives.all_gather`.
+
+        Raises:
+            CombinationError: the strategy splits batches, and the step has one part of several.
+        """
+        refuse_in_part("all_gather")
+        return self.trainer.collectives.data.all_gather(tensor, sync_grads)
+
+    # Manual optimization ----------------------------------------------------------------------------
+
+    def optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
+        """The optimizers to `step` and `zero_grad` by hand: one, or a list where there are several."""
+        return self.trainer.manual_optimizers()
+
+    def manual_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run backward through the strategy, which reduces gradients; collective."""
+        self.trainer.prepared.backward(loss, **kwargs)
+
+    def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
+        """A context in which only `optimizer`'s parameters require gradients."""
+        return optimizer.only_its_gradients()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trainer": None}

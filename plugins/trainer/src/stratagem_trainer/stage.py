@@ -1,0 +1,216 @@
+"""What every rank does for `fit`, `validate`, `test` and `predict`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from stratagem.data.evaluate import EvalData
+from stratagem.data.sample import sample_of
+from stratagem.data.train import TrainData
+from stratagem.errors import ConfigError, DataError, UsageError
+from stratagem.plan import announce_data
+from stratagem_trainer.attempts import Attempts
+from stratagem_trainer.bringing_back import Destination, leave
+from stratagem_trainer.live import Live, Progress, build_module, first_given, overrides
+from stratagem_trainer.loops import evaluation, resume
+from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.run_folder import locked
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Runtime
+    from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """What a call of the trainer asks for; picklable if the module and the loaders are."""
+
+    stage: str
+    module: Any
+    """A `Module`, or a callable without arguments that makes one in each worker."""
+    loader: Iterable[Any] | None = None
+    val_loader: Iterable[Any] | None = None
+    ckpt_path: str | None = None
+    destination: Destination | None = None
+    """Where to leave the trained state for a launching process that isn't a rank itself."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What rank 0 brings back."""
+
+    metrics: dict[str, float]
+    latest: dict[str, float]
+    progress: Progress
+    run_dir: str | None
+    in_launching_process: bool
+    """Whether the module that the trainer was given is the one that was used."""
+    callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    predictions: list[Any] | None = None
+    not_brought_back: str | None = None
+    """Why the trained state isn't at the request's destination."""
+
+
+def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
+    """Run a stage in this rank. Collective."""
+    module = build_module(runtime, request.module)
+    attempts = Attempts(runtime) if request.stage == "fit" else None
+    run_dir = _agreed_run_dir(runtime, module, attempts)
+    loggers = trainer.make_loggers() if runtime.is_main and request.stage == "fit" else []
+    module._trainer = trainer
+    trainer.enter(runtime, run_dir, attempts)
+    live: Live | None = None
+    try:
+        if attempts is not None:
+            return _fit(runtime, trainer, module, request, attempts, loggers)
+        return _evaluate(runtime, trainer, module, request)
+    except BaseException as error:
+        live = trainer.live_or_none
+        if live is not None:
+            if isinstance(error, UsageError):
+                error.exit_code = 1  # something was started, and may have been written
+            live.moments("on_exception", trainer, module, error)
+        _close(live, loggers, failed=True)
+        raise
+    finally:
+        trainer.leave()
+        module._trainer = None
+
+
+def _fit(
+    runtime: Runtime,
+    trainer: Trainer,
+    module: Any,
+    request: StageRequest,
+    attempts: Attempts,
+    loggers: list[Logger],
+) -> StageResult:
+    settings, run_dir = trainer.settings, attempts.run_dir
+    loader = first_given(request.loader, module.train_dataloader())
+    if loader is None:
+        raise DataError("fit needs training batches: pass train_dataloaders, or define train_dataloader")
+    data = TrainData(
+        loader,
+        collectives=runtime.collectives.data,
+        seed=runtime.config.seed or 0,
+        distributed_sampler=settings.use_distributed_sampler,
+    )
+    val_data = _validation_data(trainer, runtime, module, request)
+    if runtime.is_main:
+        announce_data(data.description, val_data.description if val_data is not None else "none")
+    live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size, sample_of(loader))
+    data_state, restore_generators = None, None
+    reader = attempts.newest()
+    if reader is None and request.ckpt_path is not None:
+        reader = runtime.session.checkpointer.open(request.ckpt_path, settings.verify_checkpoints)
+    if reader is not None:
+        data_state, restore_generators = resume.restore(trainer, live, reader, data)
+
+    def validate() -> dict[str, float]:
+        assert val_data is not None
+        return evaluation.evaluate(trainer, live, val_data, "validate")
+
+    with locked(runtime, run_dir):
+        if run_dir is not None:
+            for logger in loggers:
+                logger.open(run_dir, trainer.describe(module), live.progress.step)
+        loop = FitLoop(
+            trainer, live, data, validate if val_data is not None else None, data_state, restore_generators
+        )
+        trainer.go_live(live, loop, data, val_data)
+        live.moments("on_start", trainer, module, "fit")
+        loop.run()
+        live.metrics.flush()
+        live.moments("on_end", trainer, module, "fit")
+        result = _result(live, live.metrics.latest())
+        if request.destination is not None and not runtime.in_launching_process:
+            result = replace(result, not_brought_back=leave(runtime, live.prepared, request.destination))
+        _close(live, loggers)
+    return result
+
+
+def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageRequest) -> StageResult:
+    stage = request.stage
+    own = {
+        "validate": module.val_dataloader,
+        "test": module.test_dataloader,
+        "predict": module.predict_dataloader,
+    }
+    loader = first_given(request.loader, own[stage]())
+    if loader is None:
+        raise DataError(f"{stage} needs batches: pass dataloaders, or define {own[stage].__name__}")
+    data = _eval_data(trainer, runtime, loader)
+    live = Live(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
+    if request.ckpt_path is not None:
+        verify = trainer.settings.verify_checkpoints
+        resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path, verify))
+    trainer.go_live(live, None, None, data)
+    live.moments("on_start", trainer, module, stage)
+    predictions = None
+    metrics: dict[str, float] = {}
+    if stage == "predict":
+        predictions = evaluation.predict(trainer, live, data)
+    else:
+        metrics = evaluation.evaluate(trainer, live, data, stage)
+    live.moments("on_end", trainer, module, stage)
+    return _result(live, metrics, predictions)
+
+
+def _validation_data(
+    trainer: Trainer, runtime: Runtime, module: Any, request: StageRequest
+) -> EvalData | None:
+    has_step = overrides(module, "validation_step")
+    if request.val_loader is not None and not has_step:
+        raise ConfigError(
+            f"val_dataloaders were passed, but {type(module).__qualname__} has no validation_step"
+        )
+    loader = first_given(request.val_loader, module.val_dataloader() if has_step else None)
+    if loader is None or trainer.settings.limit_val_batches in (0, 0.0):
+        return None
+    return _eval_data(trainer, runtime, loader)
+
+
+def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> EvalData:
+    return EvalData(
+        loader,
+        collectives=runtime.collectives.data,
+        distributed_sampler=trainer.settings.use_distributed_sampler,
+        equal_batches="collective_forward" in runtime.session.run.capabilities.features,
+    )
+
+
+def _agreed_run_dir(runtime: Runtime, module: Any, attempts: Attempts | None) -> str | None:
+    if attempts is None:
+        return runtime.config.run_dir
+    chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module)
+    return attempts.begin(str(runtime.broadcast(chosen)))
+
+
+def _unused_run_dir(module: Any) -> str:
+    base = os.path.abspath(f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
+    return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
+
+
+def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None = None) -> StageResult:
+    return StageResult(
+        metrics=metrics,
+        latest=live.metrics.latest(),
+        progress=live.progress,
+        run_dir=live.run_dir,
+        in_launching_process=live.runtime.in_launching_process,
+        callbacks={callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
+        predictions=predictions,
+    )
+
+
+def _close(live: Live | None, loggers: list[Logger], failed: bool = False) -> None:
+    if live is not None:
+        live.metrics.flush()
+    for logger in loggers:
+        logger.close(failed)

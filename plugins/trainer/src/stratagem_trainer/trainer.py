@@ -1,0 +1,290 @@
+"""`Trainer`: trains and evaluates a `Module` under any strategy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from stratagem.config import Devices, RunConfig
+from stratagem.errors import ConfigError
+from stratagem.launch.base import Task
+from stratagem.plan import announce
+from stratagem.renamed import renamed_selection
+from stratagem.run import assemble
+from stratagem.runtime import Runtime, launch
+from stratagem_trainer.bringing_back import (
+    SEVERAL_NODES,
+    bring_back,
+    destination,
+    refuse_untrained,
+    say_untrained,
+)
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.hook_names import refuse_uncalled_hooks
+from stratagem_trainer.live import Progress, needed_features
+from stratagem_trainer.loggers.base import Logger
+from stratagem_trainer.module import Module
+from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
+from stratagem_trainer.settings import Limit, TrainerSettings
+from stratagem_trainer.stage import StageRequest, StageResult, run_stage
+from stratagem_trainer.view import TrainerView
+
+PRELOAD = (__name__,)
+"""Modules that a trainer's workers need."""
+
+
+class Trainer(TrainerView):
+    """Trains and evaluates a `Module`: docs/guides/trainer.md.
+
+    Args:
+        accelerator: a name as "cuda", or "auto".
+        devices: how many, or which: docs/guides/devices.md.
+        num_nodes: machines taking part, or the least and the most as "1:4".
+        strategy: a name as "ddp", or a strategy object.
+        precision: a name as "bf16-mixed".
+        plugins: objects with hook implementations, or names of installed extensions.
+        callbacks: run at named moments, beside the default progress bar and checkpoints.
+        logger: True for a metrics.csv in the run's folder, False for none, or loggers of your own.
+        max_epochs: stop after so many; 1 where neither epochs nor steps are limited.
+        max_steps: stop after so many optimizer steps.
+        accumulate_grad_batches: micro-batches per optimizer step.
+        gradient_clip_val: limit gradients before each step.
+        gradient_clip_algorithm: "norm" or "value".
+        val_check_interval: validate every so many batches, or after each such fraction of an epoch;
+            None: at the end of epochs.
+        check_val_every_n_epoch: validate at the end of every so many epochs.
+        limit_train_batches: at most so many batches per rank and epoch, or such a fraction of them.
+        limit_val_batches: the same for validation.
+        limit_test_batches: the same for test.
+        limit_predict_batches: the same for predict.
+        log_every_n_steps: a row of metrics every so many optimizer steps.
+        enable_progress_bar: show one on rank 0.
+        enable_checkpointing: keep the best and the last checkpoint.
+        use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
+        terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
+            parameter isn't; this waits for the device in every step. Otherwise there is a warning.
+        verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
+        seed: for every generator on every rank.
+        run_dir: where metrics and checkpoints go, of one run at a time; runs/<time>-<class> when None.
+        further: other fields of `RunConfig`, by name.
+
+    Raises:
+        ConfigError: a setting that doesn't exist, or can't be.
+    """
+
+    def __init__(
+        self,
+        accelerator: str = "auto",
+        devices: Devices = "auto",
+        num_nodes: int | str = 1,
+        strategy: Any = "auto",
+        precision: Any = "32-true",
+        plugins: Sequence[Any] = (),
+        callbacks: Callback | Sequence[Callback] | None = None,
+        logger: bool | Logger | Sequence[Logger] = True,
+        max_epochs: int | None = None,
+        max_steps: int | None = None,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str = "norm",
+        val_check_interval: Limit = None,
+        check_val_every_n_epoch: int = 1,
+        limit_train_batches: Limit = None,
+        limit_val_batches: Limit = None,
+        limit_test_batches: Limit = None,
+        limit_predict_batches: Limit = None,
+        log_every_n_steps: int = 50,
+        enable_progress_bar: bool = True,
+        enable_checkpointing: bool = True,
+        use_distributed_sampler: bool = True,
+        terminate_on_nan: bool = False,
+        verify_checkpoints: bool = True,
+        seed: int | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        **further: Any,
+    ) -> None:
+        settings = {field.name for field in fields(TrainerSettings)}
+        chosen = TrainerSettings(**{k: v for k, v in locals().items() if k in settings})
+        super().__init__(chosen, absolute_run_dir(run_dir) if run_dir is not None else None)
+        renamed_selection(accelerator=accelerator, plugins=plugins, **further)
+        _refuse_unknown(further)
+        self._runtime = Runtime(
+            strategy=strategy,
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=precision,
+            plugins=plugins,
+            seed=seed,
+            run_dir=self.run_dir,
+            **further,
+        )
+        self.callbacks: list[Callback] = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
+        self._logger = _checked_loggers(logger)
+
+    # Commands ---------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        module: Any,
+        train_dataloaders: Iterable[Any] | None = None,
+        val_dataloaders: Iterable[Any] | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Train `module`, in as many processes as the strategy wants.
+
+        Args:
+            module: a `Module`, or a picklable callable that makes one in each worker.
+            train_dataloaders: training batches; the module's own `train_dataloader` when None.
+            val_dataloaders: validation batches; the module's own when None.
+            ckpt_path: continue exactly where this checkpoint was written.
+
+        Where workers were processes of their own, the trained weights, the metrics and the callbacks'
+        states are brought back into this process's objects: all that is in `module.state_dict()`, with the
+        dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
+        several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
+        """
+        self.should_stop = False
+        with destination(module) as where:
+            result = self._launch(
+                StageRequest("fit", module, train_dataloaders, val_dataloaders, _path(ckpt_path), where)
+            )
+            reason = result.not_brought_back
+            if where is not None and reason is None and not result.in_launching_process:
+                reason = bring_back(module, where)
+        if where is not None and reason is not None:
+            say_untrained(module, reason)
+
+    def validate(
+        self,
+        module: Any,
+        dataloaders: Iterable[Any] | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
+        """Run `validation_step` over each sample once, and return the metrics."""
+        return self._launch(StageRequest("validate", module, dataloaders, None, _path(ckpt_path))).metrics
+
+    def test(
+        self,
+        module: Any,
+        dataloaders: Iterable[Any] | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
+        """Run `test_step` over each sample once, and return the metrics."""
+        return self._launch(StageRequest("test", module, dataloaders, None, _path(ckpt_path))).metrics
+
+    def predict(
+        self,
+        module: Any,
+        dataloaders: Iterable[Any] | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> list[Any]:
+        """Return `predict_step` of all samples, in the order of the data, on the CPU."""
+        result = self._launch(StageRequest("predict", module, dataloaders, None, _path(ckpt_path)))
+        return result.predictions or []
+
+    def _launch(self, request: StageRequest) -> StageResult:
+        if request.ckpt_path is None:
+            refuse_untrained(request.module, request.stage)
+        run = assemble(self._runtime.config)
+        if request.stage == "fit":
+            known = request.module if isinstance(request.module, Module) else None
+            run.require(needed_features(self.settings, known))
+            if run.environment.global_rank == 0:
+                config = self._runtime.config
+                refuse_unusable(config.run_dir, is_only_node=config.num_nodes in (1, "1"))
+        if run.environment.global_rank == 0:
+            announce(run)
+        result: StageResult | None = launch(run, Task(run_stage, (self, request), preload=PRELOAD))
+        if result is None:  # not the node of rank 0
+            return StageResult({}, {}, Progress(), None, False, not_brought_back=SEVERAL_NODES)
+        self._progress, self._latest, self.run_dir = result.progress, result.latest, result.run_dir
+        for callback in self.callbacks:
+            if callback.state_key in result.callbacks:
+                callback.load_state_dict(dict(result.callbacks[callback.state_key]))
+        return result
+
+    # For the stage --------------------------------------------------------------------------------
+
+    def make_loggers(self) -> list[Logger]:
+        """The loggers of a fit, for rank 0."""
+        if isinstance(self._logger, Logger):
+            return [self._logger]
+        if not isinstance(self._logger, bool):
+            return list(self._logger)
+        if not self._logger:
+            return []
+        from stratagem_trainer.loggers.csv import CSVLogger
+
+        return [CSVLogger()]
+
+    def describe(self, module: Module) -> dict[str, Any]:
+        """Settings and selection, JSON-able, for loggers."""
+        config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(self._runtime.config).items()}
+        return {"module": type(module).__qualname__, "run": config, "trainer": asdict(self.settings)}
+
+
+def _with_defaults(
+    callbacks: Callback | Sequence[Callback] | None, progress_bar: bool, checkpointing: bool
+) -> list[Callback]:
+    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+    from stratagem_trainer.callbacks.progress import ProgressBar
+
+    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"callbacks has a {type(callback).__name__}: derive it from stratagem.Callback")
+        refuse_uncalled_hooks(callback)
+    if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
+        given.append(ProgressBar())
+    if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
+        given.append(ModelCheckpoint())
+    _refuse_equal_keys(given)
+    return given
+
+
+def _refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
+    """Of two states under one key, a checkpoint would keep the last alone."""
+    keys: set[str] = set()
+    for callback in callbacks:
+        if type(callback).state_dict is Callback.state_dict:
+            continue
+        if callback.state_key in keys:
+            raise ConfigError(
+                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
+                "another monitor, dirname or filename, or a state_key of their own)"
+            )
+        keys.add(callback.state_key)
+
+
+def _checked_loggers(logger: Any) -> bool | Logger | Sequence[Logger]:
+    if isinstance(logger, (bool, Logger)):
+        return logger
+    given = list(logger) if isinstance(logger, Sequence) and not isinstance(logger, str) else [logger]
+    for each in given:
+        if not isinstance(each, Logger):
+            raise ConfigError(
+                f"logger has a {type(each).__name__}: give True, False, or objects of classes that derive from "
+                "stratagem_trainer.loggers.Logger"
+            )
+    return given
+
+
+def _refuse_unknown(further: Mapping[str, Any]) -> None:
+    allowed = {field.name for field in fields(RunConfig)} - {"extensions"}
+    unknown = sorted(set(further) - allowed)
+    if unknown:
+        raise ConfigError(
+            f"Trainer has no argument {unknown[0]!r}; beside its own it has those of RunConfig: "
+            f"{', '.join(sorted(allowed))}"
+        )
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list, tuple, dict))

@@ -1,0 +1,87 @@
+"""Nothing that a user defines or passes is left uncalled without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from by_hand import train
+from small import Line
+from stratagem_trainer.callbacks import EarlyStopping, ModelCheckpoint
+
+import stratagem
+from stratagem.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "training_epoch_end",
+            "training_epoch_end, which is never called here: it is now called on_train_epoch_end",
+        ),
+        ("configure_gradient_clipping", "pass gradient_clip_val"),
+        ("on_train_batch_end", "on_train_batch_end, which is called of callbacks only"),
+        ("on_train_start", "on_train_start, which is never called; nearest: on_train_epoch"),
+        ("on_validaton_epoch_end", "nearest: on_validation_epoch_end"),
+        ("predict_steps", "predict_steps, which is never called; nearest: predict_step"),
+    ],
+)
+def test_a_modules_hook_that_isnt_one(name: str, words: str, tmp_path: Path) -> None:
+    module = type("Module", (stratagem.Module,), {name: lambda self, *_: None})()
+    with pytest.raises(ConfigError, match=words):
+        train(module, tmp_path)
+
+
+def test_names_that_only_look_like_hooks_of_others(tmp_path: Path) -> None:
+    class Own(Line):
+        def setup(self) -> None:
+            """For the user's own use."""
+
+        def online_update(self) -> None: ...
+
+        def training_steps(self) -> None:
+            """There is a training_step, so that this is no slip."""
+
+    train(Own(), tmp_path, max_epochs=1)
+
+    class Staged(Line):
+        def setup(self, stage: str) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"setup\(stage\), which is never called here"):
+        train(Staged(), tmp_path)
+
+
+def test_a_callbacks_hook_that_isnt_one() -> None:
+    class Slip(stratagem.Callback):
+        def on_train_epoch_begin(self, trainer: Any, module: Any) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match="on_train_epoch_begin, which is never called; nearest: on_train_epoch_"
+    ):
+        stratagem.Trainer(callbacks=Slip())
+
+
+def test_methods_that_an_object_was_given_are_called(tmp_path: Path) -> None:
+    called: list[str] = []
+    callback, module = stratagem.Callback(), Line()
+    callback.on_train_epoch_end = lambda trainer, module: called.append("callback")  # type: ignore[method-assign]
+    train(module, tmp_path, callbacks=callback, max_epochs=1)
+    assert called == ["callback"]
+
+
+def test_settings_that_would_be_ignored(tmp_path: Path) -> None:
+    for how, words in (
+        ({"gradient_clip_algorithm": "value"}, "clips nothing without gradient_clip_val"),
+        ({"terminate_on_nan": "yes"}, "terminate_on_nan='yes' must be True or False"),
+        ({"logger": "csv"}, "logger has a str"),
+        ({"logger": [1]}, "logger has a int"),
+        (
+            {"callbacks": [ModelCheckpoint("a"), ModelCheckpoint("a", mode="max")]},
+            "two callbacks keep their state",
+        ),
+        ({"callbacks": [EarlyStopping("a"), EarlyStopping("a")]}, "two callbacks keep their state"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            stratagem.Trainer(**how)

@@ -1,0 +1,136 @@
+"""A loss that isn't finite: said once, with its step; or the end of the run."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from by_hand import train
+from small import Line, TwoPlayers
+from stratagem_trainer.loops.loss_watch import LossWatch
+from stratagem_trainer.loops.metrics import Metrics
+from threads import on_threads
+
+from stratagem.errors import NonFiniteError, WorkerError
+
+
+class Breaks(Line):
+    """Its loss is `value` at batch 5 of 8, on the ranks given."""
+
+    def __init__(self, value: float = math.nan, ranks: tuple[int, ...] = (0, 1)) -> None:
+        super().__init__(count=64)
+        self.value, self.ranks = value, ranks
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss * self.value if batch_idx == 4 and self.global_rank in self.ranks else {"loss": loss}
+
+
+@pytest.mark.parametrize(("value", "told"), [(math.nan, "nan"), (math.inf, "inf")])
+@pytest.mark.parametrize("every", [1, 3, 50])
+def test_there_is_one_warning_with_the_step(value: float, told: str, every: int, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"the loss is {told} at step 5: the run goes on") as seen:
+        train(Breaks(value), tmp_path, log_every_n_steps=every, max_epochs=1)
+    assert len([each for each in seen if "the loss" in str(each.message)]) == 1
+
+
+def test_steps_are_optimizer_steps(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the loss is nan at step 3:"):
+        train(Breaks(), tmp_path, accumulate_grad_batches=2, max_epochs=1)
+
+
+def test_it_ends_the_run_before_the_step(tmp_path: Path) -> None:
+    module = Breaks()
+    with pytest.raises(
+        NonFiniteError, match="the loss is nan at step 5, which isn't finite; all parameters still are"
+    ):
+        train(module, tmp_path, terminate_on_nan=True)
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+
+
+def test_a_parameter_ends_the_run_after_the_step(tmp_path: Path) -> None:
+    class Root(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            # Zero, with a gradient that is NaN.
+            zero = (self.layer.weight * 0).square().sum()
+            return super().training_step(batch, batch_idx) + (zero.sqrt() if batch_idx == 2 else 0.0)
+
+    with pytest.raises(NonFiniteError, match=r"the parameter layer.weight isn't finite after step 3"):
+        train(Root(), tmp_path, terminate_on_nan=True)
+
+
+class Manual(TwoPlayers):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        self.log("fine", torch.tensor(math.inf))
+        self.log("g_loss", torch.tensor(math.nan if batch_idx == 3 else 1.0))
+
+
+def test_manual_optimization_is_watched_by_what_it_logs(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="g_loss is nan at step 4"):
+        train(Manual(), tmp_path, max_epochs=1)
+    with pytest.raises(NonFiniteError, match="g_loss is nan at step 4"):
+        train(Manual(), tmp_path, terminate_on_nan=True)
+
+
+def test_a_closure_is_watched(tmp_path: Path) -> None:
+    class Search(Breaks):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=2)
+
+    with pytest.raises(NonFiniteError, match="the loss is nan at step 5"):
+        train(Search(), tmp_path, terminate_on_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ((1,), "the loss isn't finite at step 5, on rank 1:"),
+        ((0, 2), "the loss is nan at step 5, on ranks 0, 2:"),
+    ],
+)
+def test_rank_0_tells_of_all_ranks(ranks: tuple[int, ...], told: str) -> None:
+    def work(collectives: Any) -> None:
+        metrics = Metrics(collectives, [], 4)
+        for step in range(1, 13):
+            # A step later, all have it.
+            is_bad = step >= 5 if collectives.rank in ranks else step >= 6
+            metrics.losses.add(step, torch.tensor(math.nan if is_bad else 1.0))
+            metrics.end_step(step, 0)
+            metrics.end_late()
+            assert step < 8 or metrics.losses.is_told
+
+    with pytest.warns(UserWarning, match=told) as seen:
+        on_threads(3, work)
+    assert len(seen) == 1
+
+
+def test_one_rank_ends_the_run_of_all(tmp_path: Path) -> None:
+    # Rank 0 has stepped with rank 1's gradients by then, and may be the first to end.
+    with pytest.raises(
+        WorkerError, match=r"rank 1.*the loss is nan at step 5|rank 0.*isn't finite after step 5"
+    ):
+        train(Breaks(ranks=(1,)), tmp_path, strategy="ddp", devices=2, terminate_on_nan=True)
+
+
+def test_nothing_is_waited_for_between_looks() -> None:
+    watch = LossWatch(dict)
+    for step in range(1, 60):
+        watch.add(step, torch.tensor(math.nan if step > 20 else 1.0))
+        assert watch.found is None
+    assert str(watch.look()) == "the loss is nan at step 21"
+
+
+def test_losses_of_any_kind_are_looked_at() -> None:
+    watch = LossWatch(dict)
+    for step, loss in enumerate(
+        [torch.ones((), dtype=torch.bfloat16), torch.full((1,), 1e300, dtype=torch.float64), None, "no loss"],
+        1,
+    ):
+        watch.add(step, loss)
+    with warnings.catch_warnings():
+        assert watch.look() is None
