@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -28,6 +28,7 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md anew from the hookspecs"
+	@echo "make sdk     write docs/sdk.md and the list of all public names anew"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md anew"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
@@ -63,6 +64,10 @@ format: .venv/.ready-to-develop
 docs: .venv/.ready-to-develop
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/gen/mkdocs.yml
 	@echo "Documentation: site/index.html"
+
+sdk: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/sdk.py > docs/sdk.md
+	@$(BIN)/python docs/gen/sdk.py --surface > docs/gen/surface.txt
 
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md

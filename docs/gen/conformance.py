@@ -36,7 +36,7 @@ def run(chosen: list, only_new: bool = False) -> None:
     """
     from stratagem_testing.report import subject_names
 
-    from stratagem.plugins import load_catalogue
+    from stratagem.sdk.catalogue import load_catalogue
 
     stratagem = Path(sys.executable).with_name("stratagem")
     listed = subprocess.run([stratagem, "strategies", "--json"], capture_output=True, text=True, check=True)

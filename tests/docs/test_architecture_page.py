@@ -54,8 +54,11 @@ def test_every_plugin_is_installed_checked_and_offered():
     packages = [f"stratagem_{name.replace('-', '_')}" for name in names]
     linter = settings()["tool"]["importlinter"]
     assert linter["root_packages"] == ["stratagem", *packages]
-    forbidden, independent = linter["contracts"][1:]
-    assert forbidden["forbidden_modules"] == independent["modules"] == packages
+    forbidden, independent, offered = linter["contracts"][1:]
+    assert forbidden["forbidden_modules"] == independent["modules"] == offered["source_modules"] == packages
+    inner = {path.stem for path in CORE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    open_to_all = {"__init__", "__main__", "errors", "sdk"}
+    assert {f"stratagem.{name}" for name in inner - open_to_all} == set(offered["forbidden_modules"])
     assert settings()["tool"]["mypy"]["mypy_path"] == ["core/src", *(f"plugins/{n}/src" for n in names)]
     project = settings()["project"]
     extras = project["optional-dependencies"]

@@ -12,6 +12,7 @@ API_VERSION = 1
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
 Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"]
+"""What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
     "accelerator",
@@ -21,6 +22,7 @@ KINDS: tuple[Kind, ...] = (
     "launcher",
     "extension",
 )
+"""All kinds, in the order of listings."""
 
 FEATURES: Mapping[str, str] = {
     "several_optimizers": "more than one optimizer",

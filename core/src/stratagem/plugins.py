@@ -23,6 +23,7 @@ from stratagem.hookspecs import PROJECT, DiscoveryHooks
 from stratagem.offered import OFFERED
 
 GROUP = "stratagem"
+"""The group of entry points in which plugins are found."""
 CORE = "stratagem-core"
 
 

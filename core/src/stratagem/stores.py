@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 LOOPBACK = "127.0.0.1"
+"""The address that only this machine reaches."""
 _VARIABLE = "STRATAGEM_STORE"
 
 

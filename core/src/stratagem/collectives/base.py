@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 ReduceOp = Literal["mean", "sum", "min", "max", "product"]
+"""How `all_reduce` combines the values of ranks."""
 
 
 class Collectives(ABC):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
-from stratagem.collectives.flat import gradients_of_any
-from stratagem.prepared import loss_of
+from stratagem.sdk.loops import loss_of
+from stratagem.sdk.tensors import gradients_of_any
 
 
 class HalfGradients(ProcessGroupStrategy):

@@ -1,7 +1,6 @@
 """What this distribution offers. Read at every start, so it imports neither torch nor the strategy."""
 
-from stratagem.component import Capabilities, Component
-from stratagem.hookspecs import hookimpl
+from stratagem import Capabilities, Component, hookimpl
 
 
 @hookimpl

@@ -11,7 +11,7 @@ import click
 
 import stratagem
 from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.plugins import Origin, command_plugins, load_catalogue
+from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from stratagem.errors import StratagemError
-from stratagem.plugins import Catalogue, load_catalogue
-from stratagem.select_environment import choose_environment
+from stratagem.sdk.catalogue import Catalogue, load_catalogue
+from stratagem.sdk.selection import choose_environment
 from stratagem_cli.listing import as_json, print_json, print_table
 
 

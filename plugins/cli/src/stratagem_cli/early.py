@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratagem.devices import count_of
 from stratagem.errors import UsageError
-from stratagem.plugins import load_catalogue
-from stratagem.select_environment import choose_environment
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem.sdk.selection import choose_environment, count_of
 
 
 def preload_where_likely(
@@ -32,8 +31,8 @@ def preload_where_likely(
             return False
     except UsageError:
         return False
-    from stratagem.launch.fork_server import preload_fork_server
-    from stratagem.run import preload_for
+    from stratagem.sdk.processes import preload_fork_server
+    from stratagem.sdk.runs import preload_for
 
     preload_fork_server((*preload_for(_module_of(selection)), *modules))
     return True

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from stratagem.errors import SealError, UsageError, WorkerError
-from stratagem.launch.nodes import node_count
-from stratagem.renamed import RENAMED, renamed_selection
+from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.reporting import report
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -170,7 +169,7 @@ def options(function: F) -> F:
 
     @functools.wraps(function)
     def command(*args: Any, **keywords: Any) -> Any:
-        from stratagem.runtime import Runtime
+        from stratagem import Runtime
 
         try:
             runtime = Runtime(**runtime_arguments(given(keywords)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stratagem.plugins import load_catalogue
+from stratagem.sdk.catalogue import load_catalogue
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 

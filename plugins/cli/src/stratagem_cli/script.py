@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stratagem.errors import UsageError
-from stratagem.script_flags import CONFIG_VARIABLE
+from stratagem.sdk.selection import CONFIG_VARIABLE
 from stratagem_cli import flags
 
 
@@ -34,9 +34,8 @@ def run(script: str, args: tuple[str, ...], **keywords: Any) -> None:
 
     preload_where_likely(given, {})
 
-    from stratagem.config import RunConfig
-    from stratagem.launch.base import Task
-    from stratagem.run import assemble
+    from stratagem import RunConfig, Task
+    from stratagem.sdk.runs import assemble
 
     assembled = assemble(replace(RunConfig(), **given))
     launcher = assembled.launcher()

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from stratagem.config import RunConfig
+from stratagem import RunConfig
 from stratagem.errors import ConfigError
-from stratagem.launch.nodes import node_count
-from stratagem.renamed import RENAMED, renamed_selection
+from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.typed import Text, plain, refuse_unknown, typed
 
 SECTIONS = ("model", "strategy", "trainer")

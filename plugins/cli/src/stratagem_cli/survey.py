@@ -8,8 +8,15 @@ from typing import Any
 
 import importlib_metadata
 
-from stratagem.component import API_VERSION
-from stratagem.plugins import GROUP, BrokenPlugin, Catalogue, Offer, Selection, command_plugins
+from stratagem.sdk.catalogue import (
+    API_VERSION,
+    GROUP,
+    BrokenPlugin,
+    Catalogue,
+    Offer,
+    Selection,
+    command_plugins,
+)
 from stratagem_cli.commands import LazyGroup
 
 OK, BROKEN, LEFT_OUT, NOTHING = "ok", "broken", "left out", "offers nothing"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from stratagem.accelerator import Accelerator
-from stratagem.component import Availability
+from stratagem import Accelerator, Availability
 
 PROCESSES_PER_CORE = 64
 """Beyond it, a machine is out of memory or file descriptors before all processes have started."""

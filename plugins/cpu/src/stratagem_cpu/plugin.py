@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem.component import Component
-from stratagem.hookspecs import hookimpl
+from stratagem import Component, hookimpl
 
 
 @hookimpl

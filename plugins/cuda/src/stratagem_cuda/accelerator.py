@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from stratagem.accelerator import Accelerator
-from stratagem.component import Availability
+from stratagem import Accelerator, Availability
 from stratagem_cuda.nvml import compute_capabilities, load_driver
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.collectives.flat import in_few_pieces
+from stratagem.sdk.tensors import in_few_pieces
 
 AUTO_PERIOD = 4
 """Optimizer steps between averages at the lowest level of a hierarchy that is derived."""

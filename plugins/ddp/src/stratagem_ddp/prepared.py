@@ -13,8 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import Precision, Prepared, SetupRequest, place
-from stratagem.collectives.flat import send_from_first
-from stratagem.prepared import loss_of
+from stratagem.sdk.loops import loss_of
+from stratagem.sdk.tensors import send_from_first
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.own_part import OwnPart

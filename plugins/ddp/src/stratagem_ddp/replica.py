@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem import Prepared, SetupRequest
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.sdk.tensors import gradients_of_any, in_few_pieces, send_from_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from stratagem_ddp.prepared import DDPPrepared
 from stratagem_ddp.replica import ManualDDPPrepared, ReplicaPrepared
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import ConfigError
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces
 from stratagem.errors import DataError
+from stratagem.sdk.tensors import gradients_of_any, in_few_pieces
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.replica import on_gradient

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from stratagem import CheckpointError
-from stratagem.checkpoint.cutting import own_rows
-from stratagem.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors
+from stratagem.sdk.shards import own_rows
+from stratagem.sdk.states import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
 from stratagem_deepspeed.partitioned import engine_at_work
 from stratagem_deepspeed.states import BATCH_BYTES, States

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import CheckpointError, CombinationError, SetupRequest
-from stratagem.optimizer_state import parameter_names
+from stratagem.sdk.states import parameter_names
 
 Groups = list[tuple[dict[str, Any], list[str]]]
 """The optimizer's groups, whose parameters the engine replaces, with the names of those they had."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.checkpoint.cutting import own_piece
+from stratagem.sdk.shards import own_piece
 from stratagem_deepspeed.swapping import write_piece
 
 

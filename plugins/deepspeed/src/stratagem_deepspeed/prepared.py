@@ -11,10 +11,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest
-from stratagem.collectives.flat import send_from_first
 from stratagem.errors import DataError
-from stratagem.optimizer_state import optimizer_replicas
-from stratagem.prepared import loss_of
+from stratagem.sdk.loops import loss_of
+from stratagem.sdk.states import optimizer_replicas
+from stratagem.sdk.tensors import send_from_first
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
@@ -31,7 +31,7 @@ from stratagem_deepspeed.starting import start_engine
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
-    from stratagem.construction import Construction
+    from stratagem.sdk.construction import Construction
     from stratagem_deepspeed.configuration import Configuration
 
 

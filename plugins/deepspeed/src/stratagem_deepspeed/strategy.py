@@ -25,15 +25,15 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.units import modules_named, recompute_activations
+from stratagem.sdk.units import modules_named, recompute_activations
 from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
 from stratagem_deepspeed.sources import given
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
-    from stratagem.units import Policy
+    from stratagem.sdk.runs import Run
+    from stratagem.sdk.units import Policy
 
 
 class DeepSpeedStrategy(DeferringStrategy):

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from stratagem import Module, SetupRequest
-from stratagem.batches import map_tensors
 from stratagem.errors import DataError
-from stratagem.parts import PartLogs, merge, split
+from stratagem.sdk.tensors import PartLogs, map_tensors, merge, split
 from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate
 
 _ADVICE = (

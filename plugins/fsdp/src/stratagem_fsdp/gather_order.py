@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem.strategies.fingerprint import number_of
+from stratagem.sdk.shards import number_of
 from stratagem_fsdp.eager import eager
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
-from stratagem.strategies.kept_shards import leave_shards
-from stratagem.strategies.local_step import LocalStep
+from stratagem.sdk.shards import LocalStep, leave_shards
+from stratagem.sdk.tensors import gradients_of_any, in_few_pieces, send_from_first
 from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from stratagem import ConfigError
-from stratagem.strategies.fingerprint import fingerprint
+from stratagem.sdk.shards import fingerprint
 from stratagem_fsdp.eager import eager
 
 

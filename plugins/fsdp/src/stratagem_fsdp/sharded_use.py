@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from stratagem.errors import ShardedUseError
-from stratagem.strategies.used_parameter import parameter_used_in
+from stratagem.sdk.shards import parameter_used_in
 
 _SIGNS = ("DTensor", "sharding strategy", "setStorage")
 

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from stratagem.construction import Materializer
-from stratagem.strategies.kept_shards import KeptShards, Refill
-from stratagem.strategies.module_snapshot import ModuleSnapshot
-from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
-from stratagem.units import (
+from stratagem.sdk.construction import Materializer
+from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
+from stratagem.sdk.units import (
     called_parts,
     modules_named,
     recompute_activations,
+    refuse_mixed_dtypes,
     units_among,
 )
 from stratagem_fsdp import options
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
-    from stratagem.construction import Construction
+    from stratagem.sdk.construction import Construction
     from stratagem_fsdp.strategy import FSDPStrategy
 
 

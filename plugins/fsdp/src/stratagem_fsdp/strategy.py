@@ -33,8 +33,8 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.strategies.kept_shards import KeptShards
-from stratagem.units import Policy
+from stratagem.sdk.shards import KeptShards
+from stratagem.sdk.units import Policy
 from stratagem_fsdp import options
 from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard

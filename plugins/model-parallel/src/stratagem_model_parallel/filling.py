@@ -9,14 +9,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
-from stratagem.construction import own_modules
+from stratagem.sdk.construction import own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratagem import Precision
-    from stratagem.construction import Materializer
-    from stratagem.strategies.kept_shards import Refill
+    from stratagem.sdk.construction import Materializer
+    from stratagem.sdk.shards import Refill
 
 
 class Place(NamedTuple):

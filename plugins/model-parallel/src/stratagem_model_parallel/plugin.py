@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem.component import Capabilities, Component
-from stratagem.hookspecs import hookimpl
+from stratagem import Capabilities, Component, hookimpl
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from stratagem import Clipping, SetupRequest
-from stratagem.batches import map_tensors
+from stratagem.sdk.tensors import map_tensors
 from stratagem_model_parallel.replicas import Replicas
 
 if TYPE_CHECKING:

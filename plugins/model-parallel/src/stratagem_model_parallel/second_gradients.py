@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stratagem.batches import map_tensors
 from stratagem.errors import ShardedUseError
+from stratagem.sdk.tensors import map_tensors
 from stratagem_model_parallel.kinds import is_split
 
 

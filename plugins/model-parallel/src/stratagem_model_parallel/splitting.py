@@ -12,15 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
-from stratagem.batches import map_tensors
-from stratagem.construction import Construction, Materializer
-from stratagem.strategies.kept_shards import KeptShards, Refill
-from stratagem.strategies.module_snapshot import ModuleSnapshot
-from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
-from stratagem.units import (
+from stratagem.sdk.construction import Construction, Materializer
+from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
+from stratagem.sdk.tensors import map_tensors
+from stratagem.sdk.units import (
     called_parts,
     modules_named,
     recompute_activations,
+    refuse_mixed_dtypes,
     units_among,
 )
 from stratagem_model_parallel import heads, plan

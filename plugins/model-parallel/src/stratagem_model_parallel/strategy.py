@@ -23,7 +23,7 @@ from stratagem import (
     StratagemError,
     hookimpl,
 )
-from stratagem.strategies.kept_shards import KeptShards
+from stratagem.sdk.shards import KeptShards
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan
@@ -31,7 +31,7 @@ from stratagem_model_parallel.prepared import ModelParallelPrepared
 from stratagem_model_parallel.splitting import split
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 
 class ModelParallelStrategy(DeferringStrategy):

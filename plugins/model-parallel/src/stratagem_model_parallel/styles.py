@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from stratagem import ConfigError
-from stratagem.rng import forked_rng
+from stratagem.sdk.loops import forked_rng
 from stratagem_model_parallel.sequence import EnterSequence, LeaveSequence, WholeInput
 
 Style = Union[ParallelStyle, str]

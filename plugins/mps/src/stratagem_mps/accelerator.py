@@ -6,8 +6,7 @@ import sys
 
 import torch
 
-from stratagem.accelerator import Accelerator
-from stratagem.component import Availability
+from stratagem import Accelerator, Availability
 
 
 class MpsAccelerator(Accelerator):

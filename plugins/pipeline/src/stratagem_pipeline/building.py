@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, Module
-from stratagem.batches import to_device
 from stratagem.errors import DataError
-from stratagem.parts import PartLogs, split
+from stratagem.sdk.tensors import PartLogs, split, to_device
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
 from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.find import pipelined_module
@@ -27,7 +26,7 @@ from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
     from stratagem import Collectives, SetupRequest
-    from stratagem.construction import Construction
+    from stratagem.sdk.construction import Construction
     from stratagem_pipeline.strategy import PipelineStrategy
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces
+from stratagem.sdk.tensors import gradients_of_any, in_few_pieces
 
 if TYPE_CHECKING:
     from stratagem import Collectives

@@ -15,7 +15,7 @@ from stratagem import ConfigError
 
 if TYPE_CHECKING:
     from stratagem import Collectives
-    from stratagem.construction import Construction
+    from stratagem.sdk.construction import Construction
 
 Place = tuple[nn.Module, str]
 """A module, and the name of a parameter or buffer in it."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
-from stratagem.optimizer_state import load_optimizer, share_values
+from stratagem.sdk.states import load_optimizer, share_values
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
 from stratagem_pipeline.training import Training

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.rng import forked_rng
+from stratagem.sdk.loops import forked_rng
 from stratagem_pipeline.stage_module import StageModule
 from stratagem_pipeline.values import Form
 

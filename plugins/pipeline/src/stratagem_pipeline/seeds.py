@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.rng import forked_rng
+from stratagem.sdk.loops import forked_rng
 
 if TYPE_CHECKING:
     from stratagem import Collectives

@@ -22,14 +22,14 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.collectives.group import GroupCollectives
+from stratagem.sdk.collectives import GroupCollectives
 from stratagem_pipeline.balance import read_balance, refuse_other_stages
 from stratagem_pipeline.building import build
 from stratagem_pipeline.prepared import PipelinePrepared
 from stratagem_pipeline.schedules import schedule_named
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 
 class PipelineStrategy(DeferringStrategy):

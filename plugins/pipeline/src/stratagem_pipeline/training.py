@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem import Module, SetupRequest
-from stratagem.batches import map_tensors
 from stratagem.errors import DataError, StratagemError
-from stratagem.parts import PartLogs, merge, split
-from stratagem.prepared import loss_of
-from stratagem.rng import forked_rng
+from stratagem.sdk.loops import forked_rng, loss_of
+from stratagem.sdk.tensors import PartLogs, map_tensors, merge, split
 from stratagem_pipeline.building import refuse_small_batch
 from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
 from stratagem_pipeline.forward import remember

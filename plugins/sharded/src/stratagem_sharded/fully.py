@@ -19,7 +19,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.strategies.kept_shards import KeptShards
+from stratagem.sdk.shards import KeptShards
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
 

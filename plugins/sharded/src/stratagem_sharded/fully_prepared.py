@@ -14,15 +14,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
-from stratagem.collectives.flat import send_from_first
-from stratagem.strategies.kept_shards import KeptShards, Refill, leave_shards
-from stratagem.strategies.local_step import LocalStep
-from stratagem.strategies.module_snapshot import ModuleSnapshot
-from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
+from stratagem.sdk.shards import KeptShards, LocalStep, ModuleSnapshot, Refill, leave_shards
+from stratagem.sdk.tensors import send_from_first
+from stratagem.sdk.units import refuse_mixed_dtypes
 from stratagem_sharded.blocks import blocks_in
 
 if TYPE_CHECKING:
-    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem import CheckpointReader
     from stratagem_sharded.fully import DDPFullyShardedStrategy
 
 

@@ -10,13 +10,13 @@ import torch
 from stratagem_ddp import DDPPrepared, ManualDDPPrepared
 
 from stratagem import ConfigError, Prepared, SetupRequest
-from stratagem.optimizer_state import load_optimizer, share_values
+from stratagem.sdk.states import load_optimizer, share_values
 from stratagem_sharded.optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from stratagem.checkpoint.base import CheckpointReader
+    from stratagem import CheckpointReader
     from stratagem_sharded.strategy import DDPShardedStrategy
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from stratagem.component import FEATURES
+from stratagem.sdk.catalogue import FEATURES
 from stratagem_testing.checks import Check, ConformanceError, NotApplicable
 from stratagem_testing.workers import RankError, shared_workers
 

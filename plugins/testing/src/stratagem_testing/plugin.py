@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stratagem.hookspecs import CommandGroup, hookimpl
+from stratagem import hookimpl
+from stratagem.sdk.catalogue import CommandGroup
 
 
 @hookimpl

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from stratagem.batches import map_tensors
-from stratagem.data.sampler import ShardedSampler
+from stratagem import ShardedSampler
+from stratagem.sdk.tensors import map_tensors
 from stratagem_testing.subject import SEED
 
 Schedule = tuple[Any, str]

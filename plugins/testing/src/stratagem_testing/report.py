@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratagem.component import Component, Kind, imported
+from stratagem import Component
 from stratagem.errors import UnknownNameError, UsageError
-from stratagem.plugins import Catalogue, Selection, load_catalogue
+from stratagem.sdk.catalogue import Catalogue, Kind, Selection, imported, load_catalogue
 from stratagem_testing.checks import Check
 from stratagem_testing.outcome import Outcome, run_check
 from stratagem_testing.parts import PART_CHECKS

@@ -8,18 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from stratagem.component import Capabilities
-from stratagem.config import RunConfig
+from stratagem import Capabilities, RunConfig
 from stratagem.errors import PrecisionError
-from stratagem.plugins import load_catalogue
-from stratagem.select import choose_strategy
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem.sdk.runs import choose_strategy
 from stratagem_testing.workers import shared_workers
 
 if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer
 
-    from stratagem.runtime import Runtime
-    from stratagem.strategy import Strategy
+    from stratagem import Runtime, Strategy
 
 TOLERANCES: Mapping[str, float] = {
     "32-true": 2e-6,
@@ -107,7 +105,7 @@ class StrategySubject:
 
     def refuses_precision(self, name: str) -> bool:
         """Whether it declares a precision, but not on this accelerator with these options."""
-        from stratagem.run import assemble
+        from stratagem.sdk.runs import assemble
 
         try:
             assemble(RunConfig(**{**self._selection(None), "precision": name}))
@@ -163,7 +161,7 @@ class StrategySubject:
 
     def runtime(self, start_method: str | None = None, **settings: Any) -> Runtime:
         """Make a runtime with this strategy, for `world_size` devices."""
-        from stratagem.runtime import Runtime
+        from stratagem import Runtime
 
         return Runtime(**self._selection(start_method), **settings)
 

@@ -15,8 +15,8 @@ from stratagem_trainer.module import Module
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from stratagem.checkpoint.base import Checkpoint
-from stratagem.prepared import loss_of
+from stratagem import Checkpoint
+from stratagem.sdk.loops import loss_of
 from stratagem_testing.checks import ConformanceError, expect
 from stratagem_testing.recipe import Recipe, Trained, rates_of, train_plainly
 from stratagem_testing.subject import StrategySubject

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import StratagemError
-from stratagem.launch.network import loopback_variables
-from stratagem.stores import LOOPBACK, free_port, store_variables
+from stratagem.sdk.processes import LOOPBACK, free_port, loopback_variables, store_variables
 from stratagem_testing.worker import Reply, serve
 
 TIMEOUT_S = 90.0
@@ -133,7 +132,7 @@ class Workers:
 
     def _preload(self) -> None:
         if "forkserver" in multiprocessing.get_all_start_methods():
-            from stratagem.launch.fork_server import preload_fork_server
+            from stratagem.sdk.processes import preload_fork_server
 
             preload_fork_server(PRELOADED)
 

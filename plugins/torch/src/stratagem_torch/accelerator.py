@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from stratagem.accelerator import Accelerator
-from stratagem.component import Availability
+from stratagem import Accelerator, Availability
 
 _OWN_PLUGINS = {"cuda": "stratagem-cuda", "mps": "stratagem-mps"}
 """Device types that have a distribution of their own."""

@@ -6,11 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import CheckpointError
-from stratagem.launch.words import can_leave_words, leave_word, word_left
+from stratagem.sdk.processes import can_leave_words, leave_word, word_left
 
 if TYPE_CHECKING:
-    from stratagem.checkpoint.base import CheckpointReader
-    from stratagem.runtime import Runtime
+    from stratagem import CheckpointReader, Runtime
 
 _KEPT = 2
 """The checkpoint that is being written, and the one before, which may not have been replaced yet."""

@@ -19,14 +19,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from stratagem.checkpoint.base import Checkpoint
+from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
-from stratagem.launch.leftovers import claimed
+from stratagem.sdk.processes import claimed
 
 if TYPE_CHECKING:
-    from stratagem.checkpoint.base import CheckpointReader
-    from stratagem.prepared import Prepared
-    from stratagem.runtime import Runtime
+    from stratagem import CheckpointReader, Prepared, Runtime
 
 PREFIX = "model/"
 SEVERAL_NODES = "it was trained on several nodes, and files of one aren't seen on the others"
@@ -70,7 +68,7 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
     Returns:
         Why there is nothing to bring back, equal on all ranks; None where there is.
     """
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
+    from stratagem.sdk.states import DirectoryCheckpointer
 
     environment = runtime.session.run.environment
     if environment.local_world_size < environment.world_size:
@@ -106,8 +104,8 @@ def bring_back(module: nn.Module, where: Destination) -> str | None:
     Returns:
         Why it can't; None where it has.
     """
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
-    from stratagem.collectives.local import LocalCollectives
+    from stratagem import LocalCollectives
+    from stratagem.sdk.states import DirectoryCheckpointer
 
     try:
         reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(where.path)

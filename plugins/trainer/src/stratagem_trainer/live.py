@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
-from stratagem.session import seed_everything
+from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.hook_names import refuse_uncalled
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.moments import Moments
@@ -21,7 +21,7 @@ from stratagem_trainer.loops.step_module import EndedSteps, StepModule
 from stratagem_trainer.module import Module
 
 if TYPE_CHECKING:
-    from stratagem.runtime import Runtime
+    from stratagem import Runtime
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.trainer import Trainer

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import StratagemError, UsageError
-from stratagem.parts.current import refuse_in_part
+from stratagem.sdk.tensors import refuse_in_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem.runtime import Runtime
+    from stratagem import Runtime
 
 LOCK = ".lock"
 """File in a run's folder, locked and naming its holder while a run writes there."""

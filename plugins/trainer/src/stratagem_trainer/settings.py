@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from stratagem import Clipping
 from stratagem.errors import ConfigError
-from stratagem.requests import Clipping
 
 Limit = Union[int, float, None]
 """A number of batches, or a fraction of them; None for all."""

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from stratagem.data.evaluate import EvalData
-from stratagem.data.sample import sample_of
-from stratagem.data.train import TrainData
 from stratagem.errors import ConfigError, DataError, UsageError
-from stratagem.plan import announce_data
+from stratagem.sdk.loops import EvalData, TrainData, announce_data, sample_of
 from stratagem_trainer.attempts import Attempts
 from stratagem_trainer.bringing_back import Destination, leave
 from stratagem_trainer.live import Live, Progress, build_module, first_given, overrides
@@ -22,7 +19,7 @@ from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.run_folder import locked
 
 if TYPE_CHECKING:
-    from stratagem.runtime import Runtime
+    from stratagem import Runtime
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.trainer import Trainer
 

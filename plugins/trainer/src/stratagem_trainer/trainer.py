@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from stratagem.config import Devices, RunConfig
+from stratagem import RunConfig, Runtime, Task
 from stratagem.errors import ConfigError
-from stratagem.launch.base import Task
-from stratagem.plan import announce
-from stratagem.renamed import renamed_selection
-from stratagem.run import assemble
-from stratagem.runtime import Runtime, launch
+from stratagem.sdk.loops import announce
+from stratagem.sdk.runs import assemble, launch
+from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.bringing_back import (
     SEVERAL_NODES,
     bring_back,

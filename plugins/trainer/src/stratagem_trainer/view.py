@@ -14,12 +14,8 @@ from stratagem_trainer.loops import evaluation, resume
 if TYPE_CHECKING:
     import torch
 
-    from stratagem.collectives.base import Collectives
-    from stratagem.data.evaluate import EvalData
-    from stratagem.data.train import TrainData
-    from stratagem.prepared import Prepared
-    from stratagem.runtime import Runtime
-    from stratagem.strategy import Strategy
+    from stratagem import Collectives, Prepared, Runtime, Strategy
+    from stratagem.sdk.loops import EvalData, TrainData
     from stratagem_trainer.attempts import Attempts
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.fit_loop import FitLoop

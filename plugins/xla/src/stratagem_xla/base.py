@@ -18,7 +18,7 @@ from stratagem_xla import client, library, output
 from stratagem_xla.processes import open_collectives
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 
 class XlaStrategy(Strategy):

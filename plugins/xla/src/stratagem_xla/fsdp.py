@@ -28,7 +28,7 @@ from stratagem_xla.strategy import XLAStrategy
 from stratagem_xla.wrapper_options import wrapper_options
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 Policy = Union[Callable[..., Any], Iterable[Union[type[nn.Module], str]], None]
 PRECISIONS = ("32-true", "bf16-mixed")

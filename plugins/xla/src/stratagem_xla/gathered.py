@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.checkpoint.cutting import own_piece
 from stratagem.errors import ShardedUseError
+from stratagem.sdk.shards import own_piece
 
 Places = Sequence[tuple[nn.Module, str]]
 """Modules that have a parameter, each with its name there."""

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stratagem.batches import map_tensors, to_device
-from stratagem.data.size import batch_size_of
+from stratagem.sdk.tensors import batch_size_of, map_tensors, to_device
 from stratagem_xla.sharding import Layout, unwrapped
 
 MASK = "sample_mask"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem import CheckpointReader
-from stratagem.checkpoint import TensorInfo
-from stratagem.checkpoint.cutting import own_piece
+from stratagem.sdk.shards import own_piece
+from stratagem.sdk.states import TensorInfo
 from stratagem_xla.checkpoints import CpuReader
 
 if TYPE_CHECKING:

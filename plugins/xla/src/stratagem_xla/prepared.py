@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from stratagem import Prepared, SetupRequest
-from stratagem.batches import map_tensors
+from stratagem.sdk.tensors import map_tensors
 from stratagem_xla.checkpoints import RNG, CpuReader, on_cpu
 from stratagem_xla.client import send_off
 from stratagem_xla.loader import Loaded, Padded, takes_mask

@@ -12,11 +12,9 @@ import torch
 from torch import nn
 
 from stratagem import Clipping, SetupRequest
-from stratagem.checkpoint.cutting import own_rows
 from stratagem.errors import ShardedUseError
-from stratagem.model_state import load_model
-from stratagem.optimizer_state import optimizer_tensors
-from stratagem.strategies.used_parameter import parameter_used_in
+from stratagem.sdk.shards import own_rows, parameter_used_in
+from stratagem.sdk.states import load_model, optimizer_tensors
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
 from stratagem_xla.gathered import use_of_shard

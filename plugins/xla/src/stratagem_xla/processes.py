@@ -27,8 +27,8 @@ from stratagem import (
     WorkerError,
     deadline,
 )
-from stratagem.collectives.arguments import check_reduction, check_tensor
-from stratagem.launch.pickling import dumps, loads
+from stratagem.sdk.collectives import check_reduction, check_tensor
+from stratagem.sdk.processes import dumps, loads
 from stratagem_xla import library
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout
@@ -36,7 +36,7 @@ from stratagem_xla.sharding import Layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem.collectives.base import ReduceOp
+    from stratagem.sdk.collectives import ReduceOp
 
 
 class XlaLauncher(Launcher):

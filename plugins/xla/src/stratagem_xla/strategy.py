@@ -24,7 +24,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.defaults import Defaults
+from stratagem.sdk.runs import Defaults
 from stratagem_xla import library
 from stratagem_xla.base import XlaStrategy
 from stratagem_xla.prepared import XlaPrepared, placed
@@ -32,7 +32,7 @@ from stratagem_xla.processes import ReplicaPrepared, XlaLauncher, open_collectiv
 from stratagem_xla.sharding import Layout
 
 if TYPE_CHECKING:
-    from stratagem.run import Run
+    from stratagem.sdk.runs import Run
 
 START_METHODS = ("spawn", "fork")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, DeviceError
-from stratagem.units import units_among
+from stratagem.sdk.units import units_among
 from stratagem_xla.gathered import GatheredUnit
 from stratagem_xla.pieces import SCALARS, fill, send_from_first, whole
 from stratagem_xla.sharded import units

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from stratagem_cli.listing import print_json
 
-from stratagem.component import KINDS, Kind
 from stratagem.errors import ConfigError
-from stratagem.plugins import load_catalogue
+from stratagem.sdk.catalogue import KINDS, Kind, load_catalogue
 
 if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratagem.component import Kind
+from stratagem.sdk.catalogue import Kind
 from stratagem_testing.checks import Check, checks_in
 from stratagem_testing.parts import accelerator, checkpoint, environment, launcher, precision
 

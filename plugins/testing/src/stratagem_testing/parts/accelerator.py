@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stratagem.component import Availability
-from stratagem.precision.names import PRECISIONS
+from stratagem import Availability
+from stratagem.sdk.selection import PRECISIONS
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import AcceleratorSubject
 
 if TYPE_CHECKING:
-    from stratagem.accelerator import Accelerator
+    from stratagem import Accelerator
 
 _DTYPES = {
     "32-true": torch.float32,

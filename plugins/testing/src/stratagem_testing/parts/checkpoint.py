@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.checkpoint.base import Checkpoint, Checkpointer
-from stratagem.collectives.process_group import ProcessGroupCollectives
-from stratagem.environment.torchelastic import TorchElastic
+from stratagem import Checkpoint, Checkpointer, ProcessGroupCollectives
 from stratagem.errors import CheckpointError
+from stratagem.sdk.selection import TorchElastic
 from stratagem_testing.checks import check, expect
 from stratagem_testing.parts.subject import CheckpointSubject
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratagem.environment.base import Environment
+from stratagem import Environment
 from stratagem.errors import UsageError
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import EnvironmentSubject

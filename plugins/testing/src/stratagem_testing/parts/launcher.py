@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from stratagem.collectives.process_group import ProcessGroupCollectives
+from stratagem import LaunchPlan, ProcessGroupCollectives, Task
 from stratagem.errors import ConfigError, UsageError, WorkerError
-from stratagem.launch.base import LaunchPlan, Task
-from stratagem.plugins import load_catalogue
-from stratagem.select_environment import choose_environment
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem.sdk.selection import choose_environment
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import LauncherSubject
 

@@ -13,7 +13,7 @@ from stratagem_testing.parts.subject import PrecisionSubject
 from stratagem_testing.recipe import Recipe
 
 if TYPE_CHECKING:
-    from stratagem.precision.base import Precision
+    from stratagem import Precision
 
 
 @check(world_sizes=(1,), in_worker=True)
@@ -128,7 +128,7 @@ def check_trains(subject: PrecisionSubject) -> None:
 
 
 def _losses(recipe: Recipe, precision: Any, device: str) -> list[float]:
-    from stratagem.precision.base import Precision
+    from stratagem import Precision
 
     precision = precision or Precision()
     net = precision.convert_module(recipe.net().to(device))

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from stratagem.component import Kind
-from stratagem.plugins import load_catalogue
+from stratagem.sdk.catalogue import Kind, load_catalogue
 from stratagem_testing.workers import shared_workers
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from stratagem_testing.subject import StrategySubject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem.collectives.base import Collectives
-    from stratagem.runtime import Runtime
+    from stratagem import Collectives, Runtime
 
 
 @check

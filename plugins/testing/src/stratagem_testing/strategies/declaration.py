@@ -11,7 +11,7 @@ from typing import Any
 import importlib_metadata
 
 from stratagem.errors import UsageError
-from stratagem.plugins import GROUP, load_catalogue
+from stratagem.sdk.catalogue import GROUP, load_catalogue
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.strategies.optimizers import CLOSURE, MANUAL, TWO_OPTIMIZERS

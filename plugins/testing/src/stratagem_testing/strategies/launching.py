@@ -19,7 +19,7 @@ from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import RecipeModule
 
 if TYPE_CHECKING:
-    from stratagem.runtime import Runtime
+    from stratagem import Runtime
 
 SOON_S = 30.0
 """Within which a run has to end once a rank has failed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stratagem.plugins import load_catalogue
+from stratagem.sdk.catalogue import load_catalogue
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.subject import TOLERANCES, StrategySubject

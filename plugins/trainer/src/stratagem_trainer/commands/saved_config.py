@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from stratagem_cli.settings import SELECTION, Settings
 from stratagem_cli.typed import defaults_of, plain
 
-from stratagem.config import RunConfig
-from stratagem.plugins import load_catalogue
+from stratagem import RunConfig
+from stratagem.sdk.catalogue import load_catalogue
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.commands.module_spec import ModuleSpec
 

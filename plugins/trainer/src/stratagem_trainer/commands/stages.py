@@ -145,8 +145,8 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
     from stratagem_cli.typed import defaults_of
 
-    from stratagem.config import RunConfig
-    from stratagem.plugins import load_catalogue
+    from stratagem import RunConfig
+    from stratagem.sdk.catalogue import load_catalogue
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
     from stratagem_trainer.commands.module_spec import ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
@@ -174,9 +174,8 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
 def _is_reporting(settings: Settings) -> bool:
     """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
-    from stratagem.environment.by_hand import node_rank_of
-    from stratagem.plugins import load_catalogue
-    from stratagem.select_environment import choose_environment, requested_size
+    from stratagem.sdk.catalogue import load_catalogue
+    from stratagem.sdk.selection import choose_environment, node_rank_of, requested_size
 
     selection = settings.selection
     catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stratagem.batches import map_tensors
+from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.live import STEPS, Live
 from stratagem_trainer.settings import limited
 
 if TYPE_CHECKING:
-    from stratagem.data.evaluate import EvalData
+    from stratagem.sdk.loops import EvalData
     from stratagem_trainer.trainer import Trainer
 
 EPOCH_ENDS = {"validate": "on_validation_epoch_end", "test": "on_test_epoch_end"}

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from stratagem.collectives.closures import mean_loss
 from stratagem.errors import DataError
-from stratagem.prepared import loss_of
+from stratagem.sdk.collectives import mean_loss
+from stratagem.sdk.loops import loss_of
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
@@ -30,7 +30,7 @@ from stratagem_trainer.loops.windows import Window, windows
 from stratagem_trainer.settings import train_batches, validation_interval
 
 if TYPE_CHECKING:
-    from stratagem.data.train import TrainData
+    from stratagem.sdk.loops import TrainData
     from stratagem_trainer.live import Live
     from stratagem_trainer.trainer import Trainer
 

@@ -12,7 +12,7 @@ import torch
 from stratagem.errors import LoggingError
 
 if TYPE_CHECKING:
-    from stratagem.collectives.base import Collectives
+    from stratagem import Collectives
 
 PER_BLOCK = 63
 """Values per collective; more are logged in several."""

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable
 
-from stratagem.collectives.closures import mean_closure
-from stratagem.requests import Clipping
+from stratagem import Clipping
+from stratagem.sdk.collectives import mean_closure
 
 if TYPE_CHECKING:
     import torch
 
-    from stratagem.collectives.base import Collectives
-    from stratagem.prepared import Prepared
+    from stratagem import Collectives, Prepared
 
 
 class ManualOptimizer:

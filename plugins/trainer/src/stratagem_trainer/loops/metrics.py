@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.data.size import batch_size_of
+from stratagem.sdk.tensors import batch_size_of
 from stratagem_trainer.loggers.base import Logger, Row
 from stratagem_trainer.loops.accumulator import Value, as_float
 from stratagem_trainer.loops.fused import LogReduction, Partial, RankLog, ReducedLog
@@ -19,7 +19,7 @@ from stratagem_trainer.loops.loss_watch import LossWatch
 from stratagem_trainer.scope import Scope
 
 if TYPE_CHECKING:
-    from stratagem.collectives.base import Collectives
+    from stratagem import Collectives
 
 FLUSH_ROWS = 256
 FLUSH_SECONDS = 1.0

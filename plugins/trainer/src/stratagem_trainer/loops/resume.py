@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from stratagem.checkpoint.base import Checkpoint
-from stratagem.checkpoint.failing import writing
-from stratagem.checkpoint.strict_json import Count
+from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
-from stratagem.raw_checkpoint import fitting, same_ranks
-from stratagem.rng import capture_rng, restore_rng
+from stratagem.sdk.loops import capture_rng, restore_rng
+from stratagem.sdk.states import Count, fitting, same_ranks, writing
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem.checkpoint.base import CheckpointReader
-    from stratagem.data.train import TrainData
+    from stratagem import CheckpointReader
+    from stratagem.sdk.loops import TrainData
     from stratagem_trainer.live import Live
     from stratagem_trainer.trainer import Trainer
 

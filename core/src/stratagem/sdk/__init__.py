@@ -1,0 +1,16 @@
+"""All that a plugin may import from core beside the names of `stratagem` and `stratagem.errors`.
+
+- `tensors`: tensors in batches and in gradients: moving, taking apart, joining.
+- `construction`: modules that are constructed without memory, and materialized where their values are wanted.
+- `units`: policies that name modules to be wrapped, sharded or recomputed one by one.
+- `shards`: shards of parameters: kept between runs, read within a step, cut out of whole tensors.
+- `states`: states of modules and optimizers by name, for checkpoints.
+- `collectives`: for strategies with collectives of their own.
+- `loops`: for training loops: losses, data shared among ranks, random numbers.
+- `processes`: for launchers, and for what outlives a process: fork servers, stores, words left for the next attempt.
+- `runs`: from a configuration to a run: what the command line and the trainer are built on.
+- `selection`: what a configuration's words mean, as far as it can be told without torch.
+- `catalogue`: what the installed distributions offer.
+
+Versioned with `API_VERSION`: docs/sdk.md lists every name with its signature, and a test compares them.
+"""

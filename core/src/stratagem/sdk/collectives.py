@@ -1,0 +1,15 @@
+"""For strategies with collectives of their own."""
+
+from stratagem.collectives.arguments import check_reduction, check_tensor
+from stratagem.collectives.base import ReduceOp
+from stratagem.collectives.closures import mean_closure, mean_loss
+from stratagem.collectives.group import GroupCollectives
+
+__all__ = [
+    "GroupCollectives",
+    "ReduceOp",
+    "check_reduction",
+    "check_tensor",
+    "mean_closure",
+    "mean_loss",
+]

@@ -1,0 +1,9 @@
+"""Modules that are constructed without memory, and materialized where their values are wanted."""
+
+from stratagem.construction import Construction, Materializer, own_modules
+
+__all__ = [
+    "Construction",
+    "Materializer",
+    "own_modules",
+]

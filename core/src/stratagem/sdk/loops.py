@@ -1,0 +1,22 @@
+"""For training loops: losses, data shared among ranks, random numbers."""
+
+from stratagem.data.evaluate import EvalData
+from stratagem.data.sample import sample_of
+from stratagem.data.train import TrainData
+from stratagem.plan import announce, announce_data
+from stratagem.prepared import loss_of
+from stratagem.rng import capture_rng, forked_rng, restore_rng
+from stratagem.session import seed_everything
+
+__all__ = [
+    "EvalData",
+    "TrainData",
+    "announce",
+    "announce_data",
+    "capture_rng",
+    "forked_rng",
+    "loss_of",
+    "restore_rng",
+    "sample_of",
+    "seed_everything",
+]

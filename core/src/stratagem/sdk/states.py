@@ -1,0 +1,33 @@
+"""States of modules and optimizers by name, for checkpoints."""
+
+from stratagem.checkpoint import TensorInfo, describe
+from stratagem.checkpoint.directory import DirectoryCheckpointer
+from stratagem.checkpoint.failing import writing
+from stratagem.checkpoint.strict_json import Count
+from stratagem.model_state import load_model
+from stratagem.optimizer_state import (
+    describe_optimizer,
+    load_optimizer,
+    optimizer_replicas,
+    optimizer_tensors,
+    parameter_names,
+    share_values,
+)
+from stratagem.raw_checkpoint import fitting, same_ranks
+
+__all__ = [
+    "Count",
+    "DirectoryCheckpointer",
+    "TensorInfo",
+    "describe",
+    "describe_optimizer",
+    "fitting",
+    "load_model",
+    "load_optimizer",
+    "optimizer_replicas",
+    "optimizer_tensors",
+    "parameter_names",
+    "same_ranks",
+    "share_values",
+    "writing",
+]
