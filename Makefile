@@ -8,7 +8,7 @@ XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
 XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision) $(wildcard plugins/trainer/tests/test_*.py) \
-	$(patsubst %,tests/core/test_%.py,group_strategy optimizer_state prepared run) \
+	$(patsubst %,tests/core/strategies/test_%.py,optimizer_state prepared process_group) tests/core/resolve/test_run.py \
 	$(patsubst %,tests/core/checkpoint/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
 	$(patsubst %,tests/core/data/test_%.py,resume_stateful train) \
 	tests/integration/test_runtime.py

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stratagem import hookspecs, requests
+from stratagem.plugin import hookspecs, requests
 
 
 @dataclass(frozen=True)

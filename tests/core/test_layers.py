@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stratagem_cli.survey import plugin_records
 
-from stratagem.plugins import load_catalogue
+from stratagem.plugin.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/src/stratagem"
@@ -29,22 +29,31 @@ def imported_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-LIGHT = ("component", "config", "devices", "errors", "hooks", "hookspecs", "plugins", "requests")
-LIGHT_FOLDERS = (
-    "environment.base",
-    "environment.detect",
-    "launch.base",
+LIGHT = (
+    "config",
+    "errors",
+    "environments.base",
+    "environments.detect",
+    "launchers.base",
+    "plugin.catalogue",
+    "plugin.component",
+    "plugin.hookspecs",
+    "plugin.requests",
+    "plugin.sealing",
+    "resolve.devices",
+    "sdk.catalogue",
+    "sdk.selection",
 )
 
 
 def test_torch_is_not_imported_before_it_is_needed():
-    core = [f"stratagem.{name}" for name in (*LIGHT, *LIGHT_FOLDERS)]
+    core = [f"stratagem.{name}" for name in LIGHT]
     modules = ", ".join([*core, "stratagem_cli.main", "stratagem_cli.commands", "stratagem_cli.flags"])
     assert imported_by(f"import stratagem, {modules}") & {"torch", "numpy", "matplotlib"} == set()
 
 
 def test_the_catalogue_is_read_without_torch():
-    statement = "from stratagem.plugins import load_catalogue; assert load_catalogue().offers"
+    statement = "from stratagem.plugin.catalogue import load_catalogue; assert load_catalogue().offers"
     assert imported_by(statement) & {"torch", "numpy"} == set()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratagem import hookspecs, requests
+from stratagem.plugin import hookspecs, requests
 
 ROOT = Path(__file__).parents[2]
 

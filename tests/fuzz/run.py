@@ -156,9 +156,9 @@ def _save(path: Path) -> None:
 @contextlib.contextmanager
 def _nothing_is_launched() -> Iterator[None]:
     """End every launch where processes or training would start; the module's settings are typed there."""
-    from stratagem.launch import fork_server
-    from stratagem.launch.elastic import ElasticLauncher
-    from stratagem.launch.in_process import InProcessLauncher
+    from stratagem.launchers import fork_server
+    from stratagem.launchers.elastic import ElasticLauncher
+    from stratagem.launchers.in_process import InProcessLauncher
 
     def stop(launcher: Any, task: Any) -> None:
         for argument in task.args:

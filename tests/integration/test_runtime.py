@@ -263,7 +263,7 @@ def test_a_script_under_torchrun_needs_no_change(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_comes_is_named() -> None:
     from stratagem.collectives.process_group import ProcessGroupCollectives
-    from stratagem.environment.torchelastic import TorchElastic
+    from stratagem.environments.torchelastic import TorchElastic
 
     environment = TorchElastic(
         {

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
 from stratagem.collectives.flat import gradients_of_any
-from stratagem.prepared import loss_of
+from stratagem.strategies.prepared import loss_of
 
 FEATURES = {
     "several_optimizers",

@@ -23,7 +23,7 @@ def groups(count: int) -> list[float]:
     from datetime import timedelta
 
     from stratagem import ProcessGroupCollectives
-    from stratagem.environment.torchelastic import TorchElastic
+    from stratagem.environments.torchelastic import TorchElastic
 
     sums = []
     for _ in range(count):

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from stratagem.plugins import forget_installed
+from stratagem.plugin.catalogue import forget_installed
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Site:
         """Install a distribution that offers `components`, each the arguments of a `Component`."""
         records = "".join(f"        Component({arguments}),\n" for arguments in components)
         source = (
-            "from stratagem.component import Component\n"
-            "from stratagem.hookspecs import hookimpl\n"
+            "from stratagem.plugin.component import Component\n"
+            "from stratagem.plugin.hookspecs import hookimpl\n"
             "@hookimpl\n"
             "def stratagem_components():\n"
             f"    return [\n{records}    ]\n"

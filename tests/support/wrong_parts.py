@@ -12,10 +12,10 @@ from stratagem_cpu import CpuAccelerator
 
 from stratagem import Availability, WorkerError
 from stratagem.checkpoint.directory import DirectoryCheckpointer
-from stratagem.environment.env import Env
+from stratagem.environments.env import Env
 from stratagem.errors import UsageError
-from stratagem.launch.base import Task
-from stratagem.launch.elastic import ElasticLauncher
+from stratagem.launchers.base import Task
+from stratagem.launchers.elastic import ElasticLauncher
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
 

@@ -595,7 +595,7 @@ class IgnoresDeadRanks(Averaging):
     @hookimpl
     def launch(self, request: Any) -> Any:
         if request.environment.creates_processes:
-            from stratagem.launch.in_process import InProcessLauncher
+            from stratagem.launchers.in_process import InProcessLauncher
 
             return InProcessLauncher()
         return LenientLauncher(request.plan.world_size)

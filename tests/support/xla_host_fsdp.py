@@ -27,7 +27,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.defaults import Defaults
+from stratagem.resolve.defaults import Defaults
 
 
 class HostFSDP(XLAFSDPStrategy):

@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from stratagem_trainer.module import Module
     from stratagem_trainer.trainer import Trainer
 
-    from stratagem.accelerator import Accelerator
+    from stratagem.accelerators.base import Accelerator
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.deadline import deadline
     from stratagem.collectives.local import LocalCollectives
     from stratagem.collectives.process_group import ProcessGroupCollectives
     from stratagem.collectives.wrapper import CollectivesWrapper
-    from stratagem.component import Availability, Capabilities, Component
     from stratagem.config import RunConfig
     from stratagem.data.sampler import ShardedSampler
-    from stratagem.environment.base import Environment
+    from stratagem.environments.base import Environment
     from stratagem.errors import (
         CheckpointError,
         CombinationError,
@@ -39,12 +38,10 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
-    from stratagem.group_strategy import DeferringStrategy, ProcessGroupStrategy
-    from stratagem.hookspecs import hookimpl
-    from stratagem.launch.base import Launcher, LaunchPlan, Task
-    from stratagem.precision.base import Precision
-    from stratagem.prepared import Prepared, Replica, place
-    from stratagem.requests import (
+    from stratagem.launchers.base import Launcher, LaunchPlan, Task
+    from stratagem.plugin.component import Availability, Capabilities, Component
+    from stratagem.plugin.hookspecs import hookimpl
+    from stratagem.plugin.requests import (
         CheckpointRequest,
         Clipping,
         LaunchRequest,
@@ -52,63 +49,66 @@ if TYPE_CHECKING:
         ReduceRequest,
         SetupRequest,
     )
-    from stratagem.runtime import Runtime
-    from stratagem.strategy import ParallelStrategy, Strategy
+    from stratagem.precision.base import Precision
+    from stratagem.runtime.runtime import Runtime
+    from stratagem.strategies.base import ParallelStrategy, Strategy
+    from stratagem.strategies.prepared import Prepared, Replica, place
+    from stratagem.strategies.process_group import DeferringStrategy, ProcessGroupStrategy
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Accelerator": "stratagem.accelerator",
-    "Availability": "stratagem.component",
+    "Accelerator": "stratagem.accelerators.base",
+    "Availability": "stratagem.plugin.component",
     "Callback": "stratagem_trainer.callbacks.base",
-    "Capabilities": "stratagem.component",
+    "Capabilities": "stratagem.plugin.component",
     "Checkpoint": "stratagem.checkpoint.base",
     "CheckpointError": "stratagem.errors",
     "CheckpointReader": "stratagem.checkpoint.base",
-    "CheckpointRequest": "stratagem.requests",
+    "CheckpointRequest": "stratagem.plugin.requests",
     "Checkpointer": "stratagem.checkpoint.base",
-    "Clipping": "stratagem.requests",
+    "Clipping": "stratagem.plugin.requests",
     "Collectives": "stratagem.collectives.base",
     "CollectivesWrapper": "stratagem.collectives.wrapper",
     "CombinationError": "stratagem.errors",
-    "Component": "stratagem.component",
+    "Component": "stratagem.plugin.component",
     "ConfigError": "stratagem.errors",
-    "DeferringStrategy": "stratagem.group_strategy",
+    "DeferringStrategy": "stratagem.strategies.process_group",
     "DeviceError": "stratagem.errors",
     "EarlyStopping": "stratagem_trainer.callbacks.early_stopping",
-    "Environment": "stratagem.environment.base",
-    "LaunchPlan": "stratagem.launch.base",
-    "LaunchRequest": "stratagem.requests",
-    "Launcher": "stratagem.launch.base",
+    "Environment": "stratagem.environments.base",
+    "LaunchPlan": "stratagem.launchers.base",
+    "LaunchRequest": "stratagem.plugin.requests",
+    "Launcher": "stratagem.launchers.base",
     "LocalCollectives": "stratagem.collectives.local",
     "Logger": "stratagem_trainer.loggers.base",
     "ModelCheckpoint": "stratagem_trainer.callbacks.model_checkpoint",
     "Module": "stratagem_trainer.module",
-    "ParallelStrategy": "stratagem.strategy",
+    "ParallelStrategy": "stratagem.strategies.base",
     "Precision": "stratagem.precision.base",
     "PrecisionError": "stratagem.errors",
-    "PrecisionRequest": "stratagem.requests",
-    "Prepared": "stratagem.prepared",
+    "PrecisionRequest": "stratagem.plugin.requests",
+    "Prepared": "stratagem.strategies.prepared",
     "ProcessGroupCollectives": "stratagem.collectives.process_group",
-    "ProcessGroupStrategy": "stratagem.group_strategy",
-    "ReduceRequest": "stratagem.requests",
-    "Replica": "stratagem.prepared",
+    "ProcessGroupStrategy": "stratagem.strategies.process_group",
+    "ReduceRequest": "stratagem.plugin.requests",
+    "Replica": "stratagem.strategies.prepared",
     "ReplicaError": "stratagem.errors",
     "Row": "stratagem_trainer.loggers.base",
     "RunConfig": "stratagem.config",
-    "Runtime": "stratagem.runtime",
-    "SetupRequest": "stratagem.requests",
+    "Runtime": "stratagem.runtime.runtime",
+    "SetupRequest": "stratagem.plugin.requests",
     "ShardedSampler": "stratagem.data.sampler",
-    "Strategy": "stratagem.strategy",
+    "Strategy": "stratagem.strategies.base",
     "StratagemError": "stratagem.errors",
-    "Task": "stratagem.launch.base",
+    "Task": "stratagem.launchers.base",
     "Trainer": "stratagem_trainer.trainer",
     "UsageError": "stratagem.errors",
     "WorkerError": "stratagem.errors",
     "deadline": "stratagem.collectives.deadline",
-    "hookimpl": "stratagem.hookspecs",
+    "hookimpl": "stratagem.plugin.hookspecs",
     "options": "stratagem_cli.flags",
-    "place": "stratagem.prepared",
+    "place": "stratagem.strategies.prepared",
 }
 
 __all__ = [

@@ -27,7 +27,7 @@ def test_strategies(listed, site):
         '"strategy", "quantum", "v:S", "elsewhere", capabilities=Capabilities(accelerators=("qpu",))',
     )
     plugin = site.path / "others_plugin.py"
-    plugin.write_text("from stratagem.component import Capabilities\n" + plugin.read_text())
+    plugin.write_text("from stratagem.plugin.component import Capabilities\n" + plugin.read_text())
     found = by_name(listed("strategies"))
     assert found["ddp"] == {
         "name": "ddp",
@@ -74,7 +74,7 @@ def test_plugins_broken_left_out_and_with_commands_only(listed, site, monkeypatc
     site.install(
         "badcommands",
         """
-        from stratagem.hookspecs import hookimpl
+        from stratagem.plugin.hookspecs import hookimpl
         @hookimpl
         def stratagem_commands(cli):
             raise RuntimeError("no commands")

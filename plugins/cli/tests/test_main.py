@@ -77,7 +77,7 @@ def test_wrong_words_are_answered_with_usage_and_2(capsys, args, message):
 def test_commands_of_plugins(site, capsys):
     plugin = """
         import click
-        from stratagem.hookspecs import hookimpl
+        from stratagem.plugin.hookspecs import hookimpl
 
         @hookimpl
         def stratagem_commands(cli):
@@ -88,7 +88,7 @@ def test_commands_of_plugins(site, capsys):
                 return 5
     """
     broken = """
-        from stratagem.hookspecs import hookimpl
+        from stratagem.plugin.hookspecs import hookimpl
 
         @hookimpl
         def stratagem_commands(cli):
@@ -105,7 +105,7 @@ def test_commands_of_plugins(site, capsys):
 
 GREET = """
     import click
-    from stratagem.hookspecs import hookimpl
+    from stratagem.plugin.hookspecs import hookimpl
 
     @hookimpl
     def stratagem_commands(cli):

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 from stratagem_cli.main import main
 
-from stratagem.script_flags import CONFIG_VARIABLE
+from stratagem.runtime.script_flags import CONFIG_VARIABLE
 
 HERE = ["--accelerator", "cpu", "--devices", "1"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from stratagem_cpu import CpuAccelerator
 
-from stratagem.devices import devices_of
 from stratagem.errors import DeviceError
+from stratagem.resolve.devices import devices_of
 
 
 def test_it_is_always_there() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from stratagem_cuda import CudaAccelerator, accelerator
 
-from stratagem.devices import devices_of
 from stratagem.errors import DeviceError
+from stratagem.resolve.devices import devices_of
 
 needs_gpu = pytest.mark.skipif(not CudaAccelerator().availability().ok, reason="no CUDA device")
 

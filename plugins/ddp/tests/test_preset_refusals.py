@@ -13,7 +13,7 @@ from torch import nn
 
 import stratagem
 from stratagem.config import RunConfig
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 
 def refusal(make: Callable[[nn.Module], Any], **options: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from stratagem_deepspeed import DeepSpeedStrategy, builds
 
 from stratagem import ConfigError, RunConfig
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 ADAM = {"optimizer": {"type": "Adam", "params": {"lr": 1e-3}}}
 

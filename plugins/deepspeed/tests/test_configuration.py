@@ -15,8 +15,8 @@ from stratagem_deepspeed import DeepSpeedStrategy, refusals
 from torch import nn
 
 from stratagem import CheckpointError, CombinationError, ConfigError, PrecisionError, RunConfig
-from stratagem.plan import plan_lines
-from stratagem.run import assemble
+from stratagem.resolve.plan import plan_lines
+from stratagem.resolve.run import assemble
 
 
 def tree(**keywords: Any) -> Any:

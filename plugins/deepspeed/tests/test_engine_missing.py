@@ -7,10 +7,10 @@ import pytest
 from stratagem_deepspeed import DeepSpeedStrategy, library
 
 from stratagem import ConfigError, RunConfig
-from stratagem.component import Component
 from stratagem.errors import BrokenPluginError
-from stratagem.plugins import load_catalogue
-from stratagem.run import assemble
+from stratagem.plugin.catalogue import load_catalogue
+from stratagem.plugin.component import Component
+from stratagem.resolve.run import assemble
 
 
 @pytest.mark.without_engine

@@ -11,7 +11,7 @@ from stratagem_fsdp import FSDPStrategy
 from torch import nn
 
 import stratagem
-from stratagem.construction import materialize
+from stratagem.strategies.construction import materialize
 
 
 def fit(module: Any, devices: int, **how: Any) -> Any:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision,
 
 import stratagem
 from stratagem.config import RunConfig
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 
 def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Trainer:

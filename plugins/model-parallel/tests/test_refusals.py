@@ -13,7 +13,7 @@ from tensor_models import SEQUENCE, OwnPlan, Sentences, below_net, train_class
 
 import stratagem
 from stratagem.config import RunConfig
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from stratagem_mps import MpsAccelerator
 
-from stratagem.devices import devices_of
 from stratagem.errors import DeviceError
+from stratagem.resolve.devices import devices_of
 
 needs_mps = pytest.mark.skipif(not torch.backends.mps.is_available(), reason="no Apple silicon GPU")
 

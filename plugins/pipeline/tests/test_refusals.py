@@ -19,7 +19,7 @@ from torch.nn import functional as F
 import stratagem
 from stratagem.config import RunConfig
 from stratagem.errors import UsageError
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 
 @pytest.mark.parametrize(

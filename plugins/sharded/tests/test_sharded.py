@@ -311,7 +311,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
 
 
 def test_ddp_sharded_spawn_starts_by_spawn() -> None:
-    from stratagem.run import assemble
+    from stratagem.resolve.run import assemble
 
     run = assemble(stratagem.RunConfig(strategy="ddp_sharded_spawn", accelerator="cpu", devices=2))
     assert (type(run.strategy), run.plan.start_method) == (DDPShardedStrategy, "spawn")

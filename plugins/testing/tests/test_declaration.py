@@ -16,7 +16,7 @@ class _Own(Strategy):
 
 
 LIGHT = check_light_plugin.conformance  # type: ignore[attr-defined]
-DECLARE = '"strategy", "{name}", "stratagem.strategy:Strategy", "one process"'
+DECLARE = '"strategy", "{name}", "stratagem.strategies.base:Strategy", "one process"'
 
 
 def test_an_installed_plugin_is_light() -> None:
@@ -34,8 +34,8 @@ def test_a_heavy_plugin_is_caught(site: Any, line: str, words: str) -> None:
     site.install(
         "heavy",
         f"{line}\n"
-        "from stratagem.component import Component\n"
-        "from stratagem.hookspecs import hookimpl\n"
+        "from stratagem.plugin.component import Component\n"
+        "from stratagem.plugin.hookspecs import hookimpl\n"
         "@hookimpl\n"
         "def stratagem_components():\n"
         f"    return [Component({DECLARE.format(name='heavy')})]\n",

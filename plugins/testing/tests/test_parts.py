@@ -16,7 +16,7 @@ from stratagem_testing import (
     PrecisionSubject,
 )
 
-from stratagem.launch.elastic import ElasticLauncher
+from stratagem.launchers.elastic import ElasticLauncher
 
 PLACE = {
     "RANK": "3",

@@ -16,7 +16,7 @@ from torch import nn
 import stratagem
 from stratagem.checkpoint import TensorInfo
 from stratagem.config import RunConfig
-from stratagem.run import assemble
+from stratagem.resolve.run import assemble
 
 RANKS = 3
 
@@ -168,7 +168,7 @@ def test_options_that_are_passed_on() -> None:
 @pytest.fixture
 def tpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "problem", lambda: None)
-    monkeypatch.setattr("stratagem.component.Component.missing", lambda component: [])
+    monkeypatch.setattr("stratagem.plugin.component.Component.missing", lambda component: [])
     monkeypatch.setattr(library, "tpu_devices", lambda: 4)
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/somewhere")
     monkeypatch.delenv("PJRT_DEVICE", raising=False)

@@ -19,8 +19,8 @@ from torch import nn
 
 import stratagem
 from stratagem.config import RunConfig
-from stratagem.plugins import load_catalogue
-from stratagem.run import assemble
+from stratagem.plugin.catalogue import load_catalogue
+from stratagem.resolve.run import assemble
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch_xla 2.9 and torch 2.9 are installed: what is asked before importing it."""
     monkeypatch.setattr(library, "problem", lambda: None)
-    monkeypatch.setattr("stratagem.component.Component.missing", lambda component: [])
+    monkeypatch.setattr("stratagem.plugin.component.Component.missing", lambda component: [])
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     monkeypatch.delenv("CPU_NUM_DEVICES", raising=False)
 

@@ -15,8 +15,8 @@ from stratagem import ConfigError, RunConfig
 from stratagem.collectives.base import Collectives
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import ReplicaError
-from stratagem.optimizer_state import optimizer_replicas
 from stratagem.strategies import ReplicaGuard
+from stratagem.strategies.optimizer_state import optimizer_replicas
 
 # AdamW's very first steps in several threads at once don't always give the same bits (torch 2.13).
 STEPS = threading.Lock()

@@ -18,7 +18,7 @@ from stratagem.collectives.store import meet
 from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
-    from stratagem.environment.base import Environment
+    from stratagem.environments.base import Environment
 
 
 class ProcessGroupCollectives(GroupCollectives):

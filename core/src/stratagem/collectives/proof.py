@@ -17,7 +17,7 @@ from stratagem.errors import CollectiveError
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-    from stratagem.environment.base import Environment
+    from stratagem.environments.base import Environment
 
 _SIZE = 32
 

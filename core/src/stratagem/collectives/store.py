@@ -16,11 +16,11 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
+from stratagem.collectives.stores import serve_store
 from stratagem.errors import CollectiveError
-from stratagem.stores import serve_store
 
 if TYPE_CHECKING:
-    from stratagem.environment.base import Environment
+    from stratagem.environments.base import Environment
 
 _OPENED: Counter[tuple[str, int]] = Counter()
 """Store and attempt → groups that this process has opened there; the same number on every rank."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from stratagem.data.rng import capture_rng, restore_rng
 from stratagem.data.sharing import parts_of, reads_by_sampler
-from stratagem.rng import capture_rng, restore_rng
 
 _CPU = torch.device("cpu")
 

@@ -1,8 +1,6 @@
 """What the installed distributions offer."""
 
-from stratagem.component import API_VERSION, FEATURES, KINDS, Kind, imported
-from stratagem.hookspecs import CommandGroup
-from stratagem.plugins import (
+from stratagem.plugin.catalogue import (
     GROUP,
     BrokenPlugin,
     Catalogue,
@@ -12,6 +10,8 @@ from stratagem.plugins import (
     command_plugins,
     load_catalogue,
 )
+from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
+from stratagem.plugin.hookspecs import CommandGroup
 
 __all__ = [
     "API_VERSION",

@@ -1,12 +1,12 @@
 """For training loops: losses, data shared among ranks, random numbers."""
 
 from stratagem.data.evaluate import EvalData
+from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
-from stratagem.plan import announce, announce_data
-from stratagem.prepared import loss_of
-from stratagem.rng import capture_rng, forked_rng, restore_rng
-from stratagem.session import seed_everything
+from stratagem.resolve.plan import announce, announce_data
+from stratagem.runtime.session import seed_everything
+from stratagem.strategies.prepared import loss_of
 
 __all__ = [
     "EvalData",

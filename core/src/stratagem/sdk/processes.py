@@ -1,12 +1,12 @@
 """For launchers, and for what outlives a process: fork servers, stores, words left for the next attempt."""
 
-from stratagem.launch.fork_server import preload_fork_server
-from stratagem.launch.guard import die_with
-from stratagem.launch.leftovers import claimed
-from stratagem.launch.network import loopback_variables
-from stratagem.launch.pickling import dumps, loads
-from stratagem.launch.words import can_leave_words, leave_word, word_left
-from stratagem.stores import LOOPBACK, free_port, store_variables
+from stratagem.collectives.stores import LOOPBACK, free_port, store_variables
+from stratagem.launchers.fork_server import preload_fork_server
+from stratagem.launchers.guard import die_with
+from stratagem.launchers.leftovers import claimed
+from stratagem.launchers.network import loopback_variables
+from stratagem.launchers.pickling import dumps, loads
+from stratagem.launchers.words import can_leave_words, leave_word, word_left
 
 __all__ = [
     "LOOPBACK",

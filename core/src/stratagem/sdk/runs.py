@@ -1,9 +1,9 @@
 """From a configuration to a run: what the command line and the trainer are built on."""
 
-from stratagem.defaults import Defaults
-from stratagem.run import Run, assemble, preload_for
-from stratagem.runtime import launch
-from stratagem.select import choose_strategy
+from stratagem.resolve.defaults import Defaults
+from stratagem.resolve.run import Run, assemble, preload_for
+from stratagem.resolve.select import choose_strategy
+from stratagem.runtime.runtime import launch
 
 __all__ = [
     "Defaults",

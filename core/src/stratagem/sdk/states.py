@@ -4,8 +4,9 @@ from stratagem.checkpoint import TensorInfo, describe
 from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.checkpoint.failing import writing
 from stratagem.checkpoint.strict_json import Count
-from stratagem.model_state import load_model
-from stratagem.optimizer_state import (
+from stratagem.runtime.checkpoint import fitting, same_ranks
+from stratagem.strategies.model_state import load_model
+from stratagem.strategies.optimizer_state import (
     describe_optimizer,
     load_optimizer,
     optimizer_replicas,
@@ -13,7 +14,6 @@ from stratagem.optimizer_state import (
     parameter_names,
     share_values,
 )
-from stratagem.raw_checkpoint import fitting, same_ranks
 
 __all__ = [
     "Count",

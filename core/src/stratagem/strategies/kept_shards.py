@@ -13,8 +13,8 @@ from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from stratagem.construction import own_modules
 from stratagem.errors import CombinationError
+from stratagem.strategies.construction import own_modules
 from stratagem.strategies.module_snapshot import ModuleSnapshot
 
 

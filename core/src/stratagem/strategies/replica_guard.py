@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem.errors import ReplicaError
-from stratagem.prepared import Replica
 from stratagem.strategies.fingerprint import fingerprint, number_of
+from stratagem.strategies.prepared import Replica
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
-    from stratagem.prepared import Prepared
+    from stratagem.strategies.prepared import Prepared
 
 LAYOUTS = 4
 """Ways to lay out shards that one message has room for; what goes beyond is left out."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from stratagem.collectives.base import Collectives
-    from stratagem.strategy import Strategy
+    from stratagem.strategies.base import Strategy
 
 
 @dataclass(frozen=True)

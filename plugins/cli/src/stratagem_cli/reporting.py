@@ -23,8 +23,8 @@ INTERRUPTED = 130
 
 _IMPORTING = (
     "stratagem_trainer/commands/target.py",
-    "stratagem/plugins.py",
-    "stratagem/component.py",
+    "stratagem/plugin/catalogue.py",
+    "stratagem/plugin/component.py",
     "importlib/__init__.py",
 )
 """Files whose frames lead from our call to what a user's file or a plugin's raised."""

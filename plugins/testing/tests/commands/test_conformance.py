@@ -50,8 +50,8 @@ def test_one_that_does_not_exits_with_1_and_says_why(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speechless\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[stratagem]\nspeechless = speechless_plugin\n")
     (tmp_path / "speechless_plugin.py").write_text(
-        "from stratagem.component import Component\n"
-        "from stratagem.hookspecs import hookimpl\n"
+        "from stratagem.plugin.component import Component\n"
+        "from stratagem.plugin.hookspecs import hookimpl\n"
         "@hookimpl\n"
         "def stratagem_components():\n"
         "    return [Component('accelerator', 'speechless', 'speechless:Speechless', 'says nothing')]\n"

@@ -1,8 +1,0 @@
-"""Constructing a module without memory, and giving its tensors their values where they are needed."""
-
-from __future__ import annotations
-
-from stratagem.construction.deferred import Construction
-from stratagem.construction.materialize import Materializer, own_modules
-
-__all__ = ["Construction", "Materializer", "own_modules"]

@@ -1,0 +1,123 @@
+"""`Environment`: who this process is among all processes of the run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from stratagem.launchers.base import LaunchPlan
+
+
+@dataclass(frozen=True)
+class RequestedSize:
+    """How many processes a run asks for, as far as its settings say so without looking at devices."""
+
+    processes_per_node: int | None = None
+    num_nodes: int | None = 1
+    """None where nodes may come and go."""
+
+
+class Environment(ABC):
+    """Reads this process's place from the variables that its launcher set.
+
+    An environment is a snapshot: it reads the mapping once, in its constructor, and never again.
+
+    Args:
+        environ: the process's environment variables.
+
+    Raises:
+        stratagem.errors.UsageError: a variable is missing or isn't a number; the message names it.
+    """
+
+    name: ClassVar[str]
+    creates_processes: ClassVar[bool] = True
+    """Whether this launcher has already made one process per rank, so that Stratagem makes none."""
+
+    @classmethod
+    @abstractmethod
+    def detect(cls, environ: Mapping[str, str]) -> str | None:
+        """Say why this is the environment, as "RANK and TORCHELASTIC_RUN_ID are set"; None if it isn't."""
+
+    @abstractmethod
+    def __init__(self, environ: Mapping[str, str]) -> None: ...
+
+    @classmethod
+    def for_run(cls, environ: Mapping[str, str], size: RequestedSize) -> Self:
+        """Make the environment of a run; override it where the run's size tells what variables don't.
+
+        Args:
+            environ: the process's environment variables.
+            size: what the run asks for.
+        """
+        return cls(environ)
+
+    def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return how Stratagem is to start processes, where this environment hasn't.
+
+        Args:
+            plan: by the run's settings alone.
+
+        Raises:
+            stratagem.errors.UsageError: the variables say that the run is another one.
+        """
+        return plan
+
+    @property
+    @abstractmethod
+    def global_rank(self) -> int:
+        """This process among all, from 0."""
+
+    @property
+    @abstractmethod
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+
+    @property
+    @abstractmethod
+    def node_rank(self) -> int:
+        """This node among all, from 0."""
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """Number of processes."""
+
+    @property
+    @abstractmethod
+    def local_world_size(self) -> int:
+        """Number of processes on this node."""
+
+    @property
+    @abstractmethod
+    def main_address(self) -> str:
+        """Host on which rank 0 runs."""
+
+    @property
+    @abstractmethod
+    def main_port(self) -> int:
+        """TCP port of the store that the ranks meet at."""
+
+    @property
+    def store_is_served(self) -> bool:
+        """Whether something else (an elastic agent) already serves the store at `main_port`."""
+        return False
+
+    @property
+    def store_file(self) -> str | None:
+        """Path of a file that is the store instead, in a folder that this user alone can reach."""
+        return None
+
+    @property
+    def run_secret(self) -> str | None:
+        """What the processes of this run know, and others shouldn't; they recognise each other by it."""
+        return None
+
+    @property
+    def attempt(self) -> int:
+        """How often this group of workers was started before; prefixes every key in the store."""
+        return 0

@@ -1,0 +1,103 @@
+"""`Place`: this process's position in a run, and the base of environments that know it at birth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratagem.environments.base import Environment
+from stratagem.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+DERIVED_PORTS = range(15000, 25000)
+"""Where ports derived from a job's number lie: below the ephemeral ports of every common system."""
+
+
+MOST_PROCESSES = 1_000_000
+"""More than any run has: a larger number is somebody's mistake."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Position of one process; checked to be possible when it is made."""
+
+    global_rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    local_world_size: int
+    main_address: str
+    main_port: int
+
+    def __post_init__(self) -> None:
+        if self.world_size > MOST_PROCESSES:
+            raise UsageError(
+                f"the launcher says that the run has {self.world_size} processes; at most {MOST_PROCESSES} are "
+                "believed: correct or unset WORLD_SIZE or its like"
+            )
+        if self.main_port > 65535:
+            raise UsageError(
+                f"the launcher says that the ranks meet at port {self.main_port}; the highest is 65535: correct or "
+                "unset MASTER_PORT"
+            )
+        _check_below("rank", self.global_rank, "processes", self.world_size)
+        _check_below("local rank", self.local_rank, "processes on this node", self.local_world_size)
+        if self.local_world_size > self.world_size:
+            raise UsageError(
+                f"the launcher says that {self.local_world_size} processes are on this node, and {self.world_size} "
+                "altogether: the variables of two launchers may be mixed up"
+            )
+
+
+class PlacedEnvironment(Environment):
+    """An environment whose constructor sets `place`."""
+
+    place: Place
+
+    @property
+    def global_rank(self) -> int:
+        return self.place.global_rank
+
+    @property
+    def local_rank(self) -> int:
+        return self.place.local_rank
+
+    @property
+    def node_rank(self) -> int:
+        return self.place.node_rank
+
+    @property
+    def world_size(self) -> int:
+        return self.place.world_size
+
+    @property
+    def local_world_size(self) -> int:
+        return self.place.local_world_size
+
+    @property
+    def main_address(self) -> str:
+        return self.place.main_address
+
+    @property
+    def main_port(self) -> int:
+        return self.place.main_port
+
+
+def derived_port(job: int, step: int = 0) -> int:
+    """Return the port on which the ranks of a job step meet, the same on every rank.
+
+    The 16 steps of a job and its neighbours in the queue get different ports, so that jobs which
+    share a node don't meet each other.
+
+    Args:
+        job: the scheduler's number of the job.
+        step: number of the step within the job.
+    """
+    return DERIVED_PORTS[(job * 16 + step % 16) % len(DERIVED_PORTS)]
+
+
+def _check_below(what: str, value: int, things: str, count: int) -> None:
+    if not 0 <= value < count:
+        raise UsageError(
+            f"the launcher gave this process {what} {value} among {count} {things}; it must be at least 0"
+            f" and less than {count}: the variables of two launchers may be mixed up, or WORLD_SIZE is too small"
+        )

@@ -1,0 +1,41 @@
+"""One process that nothing launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from stratagem.environments.by_hand import complete_plan, given_variables
+from stratagem.environments.place import LOOPBACK, Place, PlacedEnvironment
+
+if TYPE_CHECKING:
+    from stratagem.launchers.base import LaunchPlan
+
+
+class SingleProcess(PlacedEnvironment):
+    """Rank 0 of 1: Stratagem makes the processes that a run wants itself.
+
+    `main_port` is 0: any free port will do.
+    """
+
+    name: ClassVar[str] = "single"
+    creates_processes: ClassVar[bool] = False
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str]) -> str | None:
+        return "no launcher has set its variables"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._given = given_variables(environ)
+        self.place = Place(
+            global_rank=0,
+            local_rank=0,
+            node_rank=0,
+            world_size=1,
+            local_world_size=1,
+            main_address=LOOPBACK,
+            main_port=0,
+        )
+
+    def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
+        return complete_plan(self._given, plan)

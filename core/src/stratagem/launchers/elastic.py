@@ -1,0 +1,240 @@
+"""`ElasticLauncher`: starts and supervises the workers of this node by torch elastic."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stratagem import errors
+from stratagem.errors import StratagemError, UsageError, WorkerError
+from stratagem.launchers.base import Launcher, LaunchPlan, Task
+from stratagem.launchers.exchange import Exchange, Failure, Job
+from stratagem.launchers.fork_check import require_forkable
+from stratagem.launchers.fork_server import preload_fork_server
+from stratagem.launchers.leftovers import claimed
+from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
+from stratagem.launchers.network import gloo_variables, loopback_variables
+from stratagem.launchers.pickling import dumps
+from stratagem.launchers.rendezvous import agent_ends_workers_in_time, launch_config
+from stratagem.launchers.signal_watch import signal_watch
+from stratagem.launchers.supervision import Supervision
+from stratagem.launchers.worker import run_worker, threads_per_worker, unguarded_sentence
+
+START_METHODS = ("forkserver", "spawn", "popen", "fork")
+
+
+class ElasticLauncher(Launcher):
+    """Makes one process per rank on this node; the elastic agent restarts and ends them as a group.
+
+    Args:
+        plan: how many processes, and how to start them.
+
+    Raises:
+        UsageError: the plan names no known start method, no process, or several nodes without a
+            place where they meet.
+    """
+
+    worker_environment = "torchelastic"
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        if plan.start_method not in START_METHODS:
+            raise UsageError(f"start_method is {plan.start_method!r}; allowed are {', '.join(START_METHODS)}")
+        if plan.processes_per_node < 1:
+            raise UsageError(
+                f"{plan.processes_per_node} processes per node were asked for; at least 1 is needed"
+            )
+        if plan.num_nodes > 1 and not plan.rdzv_endpoint:
+            raise UsageError(
+                f"{plan.num_nodes} nodes need a place to meet: "
+                'give rdzv_endpoint="HOST:PORT", with a host that all of them reach'
+            )
+        self.plan = plan
+
+    def launch(self, task: Task) -> Any:
+        """Run `task` in every rank; see `Launcher.launch`.
+
+        Raises:
+            SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process; 128 + its number, after all
+                workers have ended.
+        """
+        if is_being_imported_by_worker():
+            # A worker that imports an unguarded script; the launcher it belongs to says so, once.
+            raise SystemExit(1)
+        forked = self.plan.start_method == "fork"
+        if forked:
+            environ = {**os.environ, **self.plan.environ}
+            require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
+        exchange = Exchange.create()
+        try:
+            with claimed(exchange.path):
+                self._fill(exchange, None if forked else task)
+                if self.plan.start_method == "forkserver":
+                    preload_fork_server((*self.plan.preload, *task.preload))
+                with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
+                    started = self._run(exchange, task, eye)
+                return pickle.loads(exchange.get("result")) if 0 in started else None
+        finally:
+            exchange.remove()
+
+    def _fill(self, exchange: Exchange, task: Task | None) -> None:
+        """Put what the workers need: the job, and the task unless it is inherited by fork."""
+        method, prepared = self.plan.start_method, {}
+        if task is not None:
+            content = dumps(task, method)
+            prepared = preparation(content, method)
+            exchange.put("task", content)
+        endpoint = self.plan.rdzv_endpoint
+        network = gloo_variables(endpoint, os.environ) if endpoint else loopback_variables()
+        job = Job(
+            launcher_pid=os.getpid(),
+            environ={**network, **os.environ, **self.plan.environ},
+            default_start_method=multiprocessing.get_start_method(allow_none=True),
+            has_store=self.plan.is_single_node,
+            log_dir=self.plan.log_dir and os.path.abspath(self.plan.log_dir),
+            preparation=prepared,
+        )
+        exchange.put("job", pickle.dumps(job))
+
+    def _run(self, exchange: Exchange, task: Task, supervision: Supervision) -> dict[int, Any]:
+        """Start the agent, wait for it, and return what it knows of each rank of this node."""
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous.api import RendezvousError
+        from torch.distributed.launcher.api import elastic_launch
+
+        plan = self.plan
+        run_id = plan.run_id or ("stratagem" if plan.num_nodes > 1 else uuid.uuid4().hex)
+        entrypoint: Callable[..., None] | str = run_worker
+        arguments: tuple[Any, ...] = (exchange.path,)
+        if plan.start_method == "popen":
+            entrypoint = sys.executable
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+            arguments = (*flags, "-m", "stratagem.launchers.worker", exchange.path)
+        elif plan.start_method == "fork":
+            arguments = (exchange.path, task)
+        try:
+            with _quiet(), _variable_kept("TORCHELASTIC_SIGNALS_TO_HANDLE"), warnings.catch_warnings():
+                # Python 3.12 warns of forking with threads; `require_forkable` has tried it.
+                warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+                started: dict[int, Any] = elastic_launch(
+                    launch_config(plan, run_id, exchange.path), entrypoint
+                )(*arguments)
+            unfinished = supervision.unfinished(task.may_exit)
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            failure = supervision.first_failure(codes, task.may_exit)
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + error.sigval) from None
+        except RendezvousError as error:
+            raise errors.RendezvousError(
+                f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
+            ) from error
+        else:
+            if unfinished is None:
+                return started
+            failure = unfinished
+        raise _raised_here(failure)
+
+
+def _raised_here(failure: Failure) -> StratagemError:
+    """Turn a worker's failure into the launching process's error."""
+    if failure.usage:
+        error: StratagemError = UsageError(failure.line.partition(": ")[2] or failure.line)
+        if failure.exception is not None:
+            with contextlib.suppress(Exception):
+                error = pickle.loads(failure.exception)
+        error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
+        return error
+    who = f"rank {failure.rank} on {failure.host}"
+    if failure.raised:
+        message = f"{who} failed: {failure.line}"
+    elif "before it could begin" in failure.line:
+        return UsageError(f"{who} {failure.line}: {unguarded_sentence()}")
+    else:
+        message = f"{who} {failure.line}"
+    return WorkerError(
+        message,
+        rank=failure.rank,
+        host=failure.host,
+        traceback=failure.traceback,
+        exit_code=failure.exit_code,
+    )
+
+
+@contextlib.contextmanager
+def _ending_signals_raise() -> Iterator[None]:
+    """Turn signals that end this process into SystemExit, so that workers are ended before.
+
+    The elastic agent sets handlers of its own and leaves them: the caller's are restored. Outside
+    the main thread Python can set none, and workers notice the end of this process by themselves.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+def _watch() -> contextlib.AbstractContextManager[Callable[[], bool]]:
+    """Watch for ending signals where the agent alone would wait half a minute for workers that ignore them."""
+    return contextlib.nullcontext(lambda: False) if agent_ends_workers_in_time() else signal_watch()
+
+
+@contextlib.contextmanager
+def _variable_kept(name: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the agent's own account of failures, which are raised as errors; LOGLEVEL shows it."""
+    if "LOGLEVEL" in os.environ:
+        yield
+        return
+    prefixes = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(prefixes)]
+    loggers = [logging.getLogger(name) for name in (*names, "torchelastic-events-null")]
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    for logger in loggers:
+        logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(nothing)

@@ -1,0 +1,17 @@
+"""`InProcessLauncher`: for one process, or where something else made the processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem.launchers.base import Launcher, Task
+
+
+class InProcessLauncher(Launcher):
+    """Calls the task in the calling process; its errors come out as they are."""
+
+    in_process = True
+
+    def launch(self, task: Task) -> Any:
+        """Return what `task` returns, on every rank that calls."""
+        return task.function(*task.args)

@@ -1,0 +1,136 @@
+"""How many machines take part: a number, or the least and the most, as "1:4"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Union
+
+from stratagem.errors import ConfigError, short
+
+if TYPE_CHECKING:
+    from stratagem.config import RunConfig
+    from stratagem.launchers.base import LaunchPlan
+
+_BACKENDS = ("c10d", "etcd", "etcd-v2", "static")
+
+NodeCount = Union[int, str]
+"""2, "2", or "1:4"."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The least machines that a run goes on with, and the most that it takes."""
+
+    least: int
+    most: int
+
+    @property
+    def vary(self) -> bool:
+        """Whether machines may come and go."""
+        return self.least < self.most
+
+
+def nodes_of(asked: NodeCount) -> Nodes:
+    """Read a number of machines.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    parts = _text_of(asked).split(":")
+    numbers = [int(part) for part in parts if re.fullmatch(r"\s*[0-9]{1,7}\s*", part)]
+    if isinstance(asked, bool) or len(parts) > 2 or len(numbers) != len(parts):
+        raise ConfigError(
+            f"num_nodes={short(asked)} is no number of machines: give one of at most 7 digits, or MIN:MAX as 1:4"
+        )
+    least, most = numbers[0], numbers[-1]
+    if least < 1:
+        raise ConfigError(f"num_nodes={asked!r} begins at {least} machines: at least 1 must take part")
+    if most < least:
+        raise ConfigError(
+            f"num_nodes={asked!r} has its least after its most: write the smaller number first, as {most}:{least}"
+        )
+    return Nodes(least, most)
+
+
+def node_count(text: str) -> NodeCount:
+    """Check a number of machines that was written somewhere, and return it as `RunConfig` has it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    nodes_of(text)
+    return int(text) if text.strip().isdecimal() else text
+
+
+def refuse_unused_rendezvous(config: RunConfig, plan: LaunchPlan, is_launched: bool) -> None:
+    """Refuse settings of a rendezvous that a run doesn't have, or has no library for.
+
+    Args:
+        config: of the run.
+        plan: made from it.
+        is_launched: whether something else has made the processes.
+
+    Raises:
+        ConfigError: says which to leave out, or what to install.
+    """
+    if is_launched or plan.num_nodes == 1:
+        asked = {
+            "node_rank": config.node_rank or None,
+            "rdzv_endpoint": config.rdzv_endpoint,
+            "rdzv_backend": None if config.rdzv_backend == "c10d" else config.rdzv_backend,
+            "rdzv_conf": config.rdzv_conf,
+        }
+        given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+        if given:
+            why = "another launcher has made the processes" if is_launched else "this run has one node"
+            raise ConfigError(
+                f"{', '.join(given)}: {why}, so that there is no rendezvous: leave it out, or set num_nodes "
+                "(--num-nodes) to how many machines there are"
+            )
+        return
+    if config.node_rank is not None and config.node_rank >= plan.num_nodes:
+        raise ConfigError(
+            f"node_rank={config.node_rank} is beyond num_nodes={config.num_nodes}: nodes are numbered from 0 to "
+            f"{plan.num_nodes - 1}"
+        )
+    host, colon, port = (plan.rdzv_endpoint or "").rpartition(":")
+    if colon and (not host.strip(" :") or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535):
+        raise ConfigError(
+            f"rdzv_endpoint={short(plan.rdzv_endpoint)} can't be understood: give HOST:PORT, with a port up to 65535"
+        )
+    if plan.rdzv_backend not in _BACKENDS:
+        raise ConfigError(f"rdzv_backend={short(plan.rdzv_backend)} is none of {', '.join(_BACKENDS)}")
+    if plan.rdzv_backend.startswith("etcd") and find_spec("etcd") is None:
+        raise ConfigError(
+            f"rdzv_backend={plan.rdzv_backend!r} needs a client that isn't installed: pip install python-etcd, "
+            "or use c10d"
+        )
+
+
+def _text_of(asked: NodeCount) -> str:
+    try:
+        return str(asked)
+    except ValueError:  # more digits than Python prints
+        return ""
+
+
+def meeting_settings(text: str | None) -> dict[str, str]:
+    """Read "KEY=VALUE,KEY=VALUE", settings of the meeting place in torch's words.
+
+    Raises:
+        ConfigError: it can't be read.
+    """
+    settings: dict[str, str] = {}
+    for entry in (text or "").split(","):
+        key, equals, value = (part.strip() for part in entry.partition("="))
+        if not entry.strip():
+            continue
+        if not equals or not key or not value:
+            raise ConfigError(
+                f"rdzv_conf has {entry.strip()!r}: write KEY=VALUE,KEY=VALUE, as "
+                "last_call_timeout=10,keep_alive_interval=2"
+            )
+        settings[key] = value
+    return settings

@@ -1,0 +1,291 @@
+"""The catalogue: every component that the installed distributions offer.
+
+Built from entry points alone, without importing torch or a vendor library. A plugin that can't be
+loaded is kept beside the others with its error, and never breaks them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import importlib_metadata
+import pluggy
+
+from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.plugin.component import API_VERSION, Component, Kind
+from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
+from stratagem.plugin.offered import OFFERED
+
+GROUP = "stratagem"
+"""The group of entry points in which plugins are found."""
+CORE = "stratagem-core"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a component comes from."""
+
+    distribution: str
+    version: str
+    entry_point: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A component and its origin."""
+
+    component: Component
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """An entry point that couldn't be loaded, with the reason."""
+
+    origin: Origin
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a name stands for: a component, and keyword values when the name is a preset."""
+
+    offer: Offer
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def component(self) -> Component:
+        return self.offer.component
+
+    def refuse_missing(self) -> None:
+        """Refuse a component that lacks a library.
+
+        Raises:
+            BrokenPluginError: says which, and how to get it.
+        """
+        component = self.component
+        if missing := component.missing():
+            hint = component.install_hint or f"pip install {' '.join(missing)}"
+            raise BrokenPluginError(
+                f"{component.kind} {component.name!r} of {self.offer.origin} needs {', '.join(missing)}, which "
+                f"isn't installed: {hint}"
+            )
+
+    def load(self) -> Any:
+        """Import the component's target.
+
+        Raises:
+            BrokenPluginError: it lacks a library, or can't be imported; the original error is the cause.
+        """
+        component, origin = self.component, self.offer.origin
+        self.refuse_missing()
+        try:
+            return component.load()
+        except Exception as error:
+            hint = f"; {component.install_hint}" if component.install_hint else ""
+            raise BrokenPluginError(
+                f"{component.kind} {component.name!r} of {origin} can't be loaded: "
+                f"{type(error).__name__}: {error}{hint}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All offers, and all plugins that are broken."""
+
+    offers: tuple[Offer, ...]
+    broken: tuple[BrokenPlugin, ...] = ()
+    left_out: tuple[Origin, ...] = ()
+    """Plugins that the allow-list or the deny-list keeps out."""
+
+    def of_kind(self, kind: Kind) -> list[Offer]:
+        """Offers of one kind, highest priority first, then by name."""
+        found = [offer for offer in self.offers if offer.component.kind == kind]
+        return sorted(found, key=lambda offer: (-offer.component.priority, offer.component.name))
+
+    def find(self, kind: Kind, name: str) -> Selection:
+        """Look a name up: a component's name, alias or preset, or "distribution:name".
+
+        Raises:
+            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
+        """
+        distribution, colon, bare = name.rpartition(":")
+        if colon and not distribution:
+            raise UnknownNameError(
+                f"{kind} {name!r} names no distribution before the colon: write {bare!r}, or DISTRIBUTION:{bare}"
+            )
+        matching = [
+            offer
+            for offer in self.of_kind(kind)
+            if bare in offer.component.names() and _normalise(distribution) in ("", offer.origin.distribution)
+        ]
+        if not matching:
+            self._refuse_unknown(kind, name, bare, _normalise(distribution))
+        if len(matching) > 1:
+            origins = sorted((offer.origin for offer in matching), key=str)
+            choices = " or ".join(f"{origin.distribution}:{bare}" for origin in origins)
+            owners = " and ".join(map(str, origins))
+            raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
+        offer = matching[0]
+        _refuse_newer_api(offer)
+        return Selection(offer, offer.component.presets.get(bare, {}))
+
+    def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
+        offered = OFFERED.get(kind, {})
+        sources = {bare, _normalise(bare), distribution, offered.get(bare, "")}
+        for broken in self.broken:
+            if sources & {broken.origin.entry_point, broken.origin.distribution}:
+                raise BrokenPluginError(
+                    f"{kind} {name!r} comes with {broken.origin}, which can't be loaded: "
+                    f"{type(broken.error).__name__}: {broken.error}; mend or uninstall it"
+                ) from broken.error
+        for origin in self.left_out:
+            if sources & {origin.entry_point, origin.distribution}:
+                raise UnknownNameError(
+                    f"{kind} {name!r} comes with {origin}, which is installed but left out: "
+                    "see --disable-plugin, STRATAGEM_DISABLE_PLUGINS and STRATAGEM_PLUGINS"
+                )
+        known = self.names(kind)
+        if bare in offered and bare not in known:
+            raise UnknownNameError(f"{kind} {name!r} isn't installed: pip install {offered[bare]}")
+        near = difflib.get_close_matches(bare, sorted({*known, *offered}), n=3)
+        message = f"no {kind} is called {name!r}"
+        message += f"; nearest: {', '.join(near)}" if near else f"; installed: {', '.join(known) or 'none'}"
+        needed = sorted({offered[other] for other in near if other in offered and other not in known})
+        if needed:
+            message += f"; to get {'it' if len(near) == 1 else 'all of them'}: pip install {' '.join(needed)}"
+        elif kind in _LISTED:
+            message += f"; `stratagem {_plural(kind)}` lists them"
+        raise UnknownNameError(message)
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names that `find` knows for a kind."""
+        return sorted({name for offer in self.of_kind(kind) for name in offer.component.names()})
+
+    @cached_property
+    def distributions(self) -> dict[str, str]:
+        """Distribution → version of everything in the catalogue."""
+        return {offer.origin.distribution: offer.origin.version for offer in self.offers}
+
+
+_LISTED = ("strategy", "accelerator")
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"
+
+
+def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Catalogue:
+    """Read the entry points of all installed distributions.
+
+    Args:
+        only: names of distributions or entry points to consider beside the core; empty means all.
+        without: names of distributions or entry points to leave out.
+
+    The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
+    the two.
+    """
+    allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    offers: list[Offer] = []
+    broken: list[BrokenPlugin] = []
+    left_out: list[Origin] = []
+    for plugin in _installed():
+        names = set(_normalised([plugin.origin.distribution, plugin.origin.entry_point]))
+        if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
+            left_out.append(plugin.origin)
+        elif plugin.error is not None:
+            broken.append(BrokenPlugin(plugin.origin, plugin.error))
+        else:
+            offers += [Offer(component, plugin.origin) for component in plugin.components]
+    return Catalogue(tuple(offers), tuple(broken), tuple(left_out))
+
+
+def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
+    """Yield, for every plugin that can be loaded, what lets it add its commands to a click group.
+
+    That raises whatever the plugin's `stratagem_commands` raises.
+    """
+    for plugin in _installed():
+        if plugin.module is not None:
+            yield plugin.origin, partial(_add_commands, plugin.module)
+
+
+def _add_commands(module: Any, cli: Any) -> None:
+    _manager(module).hook.stratagem_commands(cli=cli)
+
+
+@dataclass(frozen=True)
+class _Installed:
+    origin: Origin
+    module: Any
+    components: tuple[Component, ...]
+    error: BaseException | None
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[_Installed, ...]:
+    return tuple(_load(entry_point) for entry_point in importlib_metadata.entry_points(group=GROUP))
+
+
+def forget_installed() -> None:
+    """Read the entry points afresh at the next look: after an install in a running process."""
+    _installed.cache_clear()
+
+
+def _load(entry_point: importlib_metadata.EntryPoint) -> _Installed:
+    distribution = entry_point.dist
+    name = _normalise(distribution.name) if distribution is not None else entry_point.module
+    version = distribution.version if distribution is not None else "0"
+    origin = Origin(name, version, entry_point.name)
+    module = None
+    try:
+        module = entry_point.load()
+        answers = _manager(module).hook.stratagem_components()
+        components = tuple(component for answer in answers for component in answer)
+        wrong = [component for component in components if not isinstance(component, Component)]
+        if wrong:
+            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
+    except (Exception, SystemExit) as error:
+        # A vendor library may raise anything at import, and even call sys.exit.
+        return _Installed(origin, None, (), error)
+    return _Installed(origin, module, components, None)
+
+
+def _manager(module: Any) -> pluggy.PluginManager:
+    # One manager per plugin: a call then can't be broken by another plugin.
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(DiscoveryHooks)
+    manager.register(module)
+    manager.check_pending()
+    return manager
+
+
+def _refuse_newer_api(offer: Offer) -> None:
+    if offer.component.api_version > API_VERSION:
+        raise ApiVersionError(
+            f"{offer.component.kind} {offer.component.name!r} of {offer.origin} was written for plugin API "
+            f"{offer.component.api_version}, and this core has {API_VERSION}: upgrade {CORE}, or install "
+            f"an older {offer.origin.distribution}"
+        )
+
+
+def _listed_in(variable: str) -> list[str]:
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _normalised(names: Iterable[str]) -> list[str]:
+    return [_normalise(name) for name in names]

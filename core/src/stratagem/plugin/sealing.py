@@ -1,0 +1,174 @@
+"""`Hooks`: the sealed hooks of one run, with one typed method per hook."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pluggy
+
+from stratagem.errors import (
+    DoubleAnswerError,
+    HookArgumentError,
+    LostMarkerError,
+    NoneAnswerError,
+    UnknownHookError,
+)
+from stratagem.plugin.hookspecs import PROJECT, RUN_HOOKS, RunHooks
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import Checkpointer
+    from stratagem.collectives.base import Collectives
+    from stratagem.launchers.base import Launcher
+    from stratagem.plugin.requests import (
+        CheckpointRequest,
+        LaunchRequest,
+        PrecisionRequest,
+        ReduceRequest,
+        SetupRequest,
+    )
+    from stratagem.precision.base import Precision
+    from stratagem.strategies.prepared import Prepared
+
+MARKER = f"{PROJECT}_impl"
+
+
+class Hooks:
+    """Hooks of a run, checked when made and fixed from then on.
+
+    Args:
+        defaults: the object that answers every hook nobody else answers.
+        plugins: (name, object) of the selected components and the user's own plugins, in order.
+
+    Raises:
+        UnknownHookError: a plugin marks a method that is no hook.
+        HookArgumentError: an implementation takes something else than `request`.
+        LostMarkerError: a plugin has no implementation, or overrides one, and forgot `@hookimpl`.
+        DoubleAnswerError: two plugins answer one hook (wrappers don't count).
+    """
+
+    def __init__(self, defaults: object, plugins: Sequence[tuple[str, object]]) -> None:
+        self._manager = _RunManager(PROJECT)
+        self._manager.add_hookspecs(RunHooks)
+        self._manager.register(defaults, name="defaults")
+        for index, (name, plugin) in enumerate(plugins):
+            _refuse_lost_markers(name, plugin)
+            _refuse_wrong_arguments(name, plugin)
+            taken = self._manager.has_plugin(name)  # several objects of one class
+            self._manager.register(plugin, name=f"{name} ({index})" if taken else name)
+        _refuse_unknown_hooks(self._manager)
+        for name, plugin in plugins:
+            if not self._manager.get_hookcallers(plugin):
+                _refuse_without_hooks(name, plugin)
+        self.answered_by: dict[str, str] = {}
+        """Hook name → name of the plugin whose answer counts."""
+        self._callers: dict[str, Any] = {}
+        for hook in RUN_HOOKS:
+            answering = [name for name in _answering(self._manager, hook) if name != "defaults"]
+            if len(answering) > 1:
+                raise DoubleAnswerError(
+                    f"hook {hook!r} is answered by {answering[0]!r} and by {answering[1]!r}: "
+                    "leave one out, or make one of them a wrapper with @hookimpl(wrapper=True)"
+                )
+            # Without this, a firstresult hook that is answered with None falls through to the
+            # default, and both have acted.
+            removed = [defaults] if answering else []
+            self._callers[hook] = self._manager.subset_hook_caller(hook, remove_plugins=removed)
+            self.answered_by[hook] = answering[0] if answering else "defaults"
+
+    def launch(self, request: LaunchRequest) -> Launcher:
+        return cast("Launcher", self._ask("launch", request))
+
+    def reduce(self, request: ReduceRequest) -> Collectives:
+        return cast("Collectives", self._ask("reduce", request))
+
+    def precision(self, request: PrecisionRequest) -> Precision:
+        return cast("Precision", self._ask("precision", request))
+
+    def setup(self, request: SetupRequest) -> Prepared:
+        return cast("Prepared", self._ask("setup", request))
+
+    def checkpoint(self, request: CheckpointRequest) -> Checkpointer:
+        return cast("Checkpointer", self._ask("checkpoint", request))
+
+    def _ask(self, hook: str, request: object) -> object:
+        answer = self._callers[hook](request=request)
+        if answer is None:
+            raise NoneAnswerError(
+                f"hook {hook!r} was answered with None by {self.answered_by[hook]!r} or a wrapper of it: "
+                "return the object that the hook's documentation names"
+            )
+        return answer
+
+
+def has_hooks(plugin: object) -> bool:
+    """Whether a class or an object has a method with the name or the mark of a hook; runs none of them."""
+    if any(callable(inspect.getattr_static(plugin, hook, None)) for hook in RUN_HOOKS):
+        return True
+    return any(hasattr(inspect.getattr_static(plugin, name, None), MARKER) for name in dir(plugin))
+
+
+class _RunManager(pluggy.PluginManager):
+    """A plugin manager that doesn't evaluate properties of the plugins it registers."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        if isinstance(inspect.getattr_static(plugin, name, None), property):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+def _answering(manager: pluggy.PluginManager, hook: str) -> list[str]:
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    return [impl.plugin_name for impl in implementations if not (impl.wrapper or impl.hookwrapper)]
+
+
+def _refuse_lost_markers(name: str, plugin: object) -> None:
+    for hook in RUN_HOOKS:
+        definitions = [vars(cls)[hook] for cls in type(plugin).__mro__ if hook in vars(cls)]
+        marked = [hasattr(definition, MARKER) for definition in definitions]
+        if any(marked) and not marked[0]:
+            raise LostMarkerError(
+                f"{type(plugin).__qualname__}.{hook} of {name!r} overrides an implementation of the hook "
+                f"{hook!r} without @hookimpl, so it would never be called: mark it"
+            )
+
+
+def _refuse_without_hooks(name: str, plugin: object) -> None:
+    unmarked = [hook for hook in RUN_HOOKS if callable(inspect.getattr_static(plugin, hook, None))]
+    why = (
+        f"mark its method {unmarked[0]!r} with @hookimpl" if unmarked else f"the hooks are {list(RUN_HOOKS)}"
+    )
+    raise LostMarkerError(
+        f"the plugin {name!r} implements no hook, so it would never be called: {why}; a callback goes to "
+        "callbacks=, a logger to logger=, a strategy to strategy="
+    )
+
+
+def _refuse_wrong_arguments(name: str, plugin: object) -> None:
+    for hook in RUN_HOOKS:
+        implementation = inspect.getattr_static(plugin, hook, None)
+        if not hasattr(implementation, MARKER):
+            continue
+        parameters = inspect.signature(getattr(plugin, hook)).parameters
+        # pluggy never passes a value to a parameter that has a default.
+        if any(p.name != "request" or p.default is not p.empty for p in parameters.values()):
+            taken = ", ".join(map(str, parameters.values()))
+            raise HookArgumentError(
+                f"{type(plugin).__qualname__}.{hook} of {name!r} takes ({taken}), but a hook passes one "
+                "argument, `request`, which must have no default"
+            )
+
+
+def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        names = [name for name in vars(manager.hook) if not name.startswith("_") and name not in RUN_HOOKS]
+        near = {match for name in names for match in difflib.get_close_matches(name, RUN_HOOKS)}
+        meant = f"; did you mean {sorted(near)}?" if near else ""
+        raise UnknownHookError(
+            f"{error.plugin.__class__.__qualname__} implements {names}, but the hooks are "
+            f"{list(RUN_HOOKS)}{meant}"
+        ) from error

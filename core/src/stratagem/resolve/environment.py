@@ -1,0 +1,61 @@
+"""Choosing the environment of a run: an object, a class, a name, or what the variables show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratagem.environments.base import Environment, RequestedSize
+from stratagem.environments.detect import detect_environment
+from stratagem.errors import ConfigError, short
+from stratagem.launchers.nodes import nodes_of
+from stratagem.plugin.catalogue import Catalogue, Selection
+from stratagem.plugin.component import Capabilities
+from stratagem.resolve.devices import count_of
+from stratagem.resolve.select import GIVEN, Choice
+
+
+def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | None = None) -> RequestedSize:
+    """Return how many processes a run asks for, as far as that is known before its parts are chosen.
+
+    Args:
+        devices: as in `RunConfig`.
+        num_nodes: as in `RunConfig`.
+        capabilities: the strategy's, where it was chosen by name.
+    """
+    nodes = nodes_of(num_nodes)
+    is_per_device = capabilities is None or capabilities.processes == "per-device"
+    return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.vary else nodes.most)
+
+
+def choose_environment(
+    catalogue: Catalogue, wanted: Any, environ: Mapping[str, str], size: RequestedSize | None = None
+) -> tuple[Environment, Choice]:
+    """Make the environment that is asked for, or the first that recognises its launcher's variables.
+
+    Args:
+        catalogue: what is installed.
+        wanted: a name, "auto", a class, or an object that was made already.
+        environ: the process's environment variables.
+        size: what the run asks for, for processes started by hand with some of the variables.
+    """
+    size = size or RequestedSize()
+    if isinstance(wanted, type) and issubclass(wanted, Environment):
+        name = getattr(wanted, "name", wanted.__name__)
+        return wanted(environ), Choice("environment", name, GIVEN)
+    if isinstance(wanted, Environment):
+        return wanted, Choice("environment", getattr(wanted, "name", type(wanted).__name__), GIVEN)
+    if not isinstance(wanted, str):
+        raise ConfigError(
+            f"cluster_environment={short(wanted)} is no environment: give a name, or a class derived from "
+            "stratagem.Environment or an object of one"
+        )
+    if wanted != "auto":
+        selection = catalogue.find("environment", wanted)
+        origin = str(selection.offer.origin)
+        made = selection.load().for_run(environ, size)
+        return made, Choice("environment", selection.component.name, origin, "asked for")
+    offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
+    cls, why = detect_environment(offers, environ)
+    offer = offers[cls]
+    return cls.for_run(environ, size), Choice("environment", offer.component.name, str(offer.origin), why)

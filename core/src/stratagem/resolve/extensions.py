@@ -1,0 +1,43 @@
+"""Extensions of a run: objects with hook wrappers, by name or made already."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from stratagem.errors import CombinationError, UnknownNameError, short
+from stratagem.plugin.catalogue import Catalogue
+from stratagem.plugin.hookspecs import RUN_HOOKS
+from stratagem.plugin.sealing import has_hooks
+from stratagem.resolve.select import GIVEN, Choice
+
+
+def load_extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
+    """An object given by the caller, "package.module:Class", or the name of an installed extension."""
+    if not isinstance(extension, str):
+        name = f"{type(extension).__module__}.{type(extension).__qualname__}"
+        return extension, Choice("extension", name, GIVEN)
+    if extension in catalogue.names("extension") or ":" not in extension:
+        selection = catalogue.find("extension", extension)
+        choice = Choice("extension", selection.component.name, str(selection.offer.origin))
+        return selection.load()(**selection.options), choice
+    module, _, attribute = extension.partition(":")
+    try:
+        made = getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # what is imported may raise anything
+        raise UnknownNameError(
+            f"extension {short(extension)} can't be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not has_hooks(made):
+        raise CombinationError(
+            f"extension {extension!r} is none: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; name "
+            "a class with methods that are marked @hookimpl"
+        )
+    try:
+        value = made() if isinstance(made, type) else made
+    except Exception as error:
+        raise CombinationError(
+            f"extension {extension!r} can't be made without arguments: {type(error).__name__}: {error}; name an "
+            "object of your own instead, as MODULE:OBJECT"
+        ) from error
+    return value, Choice("extension", extension, GIVEN)

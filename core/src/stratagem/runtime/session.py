@@ -1,0 +1,197 @@
+"""`Session`: the live objects of a run in one worker, from the first collective to the last."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from stratagem.errors import CombinationError, DigestMismatchError
+from stratagem.plugin.requests import CheckpointRequest, PrecisionRequest, ReduceRequest, SetupRequest
+from stratagem.strategies import ParameterLedger, ReplicaGuard
+from stratagem.strategies.module_checks import needed_features, refuse_untrainable
+from stratagem.strategies.optimizer_trial import why_not
+from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from stratagem.collectives.base import Collectives
+    from stratagem.resolve.run import Run
+    from stratagem.strategies.prepared import Prepared
+
+
+class Session:
+    """Opens device, process group, precision and checkpointer, in this order. Collective.
+
+    What was opened is closed again, in reverse order, when one of these steps raises.
+
+    Args:
+        run: assembled in this process.
+
+    Raises:
+        CombinationError: the collectives don't have this process's rank, or the run's world size.
+        DigestMismatchError: another rank runs other components or versions.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._prepared: dict[Prepared, ParameterLedger] = {}
+        with ExitStack() as opened:
+            run.strategy.setup_environment()
+            opened.callback(run.strategy.teardown)
+            self.device = run.device()
+            run.accelerator.set_up(self.device)
+            if dist.is_available() and not dist.is_initialized():
+                opened.callback(_close_group_left_open)
+            opened.callback(run.strategy.bind_collectives, None)
+            self.collectives = run.hooks.reduce(
+                ReduceRequest(run.environment, self.device, run.accelerator, run.process_devices())
+            )
+            opened.callback(self.collectives.close, failed=True)
+            _check_ranks(run, self.collectives)
+            run.strategy.bind_collectives(self.collectives)
+            _compare_ranks(run, self.collectives.gather_objects((run.digest(), run.versions())))
+            self.precision = run.hooks.precision(
+                PrecisionRequest(run.precision, run.create_precision, self.device, run.accelerator)
+            )
+            self.checkpointer = run.hooks.checkpoint(
+                CheckpointRequest(run.create_checkpointer, self.collectives)
+            )
+            opened.pop_all()
+
+    def prepare(
+        self,
+        module: nn.Module,
+        plain: nn.Module,
+        make_optimizers: Callable[[], Sequence[Optimizer]],
+        **how: Any,
+    ) -> Prepared:
+        """Ask the `setup` hook. Collective. `how` are the further fields of `SetupRequest`.
+
+        Raises:
+            CombinationError: a run before this one left the module sharded, and this one can't go on with that.
+        """
+        left_shards = shards_for(plain, self.run.strategy, self.collectives)
+        if how.get("training", True):
+            refuse_untrainable(plain, self.device, self.collectives.world_size)
+            self.run.require(needed_features(plain))
+        ledger = ParameterLedger(plain, self.collectives.world_size)
+
+        def make_over_todays() -> Sequence[Optimizer]:
+            ledger.carry_over()
+            optimizers = make_optimizers()
+            self._refuse_unshardable(optimizers)
+            ledger.claim(optimizers)
+            return optimizers
+
+        prepared = self.run.hooks.setup(
+            SetupRequest(
+                module=module,
+                plain=plain,
+                make_optimizers=make_over_todays,
+                device=self.device,
+                collectives=self.collectives,
+                precision=self.precision,
+                devices=self.run.process_devices(),
+                log_level=self.run.config.log_level,
+                left_shards=left_shards,
+                **how,
+            )
+        )
+        forget_shards(plain)
+        ledger.carry_over()
+        ledger.check(prepared.carries_hooks)
+        self._prepared[prepared] = ledger
+        return prepared
+
+    def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse optimizers that would come to other numbers on this strategy's shards, by trying them."""
+        if "whole_optimizer" in self.run.capabilities.features:
+            return
+        alone = self.collectives.world_size == 1
+        # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
+        cuts = [cut for cut in self.run.strategy.optimizer_cuts if cut == "flat" or not alone]
+        for optimizer in optimizers:
+            reason = why_not(optimizer, cuts)
+            if reason is not None:
+                raise self.run.refusal(
+                    "whole_optimizer", f"{type(optimizer).__name__} on shards, for {reason}"
+                )
+
+    def guard(self, prepared: Prepared) -> ReplicaGuard:
+        """Return what compares copies of `prepared` while it trains."""
+        return ReplicaGuard(prepared, self.collectives, self.run.config.check_replicas_every)
+
+    def close(self, failed: bool = False) -> None:
+        """Release what was prepared, leave the process group, undo the environment. Collective.
+
+        Args:
+            failed: this rank is ending with an exception: don't wait for the others.
+        """
+        with ExitStack() as rest:
+            rest.callback(self.run.strategy.teardown)
+            rest.callback(self.run.strategy.bind_collectives, None)
+            rest.callback(self.collectives.close, failed)
+            while self._prepared:
+                prepared, ledger = self._prepared.popitem()
+                try:
+                    if not failed:
+                        prepared.restore_module()
+                finally:
+                    prepared.release()
+                ledger.carry_over()
+                if prepared.leaves_module_sharded:
+                    world_size, rank = self.collectives.world_size, self.collectives.rank
+                    left = LeftSharded(self.run.strategy_name, world_size, rank, prepared.left_shards)
+                    leave_sharded(prepared.plain, left)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators, on every device of this process."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _close_group_left_open() -> None:
+    """Close a process group that nobody closes, as when a wrapper raises after it was opened."""
+    if dist.is_initialized():
+        gc.collect()  # as in ProcessGroupCollectives.close
+        dist.destroy_process_group()
+
+
+def _check_ranks(run: Run, collectives: Collectives) -> None:
+    expected = (run.environment.global_rank, run.environment.world_size)
+    if (collectives.rank, collectives.world_size) == expected:
+        return
+    strategy = type(run.strategy).__name__
+    raise CombinationError(
+        f"strategy {run.strategy_name!r} has {type(collectives).__name__} of rank {collectives.rank} of "
+        f"{collectives.world_size} in the process that is rank {expected[0]} of {expected[1]}: open the process "
+        f"group of all ranks in {strategy}.open_collectives, as ProcessGroupStrategy does, and keep rank and "
+        "world_size in wrappers of the hook 'reduce'"
+    )
+
+
+def _compare_ranks(run: Run, gathered: list[tuple[str, dict[str, str]]]) -> None:
+    first_digest, first = gathered[0]
+    for rank, (digest, versions) in enumerate(gathered):
+        if digest == first_digest:
+            continue
+        differing = sorted(key for key in {*first, *versions} if first.get(key) != versions.get(key))
+        raise DigestMismatchError(
+            f"rank {rank} doesn't run what rank 0 runs: "
+            + "; ".join(
+                f"{key} is {versions.get(key)} there and {first.get(key)} on rank 0" for key in differing
+            )
+            + "; install the same versions on every node"
+        )

@@ -1,0 +1,209 @@
+"""`Strategy` and `ParallelStrategy`: bases for plugins that decide how a module is trained.
+
+A strategy object is configuration plus hook implementations. What runs lives in the objects that
+its hooks answer with, so that one strategy object can be pickled to every worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from stratagem.accelerators.base import Accelerator
+from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.collectives.local import LocalCollectives
+from stratagem.errors import CombinationError, StratagemError
+from stratagem.plugin.component import Capabilities
+from stratagem.plugin.hookspecs import hookimpl
+from stratagem.precision.base import Precision
+from stratagem.strategies.cuts import CUTS, Cut
+from stratagem.strategies.prepared import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from stratagem.checkpoint.base import Checkpointer
+    from stratagem.environments.base import Environment
+    from stratagem.plugin.requests import ReduceRequest, SetupRequest
+    from stratagem.resolve.run import Run
+
+
+class Strategy:
+    """Trains on one device in one process; the base of all strategies.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's own choice.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives; wins over the run's choice.
+        precision_plugin: a precision object or name that wins over the run's own choice.
+    """
+
+    start_method: str = "forkserver"
+    """How workers are started, when there are any."""
+    capabilities: Capabilities = Capabilities()
+    """What it can do, for a class that no distribution declares; a declaration goes first."""
+    optimizer_cuts: Sequence[Cut] = CUTS
+    """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
+    "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
+    other numbers."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+    ) -> None:
+        self.accelerator = accelerator
+        self.checkpoint_io = checkpoint_io
+        self.precision_plugin = precision_plugin
+        self._collectives: Collectives | None = None
+
+    # Overridable, without knowing pluggy ---------------------------------------------------------
+
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Return what it can do with its settings, where these decide that; asked before anything is launched.
+
+        Args:
+            declared: by its distribution, or by its class.
+        """
+        return declared
+
+    def check_run(self, run: Run) -> None:
+        """Refuse what its settings can't do in this run; asked before anything is launched.
+
+        Args:
+            run: assembled: the devices, the accelerator, the precision's name.
+
+        Raises:
+            UsageError: says what to choose instead.
+        """
+
+    def plan_lines(self) -> Sequence[str]:
+        """Return lines for the printed plan, as of settings that come from a file."""
+        return ()
+
+    def setup_environment(self) -> None:
+        """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
+
+    def module_init_context(self) -> AbstractContextManager[Any] | None:
+        """A context around the module's `configure_model`, as for building in shards; None for none."""
+        return None
+
+    def takes_up(self, shards: object) -> bool:
+        """Whether `setup` can go on with what a run before it, in this process, left of a module.
+
+        Args:
+            shards: `Prepared.left_shards` of that run, of any strategy; `SetupRequest.left_shards` if so.
+        """
+        return False
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open what the ranks talk through. Collective."""
+        return LocalCollectives(request.device)
+
+    def bind_collectives(self, collectives: Collectives | None) -> None:
+        """Take what the hook `reduce` came to, wrappers included; None when the run is over.
+
+        Raises:
+            CombinationError: a wrapper hides that several ranks read the same batches.
+        """
+        opened = self._collectives
+        if collectives is not None and opened is not None:
+            kept, wanted = collectives.data, opened.data
+            if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
+                raise CombinationError(
+                    f"{type(collectives).__name__} has ranks of its own in `data`, part {kept.rank} of "
+                    f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
+                    f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
+                )
+        self._collectives = collectives
+
+    def teardown(self) -> None:
+        """Undo `setup_environment`, after the process group was closed. Not collective."""
+
+    # Hooks ----------------------------------------------------------------------------------------
+
+    @hookimpl
+    def reduce(self, request: ReduceRequest) -> Collectives:
+        """Answer with the run's collectives."""
+        self._collectives = self.open_collectives(request)
+        return self._collectives
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with the prepared module and optimizers."""
+        return Prepared(request)
+
+    # What a user reads while a run is live ----------------------------------------------------------
+
+    @property
+    def collectives(self) -> Collectives:
+        """The collectives of the live run.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        if self._collectives is None:
+            raise StratagemError(f"{type(self).__name__} has ranks only during a run")
+        return self._collectives
+
+    @property
+    def global_rank(self) -> int:
+        """This process among all."""
+        return self.collectives.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node."""
+        return self.collectives.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.collectives.world_size
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        """See `Collectives.all_gather`."""
+        return self.collectives.all_gather(tensor, sync_grads)
+
+    def all_reduce(self, tensor: torch.Tensor, reduce_op: ReduceOp = "mean") -> torch.Tensor:
+        """See `Collectives.all_reduce`."""
+        return self.collectives.all_reduce(tensor, reduce_op)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """See `Collectives.broadcast`: a tensor, or any picklable object."""
+        return self.collectives.broadcast(value, src)
+
+    def barrier(self, name: str | None = None) -> None:
+        """See `Collectives.barrier`."""
+        self.collectives.barrier(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_collectives": None}
+
+
+class ParallelStrategy(Strategy):
+    """Base of strategies with several processes.
+
+    Args:
+        accelerator: as for `Strategy`.
+        parallel_devices: this node's devices, one per process; wins over the run's `devices`.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: as for `Strategy`.
+        precision_plugin: as for `Strategy`.
+    """
+
+    capabilities = Capabilities(processes="per-device")
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self.parallel_devices = parallel_devices
+        self.cluster_environment = cluster_environment

@@ -1,0 +1,296 @@
+"""`Prepared`: a module and its optimizers, ready to be stepped; the answer to the `setup` hook.
+
+This class trains on one device, and is the base for every strategy: one that replaces the backward
+overrides `backward`, one whose engine steps overrides `step`, one that owns forward and backward of
+a whole batch (a pipeline, a batch split over replicas) overrides `forward_backward`. The loop calls
+nothing else, and never asks which class it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.data.batches import moved
+from stratagem.errors import DataError
+from stratagem.plugin.requests import Clipping, SetupRequest
+from stratagem.precision.base import Precision
+from stratagem.strategies.model_state import load_model
+from stratagem.strategies.optimizer_state import (
+    describe_optimizer,
+    load_optimizer,
+    optimizer_replicas,
+    optimizer_tensors,
+)
+
+if TYPE_CHECKING:
+    from stratagem.checkpoint.base import CheckpointReader
+
+
+class Replica(NamedTuple):
+    """Something that is equal on every rank which has the same `shard` of a `layout`."""
+
+    name: str
+    """For messages, as "parameter 'net.weight'"."""
+    value: Any
+    """A tensor, or what JSON can hold."""
+    layout: str = ""
+    """How it is shared out, as "stages"; empty where every rank has all of it."""
+    shard: str = ""
+    """What this rank has in that layout, as "2"."""
+
+
+class Prepared:
+    """What the loop calls per step. Every method is called by all ranks alike.
+
+    Args:
+        request: as the `setup` hook received it.
+        module: what to call for a forward; `request.module` moved to the device when None.
+        optimizers: made by `request.make_optimizers()` when None.
+
+    Attributes:
+        module: the wrapped module; a strategy that synchronises in its forward puts its wrapper here.
+        plain: the user's module, whose names are used in checkpoints.
+        optimizers: in the order in which the user gave them; empty when not training.
+        precision: the run's precision.
+        device: where batches go.
+        is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
+        leaves_module_sharded: whether the user's module has only this process's shards of parameters after
+            `release`; False unless set.
+        left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
+            `SetupRequest.left_shards`, if its strategy's `takes_up` says so. None: no run can go on with it.
+        carries_hooks: whether hooks that the user registered on parameters, which shards then replaced, are where
+            gradients are accumulated; False unless set.
+        has_all_states: whether this rank has optimizer states of every parameter, or a shard of each; True unless
+            ranks share out whole ones.
+    """
+
+    leaves_module_sharded = False
+    left_shards: object | None = None
+    carries_hooks = False
+    has_all_states = True
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        module: nn.Module | None = None,
+        optimizers: Sequence[Optimizer] | None = None,
+    ) -> None:
+        self.precision = request.precision
+        self.device = request.device
+        self.clipping = request.clipping
+        self.plain = request.plain
+        self.module = module if module is not None else place(request)
+        if optimizers is None:
+            optimizers = request.make_optimizers() if request.training else ()
+        self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
+        # Asked once: for full precision a forward is then a plain call.
+        self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
+        self._parameters = tuple(
+            [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
+        )
+
+    # Per step -----------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped module under the run's precision."""
+        if self.is_direct:
+            return self.module(*args, **kwargs)
+        return self._call(self.module, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module for evaluation: no synchronisation, so that ranks may run unequally many."""
+        return self.forward(*args, **kwargs)
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        """Around the batches of an evaluation: makes ranks evaluate one and the same model. Collective."""
+        return nullcontext()
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        """Run forward and backward of one micro-batch.
+
+        Args:
+            args: for the wrapped module.
+            divisor: the loss is divided by it: the number of micro-batches of this optimizer step.
+            sync: whether gradients are reduced over ranks: on the last micro-batch of a step.
+
+        Returns:
+            What the module returned: a scalar loss, a mapping with a "loss", or None to skip.
+        """
+        if not sync:
+            with self.no_sync():
+                return self.forward_backward(*args, divisor=divisor)
+        output = self.forward(*args)
+        loss = loss_of(output)
+        if loss is not None:
+            self.backward(loss if divisor == 1 else loss / divisor)
+        return output
+
+    def manual_step(self, *args: Any) -> Any:
+        """Call the module for a step that runs its own backward, any number of times."""
+        return self.forward(*args)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Scale a scalar loss, and accumulate gradients from it. `kwargs` go to `Tensor.backward`."""
+        self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Around forward and backward of a micro-batch whose gradients need no reduction yet."""
+        return nullcontext()
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        """Limit the gradients of optimizer `index`.
+
+        Returns:
+            The total norm before clipping, a scalar on the device, when `max_norm` is given.
+        """
+        optimizer, parameters = self.optimizers[index], self._parameters[index]
+        self.precision.unscale(optimizer)
+        if clipping.max_value is not None:
+            nn.utils.clip_grad_value_(parameters, clipping.max_value)
+        if clipping.max_norm is None:
+            return None
+        return nn.utils.clip_grad_norm_(parameters, clipping.max_norm, clipping.norm_type)
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        """Step optimizer `index`; False when the step was skipped, as after an overflow."""
+        return self.precision.step(self.optimizers[index], closure)
+
+    @property
+    def steps_directly(self) -> bool:
+        """Whether calling an optimizer's own `step` does the same as `step`."""
+        return type(self).step is Prepared.step and type(self.precision).step is Precision.step
+
+    @property
+    def forwards_directly(self) -> bool:
+        """Whether calling the module itself does the same as `forward` and `evaluate`."""
+        own = (type(self).forward, type(self).evaluate)
+        return self.is_direct and own == (Prepared.forward, Prepared.evaluate)
+
+    def zero_grad(self, index: int) -> None:
+        """Drop the gradients of optimizer `index`."""
+        self.optimizers[index].zero_grad()
+
+    # Copies -------------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        """Yield what must be equal on ranks that hold copies: (name, value), or `Replica`s. Not collective.
+
+        Of a DTensor, shards are compared among the ranks that have the same one. Parameters, which of them are
+        trained, and optimizers' settings and step counts, unless a strategy says otherwise: buffers where it keeps
+        them equal, nothing that differs on purpose.
+        """
+        trained = []
+        for name, parameter in self.plain.named_parameters():
+            yield f"parameter {name!r}", parameter
+            if parameter.requires_grad:
+                trained.append(name)
+        yield "the set of parameters that require gradients", trained
+        for index, optimizer in enumerate(self.optimizers):
+            yield from optimizer_replicas(index, optimizer, self.has_all_states)
+
+    # Data ---------------------------------------------------------------------------------------
+
+    def dataloader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        """Return an iterable over `loader` whose batches are on the device; it keeps the length."""
+        return moved(loader, self.device)
+
+    # Checkpoint ---------------------------------------------------------------------------------
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """This rank's part of the parameters and buffers, by "model/<name>": whole tensors or DTensors."""
+        state = self.plain.state_dict()
+        return {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+    def model_names(self, tensors: Mapping[str, torch.Tensor]) -> Collection[str]:
+        """Keys of the whole module, of which this rank's `tensors` are those that `model_tensors` returned.
+
+        A strategy under which a rank has some of a module's tensors alone answers with those of all ranks.
+        """
+        return tensors.keys()
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """This rank's part of the optimizers' states, by "optimizer/<index>/<name>/<state>"."""
+        return optimizer_tensors(self.plain, self.optimizers)
+
+    def state(self) -> dict[str, Any]:
+        """What isn't a tensor: parameter groups, extra states of modules, the precision's state."""
+        extra = {
+            name: value
+            for name, value in self.plain.state_dict().items()
+            if not isinstance(value, torch.Tensor)
+        }
+        return {
+            "optimizers": [describe_optimizer(self.plain, optimizer) for optimizer in self.optimizers],
+            "extra": extra,
+            "precision": self.precision.state_dict(),
+        }
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        """Take up the tensors in `reader`, and what `state` returned when they were saved.
+
+        Raises:
+            CheckpointError: names or shapes differ from this module's.
+        """
+        targets = self.model_tensors()
+        load_model(self.plain, targets, reader, state.get("extra", {}), self.model_names(targets))
+        if model_only:
+            return
+        saved = state.get("optimizers", [])
+        for index in range(len(self.optimizers)):
+            self.load_optimizer(index, reader, saved)
+        self.precision.load_state_dict(state.get("precision", {}))
+
+    def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
+        """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
+        load_optimizer(self.plain, self.optimizers[index], index, reader, saved)
+
+    def restore_module(self) -> None:
+        """Give the user's module what until now only an engine had, as its weights in full precision.
+
+        Collective; called before `release`, after a run that went well.
+        """
+
+    def release(self) -> None:
+        """Let go of what holds the process group; called once, before it is closed."""
+        self.module = self.plain
+
+    def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self.precision.converts_input:
+            args = self.precision.convert_input(args)
+            kwargs = self.precision.convert_input(kwargs)
+        autocast = self.precision.autocast()
+        if autocast is None:
+            return module(*args, **kwargs)
+        with autocast:
+            return module(*args, **kwargs)
+
+
+def place(request: SetupRequest) -> nn.Module:
+    """Convert `request.module` to the run's precision and move it to the device."""
+    return request.precision.convert_module(request.module).to(request.device)
+
+
+def loss_of(output: Any) -> torch.Tensor | None:
+    """Return the loss in what a training step returned.
+
+    Raises:
+        DataError: there is none.
+    """
+    if output is None or isinstance(output, torch.Tensor):
+        return output
+    try:
+        loss = output["loss"]
+    except (TypeError, KeyError, IndexError) as error:
+        raise DataError(
+            f"training_step returned {type(output).__name__} without a loss: return a scalar tensor, "
+            'a dict with the key "loss", or None to skip the batch'
+        ) from error
+    if not isinstance(loss, torch.Tensor):
+        raise DataError(f'training_step returned a "loss" that is {type(loss).__name__}, not a tensor')
+    return loss

@@ -1,0 +1,72 @@
+"""Parts of a run that are passed to a strategy's constructor: devices, an environment, a checkpointer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from stratagem_ddp import DDPStrategy
+from stratagem_single import SingleDeviceStrategy
+
+from stratagem.checkpoint.directory import DirectoryCheckpointer
+from stratagem.collectives.local import LocalCollectives
+from stratagem.config import RunConfig
+from stratagem.environments.single import SingleProcess
+from stratagem.errors import ConfigError, DeviceError
+from stratagem.launchers.in_process import InProcessLauncher
+from stratagem.resolve.run import assemble
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where there is no GPU")
+
+
+def assembled(strategy: Any, **config: Any) -> Any:
+    return assemble(RunConfig(strategy=strategy, **config))
+
+
+@no_gpu
+def test_devices_of_a_kind_that_is_not_here() -> None:
+    with pytest.raises(DeviceError, match="no accelerator for devices of the type 'cuda' is available here"):
+        assembled(SingleDeviceStrategy("cuda:0"))
+    with pytest.raises(DeviceError, match="given the device 'cuda:0', but the run is on cpu"):
+        assembled(SingleDeviceStrategy("cuda:0"), accelerator="cpu")
+    with pytest.raises(DeviceError, match="the type 'meta'"):
+        assembled(DDPStrategy(parallel_devices=[torch.device("meta")] * 2))
+
+
+def test_devices_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="device='nonsense' can't be understood"):
+        SingleDeviceStrategy("nonsense")
+    with pytest.raises(DeviceError, match=r"give torch\.device objects"):
+        assembled(DDPStrategy(parallel_devices=["nonsense"]))  # type: ignore[list-item]
+    with pytest.raises(DeviceError, match="of several types"):
+        assembled(DDPStrategy(parallel_devices=[torch.device("cpu"), torch.device("cuda:0")]))
+
+
+def test_devices_of_the_cpu() -> None:
+    run = assembled(DDPStrategy(parallel_devices=[torch.device("cpu")] * 2))
+    assert (run.plan.processes_per_node, run.accelerator.name) == (2, "cpu")
+    assert assembled(SingleDeviceStrategy("cpu")).device() == torch.device("cpu")
+
+
+def test_environment_as_an_object() -> None:
+    environment = SingleProcess(os.environ)
+    run = assembled(DDPStrategy(cluster_environment=environment), devices=2)  # type: ignore[arg-type]
+    assert run.environment is environment
+    # Workers are in the environment of their launcher, not in this one.
+    worker = run.worker_config(run.launcher())
+    assert (worker.environment, worker.strategy.cluster_environment) == ("torchelastic", None)
+    assert run.strategy.cluster_environment is environment
+    with pytest.raises(ConfigError, match="is no environment: give a name"):
+        assembled(DDPStrategy(cluster_environment=object()))  # type: ignore[arg-type]
+
+
+def test_checkpointer_as_an_object() -> None:
+    checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")))
+    run = assembled(SingleDeviceStrategy(checkpoint_io=checkpointer))  # type: ignore[arg-type]
+    assert isinstance(run.launcher(), InProcessLauncher)
+    assert run.create_checkpointer(LocalCollectives(torch.device("cpu"))) is checkpointer
+    assert assembled(SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer)).create_checkpointer
+    with pytest.raises(ConfigError, match="checkpoint_io=3 is neither a Checkpointer nor a function"):
+        assembled(SingleDeviceStrategy(checkpoint_io=3))  # type: ignore[arg-type]
