@@ -42,8 +42,8 @@ def test_the_runtime_takes_the_flags(script, capsys):
         runtime = Runtime()
         print(runtime.config.accelerator, runtime.config.devices, runtime.config.seed, runtime.config.without_plugins)
     """)
-    assert main(["run", *HERE, "--seed", "4", "--disable-plugin", "a", path]) == 0
-    assert capsys.readouterr().out == "cpu 1 4 ('a',)\n"
+    assert main(["run", *HERE, "--seed", "4", "--disable-plugin", "mps", path]) == 0
+    assert capsys.readouterr().out == "cpu 1 4 ('mps',)\n"
 
 
 @pytest.mark.parametrize("code", [0, 7])

@@ -236,10 +236,24 @@ def test_an_unknown_name_is_answered_with_the_nearest(site):
         find("thrid")
 
 
-def test_a_name_near_to_none_is_answered_with_the_installed(site):
+def test_a_name_near_to_none_is_answered_with_where_they_are_listed(site):
     site.offer("third-party", THIRD)
-    with pytest.raises(UnknownNameError, match=r"installed: .*third.*stratagem strategies"):
+    with pytest.raises(UnknownNameError, match=r"called 'qqqqqqqq'; `stratagem strategies` lists them$"):
         find("qqqqqqqq")
+
+
+def test_an_unknown_name_may_be_of_a_broken_plugin(site):
+    site.install("broken-party", BROKEN["import"])
+    with pytest.raises(UnknownNameError, match=r"not loaded, since broken: broken-party 1.0; `stratagem"):
+        find("qqqqqqqq")
+
+
+@pytest.mark.parametrize(("flag", "field"), [("--plugin", "only"), ("--disable-plugin", "without")])
+def test_a_plugin_that_is_not_installed_is_neither_chosen_nor_left_out(flag, field):
+    with pytest.raises(UnknownNameError, match=f"^{flag} stratagem-mpss: no plugin .*nearest: stratagem-mps"):
+        load_catalogue(**{field: ["stratagem-mpss"]})
+    with pytest.raises(UnknownNameError, match="`stratagem plugins` lists"):
+        load_catalogue(**{field: ["qqqqqqqq"]})
 
 
 def test_a_name_that_the_project_offers_is_answered_with_what_to_install(monkeypatch):

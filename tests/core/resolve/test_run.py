@@ -17,6 +17,7 @@ from stratagem import RunConfig
 from stratagem.errors import (
     CombinationError,
     ConfigError,
+    ConflictError,
     DeviceError,
     PrecisionError,
     UnknownNameError,
@@ -131,6 +132,25 @@ def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
     with pytest.raises(CombinationError, match=told):
         run({**ELASTIC, "WORLD_SIZE": "4"}, strategy=Own(), accelerator="cpu")
     assert run({**ELASTIC, "WORLD_SIZE": "4"}, strategy="ddp", accelerator="cpu").environment.world_size == 4
+
+
+def test_two_environments_of_one_priority_that_recognise_the_variables_are_named(site) -> None:
+    site.offer("one-party", '"environment", "one", "one_environment:Mine", "mine", priority=60')
+    site.offer("other-party", '"environment", "other", "other_environment:Mine", "mine", priority=60')
+    for name in ("one", "other"):
+        site.write(
+            f"{name}_environment",
+            "from stratagem import Environment\n"
+            "class Mine(Environment):\n"
+            f"    name = {name!r}\n"
+            "    @classmethod\n"
+            "    def detect(cls, environ):\n"
+            "        return 'MINE is set' if 'MINE' in environ else None\n",
+        )
+    said = "'one' of one-party 1.0 and 'other' of other-party 1.0 both recognise .* priority 60"
+    with pytest.raises(ConflictError, match=said):
+        run({"MINE": "1"}, accelerator="cpu")
+    assert run({}, accelerator="cpu").environment.name == "single"
 
 
 def test_environment_overrides_detection() -> None:

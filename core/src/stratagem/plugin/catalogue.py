@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -21,81 +21,11 @@ from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, 
 from stratagem.plugin.component import API_VERSION, Component, Kind
 from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
 from stratagem.plugin.offered import OFFERED
+from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
 
 GROUP = "stratagem"
 """The group of entry points in which plugins are found."""
 CORE = "stratagem-core"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a component comes from."""
-
-    distribution: str
-    version: str
-    entry_point: str
-
-    def __str__(self) -> str:
-        return f"{self.distribution} {self.version}"
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A component and its origin."""
-
-    component: Component
-    origin: Origin
-
-
-@dataclass(frozen=True)
-class BrokenPlugin:
-    """An entry point that couldn't be loaded, with the reason."""
-
-    origin: Origin
-    error: BaseException
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What a name stands for: a component, and keyword values when the name is a preset."""
-
-    offer: Offer
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def component(self) -> Component:
-        return self.offer.component
-
-    def refuse_missing(self) -> None:
-        """Refuse a component that lacks a library.
-
-        Raises:
-            BrokenPluginError: says which, and how to get it.
-        """
-        component = self.component
-        if missing := component.missing():
-            hint = component.install_hint or f"pip install {' '.join(missing)}"
-            raise BrokenPluginError(
-                f"{component.kind} {component.name!r} of {self.offer.origin} needs {', '.join(missing)}, which "
-                f"isn't installed: {hint}"
-            )
-
-    def load(self) -> Any:
-        """Import the component's target.
-
-        Raises:
-            BrokenPluginError: it lacks a library, or can't be imported; the original error is the cause.
-        """
-        component, origin = self.component, self.offer.origin
-        self.refuse_missing()
-        try:
-            return component.load()
-        except Exception as error:
-            hint = f"; {component.install_hint}" if component.install_hint else ""
-            raise BrokenPluginError(
-                f"{component.kind} {component.name!r} of {origin} can't be loaded: "
-                f"{type(error).__name__}: {error}{hint}"
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -159,7 +89,14 @@ class Catalogue:
             raise UnknownNameError(f"{kind} {name!r} isn't installed: pip install {offered[bare]}")
         near = difflib.get_close_matches(bare, sorted({*known, *offered}), n=3)
         message = f"no {kind} is called {name!r}"
-        message += f"; nearest: {', '.join(near)}" if near else f"; installed: {', '.join(known) or 'none'}"
+        if near:
+            message += f"; nearest: {', '.join(near)}"
+        elif kind not in _LISTED:
+            message += f"; installed: {', '.join(known) or 'none'}"
+        elif not known:
+            message += "; none is installed"
+        if self.broken:
+            message += f"; not loaded, since broken: {', '.join(str(each.origin) for each in self.broken)}"
         needed = sorted({offered[other] for other in near if other in offered and other not in known})
         if needed:
             message += f"; to get {'it' if len(near) == 1 else 'all of them'}: pip install {' '.join(needed)}"
@@ -191,11 +128,16 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
         only: names of distributions or entry points to consider beside the core; empty means all.
         without: names of distributions or entry points to leave out.
 
+    Raises:
+        UnknownNameError: one of `only` or `without` is no plugin that is installed.
+
     The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
     the two.
     """
     allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
     denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    _refuse_unmatched("--plugin", only)
+    _refuse_unmatched("--disable-plugin", without)
     offers: list[Offer] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
@@ -208,6 +150,21 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
         else:
             offers += [Offer(component, plugin.origin) for component in plugin.components]
     return Catalogue(tuple(offers), tuple(broken), tuple(left_out))
+
+
+def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
+    """A name that is misspelt would leave everything as it is, without a word."""
+    origins = [plugin.origin for plugin in _installed()]
+    known = {_normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
+    for name in names:
+        if _normalise(name) not in known:
+            near = difflib.get_close_matches(_normalise(name), sorted(known), n=3)
+            hint = (
+                f"nearest: {', '.join(near)}"
+                if near
+                else "`stratagem plugins` lists those that are installed"
+            )
+            raise UnknownNameError(f"{flag} {name}: no plugin of that name is installed; {hint}")
 
 
 def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 API_VERSION = 1
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"]
+Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension"]
 """What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
@@ -19,7 +19,6 @@ KINDS: tuple[Kind, ...] = (
     "precision",
     "checkpoint",
     "environment",
-    "launcher",
     "extension",
 )
 """All kinds, in the order of listings."""

@@ -7,10 +7,11 @@ from typing import Any
 
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
-from stratagem.errors import ConfigError, short
+from stratagem.errors import ConfigError, ConflictError, short
 from stratagem.launchers.nodes import nodes_of
-from stratagem.plugin.catalogue import Catalogue, Selection
+from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
+from stratagem.plugin.offers import Offer, Selection
 from stratagem.resolve.devices import count_of
 from stratagem.resolve.select import GIVEN, Choice
 
@@ -38,6 +39,10 @@ def choose_environment(
         wanted: a name, "auto", a class, or an object that was made already.
         environ: the process's environment variables.
         size: what the run asks for, for processes started by hand with some of the variables.
+
+    Raises:
+        ConfigError: `wanted` is no environment.
+        ConflictError: two of one priority recognise the variables.
     """
     size = size or RequestedSize()
     if isinstance(wanted, type) and issubclass(wanted, Environment):
@@ -58,4 +63,23 @@ def choose_environment(
     offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
     cls, why = detect_environment(offers, environ)
     offer = offers[cls]
+    _refuse_rivals(cls, offers, environ)
     return cls.for_run(environ, size), Choice("environment", offer.component.name, str(offer.origin), why)
+
+
+def _refuse_rivals(
+    cls: type[Environment], offers: Mapping[type[Environment], Offer], environ: Mapping[str, str]
+) -> None:
+    """Of two with one priority, neither is nearer than the other."""
+    mine = offers[cls]
+    for other, offer in offers.items():
+        if (
+            other is not cls
+            and offer.component.priority == mine.component.priority
+            and other.detect(environ) is not None
+        ):
+            names = [f"{each.component.name!r} of {each.origin}" for each in (mine, offer)]
+            raise ConflictError(
+                f"environments {' and '.join(names)} both recognise the variables here, and both have the priority "
+                f"{mine.component.priority}: name one with --environment, or uninstall the other"
+            )

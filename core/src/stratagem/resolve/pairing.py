@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stratagem.errors import CombinationError, UnknownNameError
-from stratagem.plugin.catalogue import Catalogue, Offer
+from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import FEATURES, Capabilities, Component
+from stratagem.plugin.offers import Offer
 
 if TYPE_CHECKING:
     from stratagem.resolve.select import Chosen

@@ -15,8 +15,9 @@ from stratagem.errors import (
     UsageError,
     short,
 )
-from stratagem.plugin.catalogue import Catalogue, Offer, Selection
+from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
+from stratagem.plugin.offers import Offer, Selection
 from stratagem.resolve.pairing import allows, automatic_strategy
 
 if TYPE_CHECKING:

@@ -17,20 +17,18 @@ from stratagem_testing.parts.subject import (
     AcceleratorSubject,
     CheckpointSubject,
     EnvironmentSubject,
-    LauncherSubject,
     PrecisionSubject,
 )
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from stratagem_testing.subject import StrategySubject
 
-CHECKS: dict[Kind, tuple[Check, ...]] = {"strategy": STRATEGY_CHECKS, **PART_CHECKS}
+CHECKS: dict[str, tuple[Check, ...]] = {"strategy": STRATEGY_CHECKS, **PART_CHECKS}
 SUBJECTS: dict[Kind, Callable[[str], Any]] = {
     "strategy": StrategySubject,
     "accelerator": AcceleratorSubject,
     "precision": PrecisionSubject,
     "checkpoint": CheckpointSubject,
     "environment": EnvironmentSubject,
-    "launcher": LauncherSubject,
 }
 
 
@@ -76,7 +74,7 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
     if kind is not None:
         return kind, catalogue.find(kind, name)
     bare = name.rpartition(":")[2]
-    for candidate in CHECKS:
+    for candidate in SUBJECTS:
         if bare in catalogue.names(candidate):
             return candidate, catalogue.find(candidate, name)
     try:
@@ -84,7 +82,7 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
     except UnknownNameError as error:
         if name in catalogue.names("extension"):
             raise UsageError(
-                f"{name!r} is an extension, which may do anything: there are checks for {', '.join(CHECKS)}"
+                f"{name!r} is an extension, which may do anything: there are checks for {', '.join(SUBJECTS)}"
             ) from None
         raise error from None
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratagem.sdk.catalogue import Kind
 from stratagem_testing.checks import Check, checks_in
 from stratagem_testing.parts import accelerator, checkpoint, environment, launcher, precision
 
-PART_CHECKS: Mapping[Kind, tuple[Check, ...]] = {
+PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
     "accelerator": checks_in(accelerator),
     "precision": checks_in(precision),
     "checkpoint": checks_in(checkpoint),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from stratagem.sdk.catalogue import Kind, load_catalogue
 from stratagem_testing.workers import shared_workers
@@ -16,7 +16,8 @@ T = TypeVar("T")
 class PartSubject:
     """A component to be tried; frozen and picklable: every worker has a copy."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
+    """What it is, as in `Component.kind`; a launcher is no component, but what answers the hook `launch`."""
 
     part: str | Callable[..., Any]
     """Its name, or its class or factory at the top level of a module."""
@@ -48,7 +49,7 @@ class PartSubject:
         """Return its class or factory."""
         if not isinstance(self.part, str):
             return self.part
-        loaded: Callable[..., Any] = load_catalogue().find(self.kind, self.part).load()
+        loaded: Callable[..., Any] = load_catalogue().find(cast("Kind", self.kind), self.part).load()
         return loaded
 
     def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 60.0) -> list[T]:
@@ -65,14 +66,14 @@ class PartSubject:
 class AcceleratorSubject(PartSubject):
     """An accelerator: its name, or its class."""
 
-    kind: ClassVar[Kind] = "accelerator"
+    kind: ClassVar[str] = "accelerator"
 
 
 @dataclass(frozen=True)
 class PrecisionSubject(PartSubject):
     """A precision: its name, or its class together with the name that it is asked by."""
 
-    kind: ClassVar[Kind] = "precision"
+    kind: ClassVar[str] = "precision"
 
     asked_as: str = ""
     """As "bf16-mixed"; needed where `part` isn't a name."""
@@ -95,7 +96,7 @@ class PrecisionSubject(PartSubject):
 class CheckpointSubject(PartSubject):
     """A checkpointer: its name, or what makes it from a run's collectives."""
 
-    kind: ClassVar[Kind] = "checkpoint"
+    kind: ClassVar[str] = "checkpoint"
 
     def world_sizes(self) -> tuple[int, ...]:
         return (1, 2)
@@ -105,7 +106,7 @@ class CheckpointSubject(PartSubject):
 class EnvironmentSubject(PartSubject):
     """An environment: its name or its class, and what its launcher sets."""
 
-    kind: ClassVar[Kind] = "environment"
+    kind: ClassVar[str] = "environment"
 
     examples: tuple[tuple[Mapping[str, str], Mapping[str, Any]], ...] = ()
     """Variables of some process → its place: values of `global_rank`, `local_rank`, `node_rank`,
@@ -114,8 +115,8 @@ class EnvironmentSubject(PartSubject):
 
 @dataclass(frozen=True)
 class LauncherSubject(PartSubject):
-    """A launcher: its name, or what makes it from a `LaunchPlan`."""
+    """A launcher: what makes it from a `LaunchPlan`."""
 
-    kind: ClassVar[Kind] = "launcher"
+    kind: ClassVar[str] = "launcher"
 
     start_method: str = "fork"
