@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from stratagem.accelerators.base import Accelerator
     from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+    from stratagem.checkpoint.wrapper import CheckpointerWrapper
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.deadline import deadline
     from stratagem.collectives.local import LocalCollectives
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from stratagem.launchers.base import Launcher, LaunchPlan, Task
+    from stratagem.launchers.wrapper import LauncherWrapper
     from stratagem.plugin.component import Availability, Capabilities, Component
     from stratagem.plugin.hookspecs import hookimpl
     from stratagem.plugin.requests import (
@@ -50,10 +52,12 @@ if TYPE_CHECKING:
         SetupRequest,
     )
     from stratagem.precision.base import Precision
+    from stratagem.precision.wrapper import PrecisionWrapper
     from stratagem.runtime.runtime import Runtime
     from stratagem.strategies.base import ParallelStrategy, Strategy
     from stratagem.strategies.prepared import Prepared, Replica, place
     from stratagem.strategies.process_group import DeferringStrategy, ProcessGroupStrategy
+    from stratagem.strategies.wrapper import PreparedWrapper
 
 __version__ = "0.1.0"
 
@@ -66,6 +70,7 @@ _WHERE = {
     "CheckpointError": "stratagem.errors",
     "CheckpointReader": "stratagem.checkpoint.base",
     "CheckpointRequest": "stratagem.plugin.requests",
+    "CheckpointerWrapper": "stratagem.checkpoint.wrapper",
     "Checkpointer": "stratagem.checkpoint.base",
     "Clipping": "stratagem.plugin.requests",
     "Collectives": "stratagem.collectives.base",
@@ -79,15 +84,18 @@ _WHERE = {
     "Environment": "stratagem.environments.base",
     "LaunchPlan": "stratagem.launchers.base",
     "LaunchRequest": "stratagem.plugin.requests",
+    "LauncherWrapper": "stratagem.launchers.wrapper",
     "Launcher": "stratagem.launchers.base",
     "LocalCollectives": "stratagem.collectives.local",
     "Logger": "stratagem_trainer.loggers.base",
     "ModelCheckpoint": "stratagem_trainer.callbacks.model_checkpoint",
     "Module": "stratagem_trainer.module",
     "ParallelStrategy": "stratagem.strategies.base",
+    "PrecisionWrapper": "stratagem.precision.wrapper",
     "Precision": "stratagem.precision.base",
     "PrecisionError": "stratagem.errors",
     "PrecisionRequest": "stratagem.plugin.requests",
+    "PreparedWrapper": "stratagem.strategies.wrapper",
     "Prepared": "stratagem.strategies.prepared",
     "ProcessGroupCollectives": "stratagem.collectives.process_group",
     "ProcessGroupStrategy": "stratagem.strategies.process_group",
@@ -121,6 +129,7 @@ __all__ = [
     "CheckpointReader",
     "CheckpointRequest",
     "Checkpointer",
+    "CheckpointerWrapper",
     "Clipping",
     "Collectives",
     "CollectivesWrapper",
@@ -134,6 +143,7 @@ __all__ = [
     "LaunchPlan",
     "LaunchRequest",
     "Launcher",
+    "LauncherWrapper",
     "LocalCollectives",
     "Logger",
     "ModelCheckpoint",
@@ -142,7 +152,9 @@ __all__ = [
     "Precision",
     "PrecisionError",
     "PrecisionRequest",
+    "PrecisionWrapper",
     "Prepared",
+    "PreparedWrapper",
     "ProcessGroupCollectives",
     "ProcessGroupStrategy",
     "ReduceRequest",

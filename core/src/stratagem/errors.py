@@ -113,6 +113,12 @@ class NoneAnswerError(SealError):
     exit_code = 1
 
 
+class WrongAnswerError(SealError):
+    """A hook was answered with an object of another kind than its protocol's, in a run that has begun."""
+
+    exit_code = 1
+
+
 class DigestMismatchError(StratagemError):
     """The ranks of one run don't run the same components in the same versions."""
 

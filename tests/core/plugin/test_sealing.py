@@ -8,6 +8,7 @@ from stratagem.errors import (
     LostMarkerError,
     NoneAnswerError,
     UnknownHookError,
+    WrongAnswerError,
 )
 from stratagem.plugin.hookspecs import RUN_HOOKS, hookimpl
 from stratagem.plugin.sealing import Hooks
@@ -247,14 +248,23 @@ def test_none_is_refused_instead_of_falling_through_to_the_default():
     assert acted == []
 
 
-def test_a_wrapper_that_forgets_to_return_is_refused():
+def test_a_wrapper_that_forgets_to_return_is_refused_by_name():
     class Forgets:
         @hookimpl(wrapper=True)
         def reduce(self, request):
             yield
 
-    with pytest.raises(NoneAnswerError):
+    with pytest.raises(NoneAnswerError, match=r"by 'Reduces', or by what wraps it \('Forgets'\): return"):
         hooks(Reduces(), Forgets()).reduce(None)
+
+
+def test_an_answer_of_another_kind_is_refused():
+    sealed = Hooks(Answers(), [("mine", Reduces(7))], {"reduce": "builtins:str"})
+    with pytest.raises(
+        WrongAnswerError, match="'reduce' was answered with an object of int by 'mine': return one of"
+    ):
+        sealed.reduce(None)
+    assert Hooks(Answers(), [("mine", Reduces("fine"))], {"reduce": "builtins:str"}).reduce(None) == "fine"
 
 
 def test_properties_of_a_plugin_are_not_evaluated():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
@@ -15,7 +16,9 @@ from stratagem.errors import (
     LostMarkerError,
     NoneAnswerError,
     UnknownHookError,
+    WrongAnswerError,
 )
+from stratagem.plugin.component import imported
 from stratagem.plugin.hookspecs import PROJECT, RUN_HOOKS, RunHooks
 
 if TYPE_CHECKING:
@@ -41,15 +44,24 @@ class Hooks:
     Args:
         defaults: the object that answers every hook nobody else answers.
         plugins: (name, object) of the selected components and the user's own plugins, in order.
+        protocols: hook name → "module:Class" that its answer must be an object of; unchecked where there is none.
 
     Raises:
         UnknownHookError: a plugin marks a method that is no hook.
         HookArgumentError: an implementation takes something else than `request`.
         LostMarkerError: a plugin has no implementation, or overrides one, and forgot `@hookimpl`.
         DoubleAnswerError: two plugins answer one hook (wrappers don't count).
+
+    A method raises NoneAnswerError or WrongAnswerError where the answer isn't what its hook's protocol says.
     """
 
-    def __init__(self, defaults: object, plugins: Sequence[tuple[str, object]]) -> None:
+    def __init__(
+        self,
+        defaults: object,
+        plugins: Sequence[tuple[str, object]],
+        protocols: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._protocols = protocols
         self._manager = _RunManager(PROJECT)
         self._manager.add_hookspecs(RunHooks)
         self._manager.register(defaults, name="defaults")
@@ -95,12 +107,24 @@ class Hooks:
 
     def _ask(self, hook: str, request: object) -> object:
         answer = self._callers[hook](request=request)
+        protocol = imported(self._protocols.get(hook, "builtins:object"))
         if answer is None:
             raise NoneAnswerError(
-                f"hook {hook!r} was answered with None by {self.answered_by[hook]!r} or a wrapper of it: "
-                "return the object that the hook's documentation names"
+                f"hook {hook!r} was answered with None by {self._all_who_answer(hook)}: return the object that the "
+                "hook's documentation names"
+            )
+        if not isinstance(answer, protocol):
+            raise WrongAnswerError(
+                f"hook {hook!r} was answered with an object of {type(answer).__qualname__} by "
+                f"{self._all_who_answer(hook)}: return one of stratagem.{protocol.__name__}"
             )
         return answer
+
+    def _all_who_answer(self, hook: str) -> str:
+        implementations = getattr(self._manager.hook, hook).get_hookimpls()
+        wrappers = [repr(impl.plugin_name) for impl in implementations if impl.wrapper or impl.hookwrapper]
+        answering = repr(self.answered_by[hook])
+        return f"{answering}, or by what wraps it ({', '.join(wrappers)})" if wrappers else answering
 
 
 def has_hooks(plugin: object) -> bool:

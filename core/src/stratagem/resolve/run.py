@@ -36,6 +36,16 @@ RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
 """The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
 
 
+PROTOCOLS: Mapping[str, str] = {
+    "launch": "stratagem.launchers.base:Launcher",
+    "reduce": "stratagem.collectives.base:Collectives",
+    "precision": "stratagem.precision.base:Precision",
+    "setup": "stratagem.strategies.prepared:Prepared",
+    "checkpoint": "stratagem.checkpoint.base:Checkpointer",
+}
+"""Hook → class of its answers; imported when there is one."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One component per kind, the devices, and the sealed hooks. Made by `assemble`."""
@@ -171,6 +181,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     hooks = Hooks(
         Defaults(),
         [(strategy.choice.name, strategy.value), *((choice.name, value) for value, choice in extensions)],
+        PROTOCOLS,
     )
     start_method = getattr(strategy.value, "start_method", "forkserver")
     if start_method not in strategy.capabilities.start_methods:

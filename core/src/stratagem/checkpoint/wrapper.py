@@ -1,0 +1,25 @@
+"""`CheckpointerWrapper`: the base of what a wrapper of the hook `checkpoint` returns."""
+
+from __future__ import annotations
+
+from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+
+
+class CheckpointerWrapper(Checkpointer):
+    """Hands every call on to `inner`; a subclass overrides what it changes.
+
+    Args:
+        inner: what the wrapped implementation answered with.
+    """
+
+    def __init__(self, inner: Checkpointer) -> None:
+        self.inner = inner
+
+    def save(self, path: str, checkpoint: Checkpoint) -> None:
+        self.inner.save(path, checkpoint)
+
+    def open(self, path: str, verify: bool = True) -> CheckpointReader:
+        return self.inner.open(path, verify)
+
+    def remove(self, path: str) -> None:
+        self.inner.remove(path)
