@@ -93,6 +93,8 @@ def _given_strategy(catalogue: Catalogue, strategy: Any, options: Mapping[str, A
             choice = Choice("strategy", type(strategy).__name__, str(offer.origin), GIVEN)
             refined = strategy.refine_capabilities(offer.component.capabilities)
             return Chosen(strategy, refined, choice, offer.component.name)
+        if "capabilities" in vars(cls):
+            break  # a class derived from a declared one that declares something else
     capabilities = getattr(strategy, "capabilities", None)
     if not isinstance(capabilities, Capabilities):
         raise UsageError(

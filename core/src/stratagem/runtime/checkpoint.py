@@ -36,7 +36,7 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
 
 def load_session(session: Session, prepared: Prepared, path: str, verify: bool) -> dict[str, Any]:
     """Read what `save_session` or a trainer wrote; return the user's state. Collective."""
-    reader = session.checkpointer.open(path, verify)
+    reader = session.open_checkpoint(path, verify)
     with fitting(reader):
         prepared.load(reader, dict(reader.state["prepared"]))
         own = reader.rank_state(session.collectives.rank)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.distributed as dist
 
-from stratagem.errors import CombinationError, DigestMismatchError
+from stratagem.errors import CheckpointError, CombinationError, DigestMismatchError
 from stratagem.plugin.requests import CheckpointRequest, PrecisionRequest, ReduceRequest, SetupRequest
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from stratagem.checkpoint.base import CheckpointReader
     from stratagem.collectives.base import Collectives
     from stratagem.resolve.run import Run
     from stratagem.strategies.prepared import Prepared
@@ -124,6 +125,25 @@ class Session:
                 raise self.run.refusal(
                     "whole_optimizer", f"{type(optimizer).__name__} on shards, for {reason}"
                 )
+
+    def open_checkpoint(self, path: str, verify: bool = True) -> CheckpointReader:
+        """Open a checkpoint that this run's strategy can load. Collective.
+
+        Raises:
+            CheckpointError: as `Checkpointer.open`; or another number of ranks wrote it, and the strategy doesn't
+                declare "resharding".
+        """
+        reader = self.checkpointer.open(path, verify)
+        if (
+            reader.world_size != self.collectives.world_size
+            and "resharding" not in self.run.capabilities.features
+        ):
+            raise CheckpointError(
+                f"{reader.path} was written by {reader.world_size} ranks, and strategy "
+                f"{self.run.strategy_name!r} loads it on as many alone, not on {self.collectives.world_size}: start "
+                f"{reader.world_size}, or choose a strategy that loads it at any world size"
+            )
+        return reader
 
     def guard(self, prepared: Prepared) -> ReplicaGuard:
         """Return what compares copies of `prepared` while it trains."""

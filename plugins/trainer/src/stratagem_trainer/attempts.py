@@ -62,7 +62,7 @@ class Attempts:
         """Open the newest checkpoint of earlier attempts that is whole; None where there is none. Collective."""
         for path, step in self._checkpoints:
             try:
-                reader = self._runtime.session.checkpointer.open(path)
+                reader = self._runtime.session.open_checkpoint(path)
             except CheckpointError:
                 continue
             if self._runtime.is_main:

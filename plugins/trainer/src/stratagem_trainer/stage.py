@@ -105,7 +105,7 @@ def _fit(
     data_state, restore_generators = None, None
     reader = attempts.newest()
     if reader is None and request.ckpt_path is not None:
-        reader = runtime.session.checkpointer.open(request.ckpt_path, settings.verify_checkpoints)
+        reader = runtime.session.open_checkpoint(request.ckpt_path, settings.verify_checkpoints)
     if reader is not None:
         data_state, restore_generators = resume.restore(trainer, live, reader, data)
 
@@ -146,7 +146,7 @@ def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageReq
     live = Live(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
     if request.ckpt_path is not None:
         verify = trainer.settings.verify_checkpoints
-        resume.load_weights(live, runtime.session.checkpointer.open(request.ckpt_path, verify))
+        resume.load_weights(live, runtime.session.open_checkpoint(request.ckpt_path, verify))
     trainer.go_live(live, None, None, data)
     live.moments("on_start", trainer, module, stage)
     predictions = None

@@ -1,0 +1,36 @@
+"""A checkpoint of another number of ranks, and a strategy that doesn't declare that it loads one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from stratagem_single import SingleDeviceStrategy
+
+import stratagem
+from stratagem import Capabilities
+from stratagem.errors import CheckpointError
+
+
+class SameRanksOnly(SingleDeviceStrategy):
+    capabilities = Capabilities(processes="one", features=frozenset())
+
+
+def _save(runtime: stratagem.Runtime, path: str) -> None:
+    runtime.setup(torch.nn.Linear(1, 1))
+    runtime.save(path)
+
+
+def _load(runtime: stratagem.Runtime, path: str) -> None:
+    runtime.setup(torch.nn.Linear(1, 1))
+    runtime.load(path)
+
+
+def test_a_strategy_without_resharding_refuses_what_other_ranks_wrote(tmp_path) -> None:
+    two, one = str(tmp_path / "two"), str(tmp_path / "one")
+    stratagem.Runtime("ddp", accelerator="cpu", devices=2).launch(_save, two, quiet=True)
+    stratagem.Runtime("single", accelerator="cpu").launch(_save, one, quiet=True)
+    said = "two was written by 2 ranks, and strategy 'SameRanksOnly' loads it on as many alone, not on 1: start 2"
+    with pytest.raises(CheckpointError, match=said):
+        stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, two, quiet=True)
+    stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, one, quiet=True)
+    stratagem.Runtime("single", accelerator="cpu").launch(_load, two, quiet=True)
