@@ -42,8 +42,8 @@ class Strategy:
     start_method: str = "forkserver"
     """How workers are started, when there are any."""
     capabilities: Capabilities = Capabilities()
-    """What it can do, for a class that no distribution declares; one derived from a declared class has its declaration,
-    unless it sets its own."""
+    """What it can do, for a class that no distribution declares; one derived from a declared class has that one's
+    declaration, unless it sets its own."""
     optimizer_cuts: Sequence[Cut] = CUTS
     """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
     "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
