@@ -14,7 +14,7 @@ To change what another plugin answers, wrap its hook::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
@@ -123,3 +123,12 @@ class DiscoveryHooks:
 
 
 RUN_HOOKS: tuple[str, ...] = ("launch", "reduce", "precision", "setup", "checkpoint")
+
+PROTOCOLS: Mapping[str, str] = {
+    "launch": "stratagem.launchers.base:Launcher",
+    "reduce": "stratagem.collectives.base:Collectives",
+    "precision": "stratagem.precision.base:Precision",
+    "setup": "stratagem.strategies.prepared:Prepared",
+    "checkpoint": "stratagem.checkpoint.base:Checkpointer",
+}
+"""Hook → class of its answers; imported when there is one."""

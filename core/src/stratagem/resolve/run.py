@@ -15,6 +15,7 @@ from stratagem.launchers.base import Launcher, LaunchPlan
 from stratagem.launchers.nodes import Nodes, meeting_settings, nodes_of, refuse_unused_rendezvous
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import Capabilities
+from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
 from stratagem.resolve import select
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
 
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
 """The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
-
-
-PROTOCOLS: Mapping[str, str] = {
-    "launch": "stratagem.launchers.base:Launcher",
-    "reduce": "stratagem.collectives.base:Collectives",
-    "precision": "stratagem.precision.base:Precision",
-    "setup": "stratagem.strategies.prepared:Prepared",
-    "checkpoint": "stratagem.checkpoint.base:Checkpointer",
-}
-"""Hook → class of its answers; imported when there is one."""
 
 
 @dataclass(frozen=True)
