@@ -18,6 +18,8 @@ from stratagem.errors import ConfigError, WorkerError
 from stratagem.launch import LaunchPlan, Task
 from stratagem.launch.elastic import ElasticLauncher
 
+pytestmark = pytest.mark.serial
+
 METHODS = ("forkserver", "popen")
 
 

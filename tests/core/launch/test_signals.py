@@ -16,6 +16,8 @@ import pytest
 from stratagem.launch import LaunchPlan, Task
 from stratagem.launch.elastic import ElasticLauncher
 
+pytestmark = pytest.mark.serial
+
 PROGRAM = """
 import sys
 import launch_tasks
