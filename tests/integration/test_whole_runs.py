@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_goes_on_with_the_very_next_sample(tmp_path: Path)
         "  - class_path: stratagem.ModelCheckpoint\n    init_args: {every_n_steps: 3, save_top_k: 2}\n"
     )
     whole = slow(tmp_path / "whole", *often, *pace, "--config", str(config))
-    assert whole.wait(timeout=90) == 0, whole.stderr and whole.stderr.read()
+    assert whole.wait(timeout=240) == 0, whole.stderr and whole.stderr.read()
     whole.communicate()
     run = tmp_path / "killed" / "run"
     killed = slow(tmp_path / "killed", *often, "--set", "model.pause_s=0.2", "--config", str(config))
@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_goes_on_with_the_very_next_sample(tmp_path: Path)
     killed.communicate()
     words = (*often, *pace, "--config", str(config), "--ckpt-path", str(run / "checkpoints" / "last"))
     continued = slow(tmp_path / "killed", *words)
-    _, errors = continued.communicate(timeout=90)
+    _, errors = continued.communicate(timeout=240)
     assert continued.returncode == 0, errors
     assert logged(run) == logged(tmp_path / "whole" / "run")
 
