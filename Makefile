@@ -21,7 +21,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJE
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
-	@echo "make test    run all tests"
+	@echo "make test    run all tests, three at a time (others by WORKERS=8)"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
@@ -41,8 +41,9 @@ help:
 demo: .venv/.ready-to-run
 	@$(BIN)/stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devices 2 --max-epochs 10 --set trainer.log_every_n_steps=5
 
+# Most of their time tests wait for processes: more at a time than the machine has cores.
 test: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal $(PYTEST)
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stratagem_fsdp.gather_order
 import torch
 from fixed_batches import (
     BehindItsModule,
@@ -61,7 +62,8 @@ def test_ranks_that_call_the_same_experts_train(tmp_path: Path) -> None:
     assert_equals_plain_torch(Experts(by_rank=False), Experts(by_rank=False), strategy(), tmp_path)
 
 
-def test_ranks_that_call_other_experts_end(tmp_path: Path) -> None:
+def test_ranks_that_call_other_experts_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stratagem_fsdp.gather_order, "WAIT_S", 3.0)
     with pytest.raises(
         stratagem.CombinationError, match=r"calls 'blocks\.[01]' as sharded block 1 of a step"
     ):

@@ -77,6 +77,7 @@ def lent(layer: nn.Module) -> object:
     return nullcontext()
 
 
+@pytest.mark.serial
 def test_measures_what_layers_cost() -> None:
     layers = [
         nn.Linear(64, 64),

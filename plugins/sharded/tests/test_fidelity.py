@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stratagem_fsdp.gather_order
 import stratagem_sharded.blocks
 import torch
 from fixed_batches import (
@@ -52,7 +53,8 @@ def test_a_loss_on_some_ranks_alone_is_refused_within_seconds(tmp_path: Path) ->
         fit(NoLossOnOneRank(), strategy(), tmp_path)
 
 
-def test_ranks_that_call_other_experts_end(tmp_path: Path) -> None:
+def test_ranks_that_call_other_experts_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stratagem_fsdp.gather_order, "WAIT_S", 3.0)
     with pytest.raises(
         stratagem.CombinationError, match=r"calls 'blocks\.[01]' as sharded block 1 of a step"
     ):

@@ -15,6 +15,7 @@ PROGRAM = Path(__file__).with_name("taken_connection.py")
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to act as another user"
 )
+@pytest.mark.serial
 @pytest.mark.timeout(120)
 def test_a_connection_that_another_user_has_taken_is_an_error_before_anything_is_unpickled(
     tmp_path: Path,

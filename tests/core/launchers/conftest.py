@@ -21,6 +21,13 @@ StartProgram = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name: programs put sockets there, whose paths may have 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     """Start Python source as a script; whatever is left of it is ended after the test."""
     started: list[subprocess.Popen[str]] = []

@@ -18,6 +18,8 @@ from stratagem.errors import ConfigError, WorkerError
 from stratagem.launchers import LaunchPlan, Task
 from stratagem.launchers.elastic import ElasticLauncher
 
+pytestmark = pytest.mark.serial
+
 METHODS = ("forkserver", "popen")
 
 

@@ -16,6 +16,8 @@ import pytest
 from stratagem.launchers import LaunchPlan, Task
 from stratagem.launchers.elastic import ElasticLauncher
 
+pytestmark = pytest.mark.serial
+
 PROGRAM = """
 import sys
 import launch_tasks
