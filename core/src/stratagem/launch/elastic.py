@@ -78,9 +78,9 @@ class ElasticLauncher(Launcher):
         exchange = Exchange.create()
         try:
             with claimed(exchange.path):
-                self._fill(exchange, None if forked else task)
                 if self.plan.start_method == "forkserver":
-                    preload_fork_server(self.plan.preload)
+                    preload_fork_server(self.plan.preload)  # first: it imports while the task is pickled
+                self._fill(exchange, None if forked else task)
                 with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
                     started = self._run(exchange, task, eye)
                 return pickle.loads(exchange.get("result")) if 0 in started else None
