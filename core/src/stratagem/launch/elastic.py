@@ -26,7 +26,7 @@ from stratagem.launch.leftovers import claimed
 from stratagem.launch.main_module import is_being_imported_by_worker, preparation
 from stratagem.launch.network import gloo_variables, loopback_variables
 from stratagem.launch.pickling import dumps
-from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
+from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launch.signal_watch import signal_watch
 from stratagem.launch.supervision import Supervision
 from stratagem.launch.worker import run_worker, threads_per_worker, unguarded_sentence
@@ -65,6 +65,7 @@ class ElasticLauncher(Launcher):
         """Run `task` in every rank; see `Launcher.launch`.
 
         Raises:
+            ConfigError: the endpoint's host has no address; see `require_endpoint`.
             SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process; 128 + its number, after all
                 workers have ended.
         """
@@ -75,6 +76,7 @@ class ElasticLauncher(Launcher):
         if forked:
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
+        require_endpoint(self.plan)
         exchange = Exchange.create()
         try:
             with claimed(exchange.path):

@@ -6,10 +6,8 @@ import gc
 import os
 import signal
 
+from stratagem.launch.fork_server import OWNER
 from stratagem.launch.guard import die_with_parent, share_fate_with_children
-
-OWNER = "STRATAGEM_FORK_SERVER_OWNER"
-"""Set, while the server is started, to the id of the process whose end is to end the server."""
 
 _has_forked = False
 
