@@ -1,8 +1,9 @@
-"""From command to first finished step: python tests/benchmarks/startup.py
+"""From command to first finished step, and from that to the end: python tests/benchmarks/startup.py
 
-`stratagem fit` beside the same program written by hand under torchrun, alternating. Wall time ends at
-rank 0's first optimizer step; CPU time is that of all processes until the command has ended, right
-after that step.
+`stratagem fit` and scripts that import torch and start their own processes, beside the same program
+written by hand under torchrun, alternating. The first step is rank 0's first optimizer step, which is also the
+last; the end is when the command has ended and nothing holds its output any more. CPU time is that of all
+processes. BENCH_ROUNDS (5) rounds with BENCH_PROCESSES ("2 4") processes.
 """
 
 from __future__ import annotations
@@ -17,20 +18,35 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+PROCESSES = [int(count) for count in os.environ.get("BENCH_PROCESSES", "2 4").split()]
 HERE = Path(__file__).parent
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans become ours, so that their CPU time is counted
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Run a command; return wall seconds to the first step, and CPU seconds of all its processes."""
+class Times(NamedTuple):
+    """Seconds that a command took."""
+
+    first_step: float
+    """From its start to the first step."""
+    end: float
+    """From there to its end."""
+    cpu: float
+    """Of all its processes."""
+
+
+def measure(command: list[str]) -> Times:
+    """Run a command and all of its processes to their end."""
     with tempfile.TemporaryDirectory() as folder:
         first_step = Path(folder) / "first_step"
-        environ = {**os.environ, "BENCH_FIRST_STEP": str(first_step), "PYTHONPATH": str(HERE)}
+        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        environ = {**os.environ, "BENCH_FIRST_STEP": str(first_step), "PYTHONPATH": path}
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.time()
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        ended = time.time()
         if done.returncode:
             sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
         while True:
@@ -39,37 +55,49 @@ def measure(command: list[str]) -> tuple[float, float]:
             except ChildProcessError:
                 break
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        wall = float(first_step.read_text()) - began
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        stepped = float(first_step.read_text())
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Times(stepped - began, ended - stepped, cpu)
+
+
+def commands(processes: int) -> dict[str, list[str]]:
+    """Return what is compared; the program by hand comes last."""
+    scripts = Path(sys.executable).parent
+    fit = [
+        *(str(scripts / "stratagem"), "fit", "startup_program:Startup", "--strategy", "ddp"),
+        *("--accelerator", "cpu", "--devices", str(processes), "--max-steps", "1", "--run-dir", "run"),
+        *("--set", "trainer.limit_train_batches=1", "--set", "trainer.enable_checkpointing=false"),
+    ]
+    script = [sys.executable, str(HERE / "startup_script.py")]
+    by_hand = [str(scripts / "torchrun"), f"--nproc-per-node={processes}", str(HERE / "startup_program.py")]
+    return {
+        "stratagem fit": fit,
+        "script, Trainer": [*script, "Trainer", str(processes)],
+        "script, Runtime": [*script, "Runtime", str(processes)],
+        "torchrun": by_hand,
+    }
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    scripts = Path(sys.executable).parent
-    for processes in (2, 4):
-        ours = [
-            *(str(scripts / "stratagem"), "fit", "startup_program:Startup", "--strategy", "ddp"),
-            *("--accelerator", "cpu", "--devices", str(processes), "--max-steps", "1", "--run-dir", "run"),
-            *("--set", "trainer.limit_train_batches=1", "--set", "trainer.enable_checkpointing=false"),
-        ]
-        theirs = [
-            str(scripts / "torchrun"),
-            f"--nproc-per-node={processes}",
-            str(HERE / "startup_program.py"),
-        ]
-        pairs = []
+    for processes in PROCESSES:
+        compared = commands(processes)
+        rounds = []
         for round_index in range(ROUNDS + 1):
-            pair = (measure(ours), measure(theirs))
+            times = {name: measure(command) for name, command in compared.items()}
             if round_index:  # the first is warm-up
-                pairs.append(pair)
-        for name, column in (("wall", 0), ("CPU", 1)):
-            ratios = [mine[column] / hand[column] for mine, hand in pairs]
-            mine = statistics.median(pair[0][column] for pair in pairs)
-            hand = statistics.median(pair[1][column] for pair in pairs)
-            print(
-                f"{processes} processes, {name}: {statistics.median(ratios):.3f}x "
-                f"({min(ratios):.3f} to {max(ratios):.3f}); {mine:.2f} s, torchrun {hand:.2f} s"
-            )
+                rounds.append(times)
+        for name in compared:
+            for field in Times._fields:
+                ours = [getattr(times[name], field) for times in rounds]
+                theirs = [getattr(times["torchrun"], field) for times in rounds]
+                ratios = [mine / hand for mine, hand in zip(ours, theirs)]
+                later = statistics.median(mine - hand for mine, hand in zip(ours, theirs))
+                print(
+                    f"{processes} processes, {name}, {field}: {statistics.median(ratios):.3f}x ({min(ratios):.3f} to "
+                    f"{max(ratios):.3f}); {statistics.median(ours):.2f} s ({min(ours):.2f} to {max(ours):.2f}), "
+                    f"{later:+.2f} s"
+                )
 
 
 if __name__ == "__main__":

@@ -285,3 +285,17 @@ def test_describe(checkpointer, tmp_path):
 def test_the_protocol_imports_no_torch():
     program = "import sys, stratagem.checkpoint.base, stratagem.checkpoint; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_whole_tensors_are_read_without_torchs_planners(checkpointer, tmp_path):
+    checkpointer.save(str(tmp_path / "c"), Checkpoint({"w": torch.ones(2, 3)}))
+    program = f"""if True:
+        import sys, torch
+        from stratagem.checkpoint import DirectoryCheckpointer
+        from stratagem.collectives.local import LocalCollectives
+        target = torch.zeros(2, 3)
+        checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")))
+        checkpointer.open({str(tmp_path / "c")!r}).read({{"w": target}})
+        sys.exit(target.sum() != 6 or "torch.distributed.checkpoint" in sys.modules)
+    """
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

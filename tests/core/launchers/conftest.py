@@ -35,13 +35,14 @@ def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     def start(source: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
         script = tmp_path / f"program_{len(started)}.py"
         script.write_text(textwrap.dedent(source))
+        path = os.pathsep.join(filter(None, (IMPORTABLE, os.environ.get("PYTHONPATH"))))
         program = subprocess.Popen(
             [sys.executable, str(script), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": IMPORTABLE, "TMPDIR": str(tmp_path), **environ},
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), **environ},
         )
         started.append(program)
         return program

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
-from stratagem.launchers.network import address_towards, gloo_variables, loopback_variables
+from stratagem.errors import ConfigError
+from stratagem.launchers import LaunchPlan, Task
+from stratagem.launchers.elastic import ElasticLauncher
+from stratagem.launchers.network import address_towards, gloo_variables, loopback_variables, require_host
 
 
 def own_address() -> str:
@@ -71,3 +75,39 @@ def test_on_one_node_workers_listen_on_the_loopback() -> None:
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     named(monkeypatch, "127.0.0.1")
     assert gloo_variables(f"{own_address()}:29400", {"GLOO_SOCKET_IFNAME": "ib0"}) == {}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["127.0.0.1:29400", "localhost", "http://127.0.0.1:2379", "http://localhost", "[::1]:29400", "[::1]"],
+)
+def test_hosts_that_have_an_address_are_taken_at_once(endpoint: str) -> None:
+    require_host(endpoint, 5)
+
+
+def test_a_name_may_become_known_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def late(host: str, *how: object) -> list[object]:
+        asked.append(host)
+        if len(asked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    require_host("trainer-0.trainers:29400", 20)
+    assert asked == ["trainer-0.trainers"] * 3
+
+
+def test_a_name_that_nobody_knows_is_refused_in_time() -> None:
+    plan = LaunchPlan(1, num_nodes=2, rdzv_endpoint="nowhere.invalid:1", rdzv_conf={"join_timeout": "1"})
+    with pytest.raises(ConfigError, match=r"'nowhere\.invalid', which had no address for 1 s .*join_timeout"):
+        ElasticLauncher(plan).launch(Task(bool))
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: over.wait(60))
+    with pytest.raises(ConfigError, match="no name server answered"):
+        require_host("slow.example:1", 0.2)
+    over.set()

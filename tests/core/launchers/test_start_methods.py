@@ -83,7 +83,7 @@ def test_a_fork_leaves_its_parents_garbage_alone(start_program: Any) -> None:
 def test_refuses_a_task_that_cannot_be_pickled(method: str, private_tmp: Path) -> None:
     with pytest.raises(UsageError, match=r'lambda.*start_method="fork"'):
         launch(Task(lambda: 1), start_method=method)
-    assert list(private_tmp.iterdir()) == []
+    assert list(private_tmp.glob("stratagem-*")) == []
 
 
 def test_big_value_comes_back() -> None:

@@ -15,8 +15,6 @@ from stratagem.checkpoint.filesystem import Filesystem, filesystem_for
 from stratagem.checkpoint.loading import DirectoryReader, find_manifest
 from stratagem.checkpoint.manifest import FileRecord, Manifest
 from stratagem.checkpoint.publication import MANIFEST, publish, remove, temporary
-from stratagem.checkpoint.safetensors_storage import SafetensorsWriter
-from stratagem.checkpoint.saving import AgreedPlan, agree_on_plan
 from stratagem.checkpoint.state_files import write_state
 from stratagem.checkpoint.state_json import encode_state
 from stratagem.checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
@@ -24,6 +22,8 @@ from stratagem.checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
+    from stratagem.checkpoint.safetensors_storage import SafetensorsWriter
+    from stratagem.checkpoint.saving import AgreedPlan
     from stratagem.collectives.base import Collectives
 
 
@@ -44,6 +44,10 @@ class DirectoryCheckpointer(Checkpointer):
         return filesystem_for(path, MANIFEST)
 
     def save(self, path: str, checkpoint: Checkpoint) -> None:
+        # Loaded late: torch.distributed.checkpoint takes half as long to import as torch itself.
+        from stratagem.checkpoint.safetensors_storage import SafetensorsWriter
+        from stratagem.checkpoint.saving import agree_on_plan
+
         collectives = self._collectives
         filesystem, plain = self.filesystem(path)
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.tensor import DTensor
 
 from stratagem.checkpoint.agreement import on_every_rank
 from stratagem.checkpoint.base import CheckpointReader, TensorInfo
@@ -15,7 +13,7 @@ from stratagem.checkpoint.checked_files import check_files
 from stratagem.checkpoint.filesystem import Filesystem
 from stratagem.checkpoint.manifest import Manifest, decode_manifest
 from stratagem.checkpoint.publication import MANIFEST, locate, unfinished
-from stratagem.checkpoint.safetensors_storage import SafetensorsReader
+from stratagem.checkpoint.reading import is_plain, read_parts, whole
 from stratagem.checkpoint.state_files import read_state
 from stratagem.checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
 from stratagem.errors import CheckpointError
@@ -104,6 +102,14 @@ class DirectoryReader(CheckpointReader):
         on_every_rank(self._collectives, lambda: self._read(targets))
 
     def _read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        if all(is_plain(target) for target in targets.values()):
+            parts = whole(self._manifest, targets)
+            read_parts(self._filesystem, self._folder, self._manifest, parts, self._verify)
+            return
+        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+        from stratagem.checkpoint.safetensors_storage import SafetensorsReader
+
         # Each rank plans for itself: torch's load planner needs nothing of the other ranks.
         reader = SafetensorsReader(self._filesystem, self._folder, self._manifest, self._verify)
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -129,7 +135,7 @@ class DirectoryReader(CheckpointReader):
             raise CheckpointError(
                 f"tensor {key!r} can't be filled: it is on the meta device; materialize it first"
             )
-        if isinstance(target, DTensor) and any(each.is_partial() for each in target.placements):
+        if any(each.is_partial() for each in getattr(target, "placements", ())):  # a DTensor's
             raise CheckpointError(
                 f"tensor {key!r} can't be filled: it has a partial placement; redistribute it first"
             )

@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
@@ -29,10 +28,11 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from stratagem.checkpoint.checked_files import opened, write_checked
+from stratagem.checkpoint.checked_files import write_checked
 from stratagem.checkpoint.filesystem import Filesystem
 from stratagem.checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
-from stratagem.checkpoint.safetensors_file import Piece, TensorFile, encode_file
+from stratagem.checkpoint.reading import Part, read_parts
+from stratagem.checkpoint.safetensors_file import Piece, encode_file
 from stratagem.errors import CheckpointError
 
 
@@ -133,23 +133,18 @@ class SafetensorsReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[tuple[ReadItem, str, torch.dtype, PieceRecord]]] = defaultdict(list)
-        for item in plan.items:
-            key = item.storage_index.fqn
-            written = self._manifest.aliases.get(key, key)
-            tensor = self._manifest.tensors[written]
-            piece = _find_piece(tensor, item.storage_index)
-            by_file[piece.file].append((item, tensor.name(written, piece), tensor.dtype, piece))
-        stored = self._manifest.stored(by_file)
-        for file, items in by_file.items():
-            record = next(each for each in self._manifest.files if each.name == file)
-            with opened(self._filesystem, self._folder, record, self._verify) as checked, torch.no_grad():
-                tensors = TensorFile(checked, stored[file])
-                # In the order of the file, so that what lies in one block is read and verified once.
-                for item, name, dtype, piece in sorted(items, key=lambda each: tensors.start(each[1])):
-                    out = planner.resolve_tensor(item).detach()
-                    tensors.read_into(out, name, dtype, piece.lengths, item.storage_offsets)
-                    planner.commit_tensor(item, out)
+        readable = self._manifest.readable()
+        parts = [
+            Part(
+                item.storage_index.fqn,
+                _find_piece(readable[item.storage_index.fqn], item.storage_index),
+                item.storage_offsets,
+                partial(planner.resolve_tensor, item),
+                partial(planner.commit_tensor, item),
+            )
+            for item in plan.items
+        ]
+        read_parts(self._filesystem, self._folder, self._manifest, parts, self._verify)
         future: Future[None] = Future()
         future.set_result(None)
         return future

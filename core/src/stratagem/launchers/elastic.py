@@ -26,7 +26,7 @@ from stratagem.launchers.leftovers import claimed
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.network import gloo_variables, loopback_variables
 from stratagem.launchers.pickling import dumps
-from stratagem.launchers.rendezvous import agent_ends_workers_in_time, launch_config
+from stratagem.launchers.rendezvous import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launchers.signal_watch import signal_watch
 from stratagem.launchers.supervision import Supervision
 from stratagem.launchers.worker import run_worker, threads_per_worker, unguarded_sentence
@@ -65,6 +65,7 @@ class ElasticLauncher(Launcher):
         """Run `task` in every rank; see `Launcher.launch`.
 
         Raises:
+            ConfigError: the endpoint's host has no address; see `require_endpoint`.
             SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process; 128 + its number, after all
                 workers have ended.
         """
@@ -75,12 +76,15 @@ class ElasticLauncher(Launcher):
         if forked:
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
+        require_endpoint(self.plan)
         exchange = Exchange.create()
         try:
             with claimed(exchange.path):
-                self._fill(exchange, None if forked else task)
                 if self.plan.start_method == "forkserver":
-                    preload_fork_server((*self.plan.preload, *task.preload))
+                    preload_fork_server(
+                        (*self.plan.preload, *task.preload)
+                    )  # imports while the task is pickled
+                self._fill(exchange, None if forked else task)
                 with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
                     started = self._run(exchange, task, eye)
                 return pickle.loads(exchange.get("result")) if 0 in started else None

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Iterable
 from multiprocessing import forkserver, util
 
-from stratagem.launchers.server import OWNER
+OWNER = "STRATAGEM_FORK_SERVER_OWNER"
+"""Set, while the server is started, to the id of the process whose end is to end the server."""
 
 _FIRST = ("stratagem.launchers.server",)
 _ALWAYS = ("torch.distributed.elastic.multiprocessing.api", "stratagem.launchers.worker")

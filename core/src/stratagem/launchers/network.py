@@ -7,8 +7,12 @@ import ipaddress
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Mapping
 
+from stratagem.errors import ConfigError, short
+
+_LOOK_UP_EVERY_S = 0.5
 _SIOCGIFADDR = 0x8915
 _GLOO = "GLOO_SOCKET_IFNAME"
 _LOOPBACK_NAMES = ("lo", "lo0")
@@ -22,14 +26,51 @@ def address_towards(endpoint: str) -> str | None:
     Args:
         endpoint: "host:port", with or without "http://".
     """
-    host, _, port = endpoint.removeprefix("http://").rpartition(":")
+    _, _, port = endpoint.rpartition(":")
     with contextlib.suppress(OSError, ValueError):
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(_host(endpoint), int(port), type=socket.SOCK_DGRAM)
         family, kind, _, _, address = found[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])
     return None
+
+
+def require_host(endpoint: str, wait_s: float) -> None:
+    """Return once the host of `endpoint` has an address: the name of a pod appears some time after the pod.
+
+    Args:
+        endpoint: "host" or "host:port", with or without "http://".
+        wait_s: how long to go on asking. A name server that doesn't answer can't make it longer.
+
+    Raises:
+        ConfigError: it has none by then.
+    """
+    host = _host(endpoint)
+    answered, given_up = threading.Event(), threading.Event()
+    answers: list[Exception] = []
+
+    def look_up() -> None:
+        while not given_up.is_set():
+            try:
+                socket.getaddrinfo(host, None)
+                answered.set()
+                return
+            except (OSError, UnicodeError) as error:
+                answers.append(error)
+            given_up.wait(_LOOK_UP_EVERY_S)
+
+    threading.Thread(target=look_up, name="stratagem-look-up", daemon=True).start()
+    try:
+        if answered.wait(wait_s):
+            return
+    finally:
+        given_up.set()
+    last = answers[-1] if answers else "no name server answered"
+    raise ConfigError(
+        f"rdzv_endpoint={short(endpoint)} names {short(host)}, which had no address for {wait_s:g} s ({last}): give "
+        "a name that every node can look up, or an address, or set rdzv_conf to wait longer, as join_timeout=600"
+    )
 
 
 def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -54,6 +95,12 @@ def loopback_variables() -> dict[str, str]:
     present = {name for _, name in socket.if_nameindex()}
     name = next((name for name in _LOOPBACK_NAMES if name in present), None)
     return {} if name is None else {_GLOO: name, "NCCL_SOCKET_IFNAME": name}
+
+
+def _host(endpoint: str) -> str:
+    address = endpoint.removeprefix("http://").removeprefix("https://")
+    host, _, port = address.rpartition(":")
+    return (host if port.isdecimal() else address).strip("[]")
 
 
 def _name_is_local() -> bool:

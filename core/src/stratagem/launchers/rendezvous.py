@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.stores import LOOPBACK
 from stratagem.launchers.base import LaunchPlan
-from stratagem.launchers.network import address_towards
+from stratagem.launchers.network import address_towards, require_host
 from stratagem.launchers.supervision import GRACE_S
 
 if TYPE_CHECKING:
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 _MONITOR_S = 0.05
 LAST_CALL_S = 10
 """How long the least number of nodes waits for more before it begins."""
+HOST_WAIT_S = 30.0
+"""How long the name in an endpoint may take to become known, unless `rdzv_conf` says how long nodes may take."""
+
+
+def require_endpoint(plan: LaunchPlan) -> None:
+    """Wait until the host of the plan's endpoint has an address; torch takes minutes to tell that it has none.
+
+    As long as `HOST_WAIT_S`, or as the `join_timeout` of `rdzv_conf` (`timeout` of the backends that call it so).
+
+    Raises:
+        ConfigError: it has none by then.
+    """
+    is_file = plan.rdzv_conf.get("store_type", "tcp").strip().lower() != "tcp"
+    if not plan.rdzv_endpoint or is_file:
+        return
+    asked = plan.rdzv_conf.get("join_timeout") or plan.rdzv_conf.get("timeout") or ""
+    require_host(plan.rdzv_endpoint, float(asked) if asked.isdecimal() else HOST_WAIT_S)
 
 
 def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:

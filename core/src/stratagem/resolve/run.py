@@ -235,7 +235,8 @@ def preload_for(strategy_module: str | None) -> tuple[str, ...]:
             whose module may do anything on import.
     """
     own = (strategy_module,) if strategy_module is not None else ()
-    return (*LaunchPlan.preload, "stratagem.checkpoint.directory", *own)
+    checkpoint = [f"stratagem.checkpoint.{name}" for name in ("directory", "saving", "safetensors_storage")]
+    return (*LaunchPlan.preload, *checkpoint, *own)
 
 
 def _is_name(strategy: Any) -> bool:
