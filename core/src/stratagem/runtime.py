@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError, StratagemError, UsageError
 from stratagem.launch.base import Task
-from stratagem.plan import announce
+from stratagem.plan import announce, announce_by_value
 from stratagem.prepared import Prepared
 from stratagem.raw_checkpoint import load_session, save_session
 from stratagem.raw_data import LoaderView
@@ -112,7 +112,7 @@ class Runtime(LoaderView):
         if not quiet and run.environment.global_rank == 0:
             announce(run)
         if function is not None:
-            return launch(run, Task(function, args))
+            return launch(run, Task(function, args, notice=None if quiet else announce_by_value))
         if not run.launcher().in_process:
             raise UsageError(
                 f"launch() without a function needs {run.plan.world_size} running processes: start the script "
@@ -278,7 +278,7 @@ def launch(run: Run, task: Task) -> Any:
     """Call `task.function(runtime, *task.args)` in every rank of `run`; see `Launcher.launch`."""
     launcher = run.launcher()
     ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
-    return launcher.launch(Task(_work, (ours, task.function, task.args)))
+    return launcher.launch(replace(task, function=_work, args=(ours, task.function, task.args)))
 
 
 def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

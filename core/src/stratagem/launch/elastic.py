@@ -23,7 +23,7 @@ from stratagem.launch.exchange import Exchange, Failure, Job
 from stratagem.launch.fork_check import require_forkable
 from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.leftovers import claimed
-from stratagem.launch.main_module import is_being_imported_by_worker, preparation
+from stratagem.launch.main_module import is_being_imported_by_worker, main_is_importable, preparation
 from stratagem.launch.network import gloo_variables, loopback_variables
 from stratagem.launch.pickling import dumps
 from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
@@ -75,25 +75,30 @@ class ElasticLauncher(Launcher):
         if forked:
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
+        if self.plan.start_method == "forkserver":
+            preload_fork_server(self.plan.preload)  # imports torch while the task is pickled
         exchange = Exchange.create()
-        try:
-            with claimed(exchange.path):
-                self._fill(exchange, None if forked else task)
-                if self.plan.start_method == "forkserver":
-                    preload_fork_server(self.plan.preload)
-                with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
-                    started = self._run(exchange, task, eye)
-                return pickle.loads(exchange.get("result")) if 0 in started else None
-        finally:
-            exchange.remove()
+        with contextlib.ExitStack() as held:
+            held.callback(exchange.remove)
+            held.enter_context(claimed(exchange.path))
+            prepared = {} if forked else held.enter_context(self._sent(exchange, task))
+            self._put_job(exchange, prepared)
+            with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
+                started = self._run(exchange, task, eye)
+            return pickle.loads(exchange.get("result")) if 0 in started else None
 
-    def _fill(self, exchange: Exchange, task: Task | None) -> None:
-        """Put what the workers need: the job, and the task unless it is inherited by fork."""
-        method, prepared = self.plan.start_method, {}
-        if task is not None:
-            content = dumps(task, method)
-            prepared = preparation(content, method)
-            exchange.put("task", content)
+    @contextlib.contextmanager
+    def _sent(self, exchange: Exchange, task: Task) -> Iterator[dict[str, Any]]:
+        """Let workers find the task, with what it refers to; yields how they prepare themselves for it."""
+        method = self.plan.start_method
+        with contextlib.closing(dumps(task, method, exchange.path, main_is_importable())) as sent:
+            prepared = preparation(sent.content, method)
+            if sent.by_value and task.notice is not None:
+                task.notice(sent.by_value)
+            exchange.put("task", sent.content)
+            yield prepared
+
+    def _put_job(self, exchange: Exchange, prepared: dict[str, Any]) -> None:
         endpoint = self.plan.rdzv_endpoint
         network = gloo_variables(endpoint, os.environ) if endpoint else loopback_variables()
         job = Job(

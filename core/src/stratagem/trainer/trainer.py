@@ -13,7 +13,7 @@ from stratagem.errors import ConfigError
 from stratagem.launch.base import Task
 from stratagem.loggers.base import Logger
 from stratagem.module import Module
-from stratagem.plan import announce
+from stratagem.plan import announce, announce_by_value
 from stratagem.renamed import renamed_selection
 from stratagem.run import assemble
 from stratagem.runtime import Runtime, launch
@@ -194,7 +194,7 @@ class Trainer(TrainerView):
                 refuse_unusable(config.run_dir, is_only_node=config.num_nodes in (1, "1"))
         if run.environment.global_rank == 0:
             announce(run)
-        result: StageResult | None = launch(run, Task(run_stage, (self, request)))
+        result: StageResult | None = launch(run, Task(run_stage, (self, request), notice=announce_by_value))
         if result is None:  # not the node of rank 0
             return StageResult({}, {}, Progress(), None, False, not_brought_back=SEVERAL_NODES)
         self._progress, self._latest, self.run_dir = result.progress, result.latest, result.run_dir
