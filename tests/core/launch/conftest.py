@@ -24,6 +24,7 @@ StartProgram = Callable[..., "subprocess.Popen[str]"]
 def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     """Start Python source as a script; whatever is left of it is ended after the test."""
     started: list[subprocess.Popen[str]] = []
+    path = os.pathsep.join(filter(None, (IMPORTABLE, os.environ.get("PYTHONPATH"))))
 
     def start(source: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
         script = tmp_path / f"program_{len(started)}.py"
@@ -34,7 +35,7 @@ def start_program(tmp_path: Path) -> Iterator[StartProgram]:
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": IMPORTABLE, "TMPDIR": str(tmp_path), **environ},
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), **environ},
         )
         started.append(program)
         return program
