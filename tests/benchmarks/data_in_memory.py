@@ -97,7 +97,9 @@ def main() -> None:
             f"memory, {name}: {statistics.median(more):.3f} of the data ({min(more):.3f} to {max(more):.3f})"
         )
     seconds = [statistics.median(pair[index][0] for pair in pairs) for index in (0, 1)]
-    print(f"{PROCESSES} processes: {seconds[0]:.2f} s with {SIZE_BYTES / GIB:.0f} GiB, {seconds[1]:.2f} s without")
+    print(
+        f"{PROCESSES} processes: {seconds[0]:.2f} s with {SIZE_BYTES / GIB:.0f} GiB, {seconds[1]:.2f} s without"
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _MAX_NAMES = 5
 
+
 def plan_lines(run: Run) -> list[str]:
     """Return the plan, a line per part of the run."""
     world_size = run.world_size

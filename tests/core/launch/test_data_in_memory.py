@@ -57,7 +57,12 @@ def test_many_views_of_one_memory_are_there_once(start_program: Any) -> None:
 
 def test_views_stay_views_of_one_memory(tmp_path: Path) -> None:
     whole, array = torch.zeros(1000, 100), np.zeros((500, 100))
-    given = {"rows": list(whole), "part": array[100:200, ::2], "same": torch.from_numpy(array), "array": array}
+    given = {
+        "rows": list(whole),
+        "part": array[100:200, ::2],
+        "same": torch.from_numpy(array),
+        "array": array,
+    }
     with sent(given, tmp_path) as got:
         got["rows"][3] += 1
         assert got["rows"][2].sum() == 0
@@ -194,7 +199,9 @@ def test_memory_that_has_no_room_is_left_for_the_folder(tmp_path: Path, monkeypa
         assert (tmp_path / "data.0").stat().st_mode & 0o777 == 0o600
         got[0] = 5
         assert tensor[0] == 1
-    monkeypatch.setattr(data_file.shutil, "disk_usage", lambda folder: data_file.shutil._ntuple_diskusage(0, 0, 0))
+    monkeypatch.setattr(
+        data_file.shutil, "disk_usage", lambda folder: data_file.shutil._ntuple_diskusage(0, 0, 0)
+    )
     with pytest.raises(UsageError, match=r"sent 0\.0 GiB .*set TMPDIR.*read its data from files"):
         dumps(tensor, "spawn", str(tmp_path))
 
@@ -202,7 +209,7 @@ def test_memory_that_has_no_room_is_left_for_the_folder(tmp_path: Path, monkeypa
 def test_a_full_folder_is_one_sentence(tmp_path: Path, monkeypatch: Any) -> None:
     full = os.open("/dev/full", os.O_RDWR)
     monkeypatch.setattr(os, "open", lambda *args: full)
-    with pytest.raises(UsageError, match="don't fit into .*No space left on device.*set TMPDIR"):
+    with pytest.raises(UsageError, match=r"don't fit into .*No space left on device.*set TMPDIR"):
         dumps(nn.Linear(100, 100), "spawn", str(tmp_path))
 
 

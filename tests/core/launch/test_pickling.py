@@ -36,7 +36,9 @@ def test_a_module_is_in_workers_what_it_is_here(method: str) -> None:
 def test_a_hook_that_no_worker_can_import_is_sent_by_value() -> None:
     module, factor = Line(), torch.full((), 2.0)
     module.layer.weight.register_hook(lambda gradient: gradient * factor)
-    module.layer.bias.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.mul_(factor))
+    module.layer.bias.register_post_accumulate_grad_hook(
+        lambda parameter: setattr(parameter, "grad", parameter.grad * factor)
+    )
     assert on_a_worker(gradients, module, method="popen") == gradients(module) == [2.0] * 5
 
 

@@ -24,7 +24,7 @@ def reduced(array: np.ndarray[Any, Any]) -> Any:
     before = -sum(step for step in steps if step < 0)
     size_bytes = before + sum(step for step in steps if step > 0) + array.itemsize
     memory = (ctypes.c_char * size_bytes).from_address(array.ctypes.data - before)
-    memory.array = array  # type: ignore[attr-defined]  # as long as the memory is referred to
+    memory.array = array  # as long as the memory is referred to
     form = (array.dtype, array.shape, array.strides, before, array.flags.writeable)
     return _strided, (PickleBuffer(memory), *form)
 

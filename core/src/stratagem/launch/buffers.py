@@ -58,7 +58,9 @@ def _mapped(path: str, offset: int, size_bytes: int) -> memoryview:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}, which holds data for the workers, can't be mapped here: {error}") from error
+        raise UsageError(
+            f"{path}, which holds data for the workers, can't be mapped here: {error}"
+        ) from error
     return memoryview(content)[before:]
 
 

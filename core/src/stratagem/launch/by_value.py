@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
-from collections import ChainMap
 from collections.abc import Callable
 from functools import partial
+from pickle import PickleBuffer
 from types import FunctionType
 from typing import Any
 
 import cloudpickle
 
 from stratagem.launch.buffers import SentBuffers
-from stratagem.launch.pickling import JobReducer
+from stratagem.launch.pickling import JobPickler
 
 
-def pickler_by_value(sent: list[str], main_is_importable: bool) -> Callable[..., JobReducer]:
+def pickler_by_value(sent: list[str], main_is_importable: bool) -> Callable[..., JobPickler]:
     """Return a pickler that pickles by name what workers can import, and all else by value.
 
     Args:
@@ -26,16 +26,26 @@ def pickler_by_value(sent: list[str], main_is_importable: bool) -> Callable[...,
     return partial(_ValuePickler, sent, main_is_importable)
 
 
-class _ValuePickler(JobReducer, cloudpickle.Pickler):
-    # cloudpickle would send the content of a file that is open for reading.
-    dispatch_table = ChainMap(
-        {kind: made for kind, made in cloudpickle.Pickler.dispatch_table.items() if kind is not io.TextIOWrapper}
-    )
+def dumps_by_value(value: Any) -> bytes:
+    """Pickle what a worker returns; classes that came to it by value are in the launching process what they were."""
+    stream = io.BytesIO()
+    _ValuePickler([], True, stream, _WithinPickle()).dump(value)
+    return stream.getvalue()
 
+
+class _WithinPickle(SentBuffers):
+    def __call__(self, buffer: PickleBuffer) -> bool:
+        return True
+
+
+class _ValuePickler(JobPickler, cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def __init__(
         self, sent: list[str], main_is_importable: bool, stream: io.BytesIO, buffers: SentBuffers
     ) -> None:
         super().__init__(stream, buffers)
+        # cloudpickle would send the content of a file that is open for reading.
+        self.dispatch_table = dict(cloudpickle.Pickler.dispatch_table)
+        del self.dispatch_table[io.TextIOWrapper]
         self._sent = sent
         self._main_is_importable = main_is_importable
 

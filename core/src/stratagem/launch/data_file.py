@@ -98,9 +98,9 @@ def has_memory_for(size_bytes: int, folder: str) -> bool:
     if size_bytes < on_disk:
         return False
     raise UsageError(
-        f"workers are to be sent {size_bytes / _GIB:.1f} GiB of tensors and arrays, and {free / _GIB:.1f} GiB of memory "
-        f"and {on_disk / _GIB:.1f} GiB in {folder} are free: set TMPDIR to a folder with more room, or let each worker "
-        "read its data from files, as with numpy.memmap"
+        f"workers are to be sent {size_bytes / _GIB:.1f} GiB of tensors and arrays, and {free / _GIB:.1f} GiB of "
+        f"memory and {on_disk / _GIB:.1f} GiB in {folder} are free: set TMPDIR to a folder with more room, or let "
+        "each worker read its data from files, as with numpy.memmap"
     )
 
 

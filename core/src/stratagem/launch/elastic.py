@@ -23,9 +23,9 @@ from stratagem.launch.exchange import Exchange, Failure, Job
 from stratagem.launch.fork_check import require_forkable
 from stratagem.launch.fork_server import preload_fork_server
 from stratagem.launch.leftovers import claimed
-from stratagem.launch.main_module import is_being_imported_by_worker, main_is_importable, preparation
+from stratagem.launch.main_module import is_being_imported_by_worker, preparation
 from stratagem.launch.network import gloo_variables, loopback_variables
-from stratagem.launch.pickling import dumps
+from stratagem.launch.pickling import sending
 from stratagem.launch.rendezvous import agent_ends_workers_in_time, launch_config
 from stratagem.launch.signal_watch import signal_watch
 from stratagem.launch.supervision import Supervision
@@ -91,11 +91,9 @@ class ElasticLauncher(Launcher):
     def _sent(self, exchange: Exchange, task: Task) -> Iterator[dict[str, Any]]:
         """Let workers find the task, with what it refers to; yields how they prepare themselves for it."""
         method = self.plan.start_method
-        with contextlib.closing(dumps(task, method, exchange.path, main_is_importable())) as sent:
-            prepared = preparation(sent.content, method)
-            if sent.by_value and task.notice is not None:
-                task.notice(sent.by_value)
-            exchange.put("task", sent.content)
+        with sending(task, method, exchange.path) as content:
+            prepared = preparation(content, method)
+            exchange.put("task", content)
             yield prepared
 
     def _put_job(self, exchange: Exchange, prepared: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 
-
 PAGE = mmap.PAGESIZE
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Private maps of much data shall not count as memory before they are written to."""

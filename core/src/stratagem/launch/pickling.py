@@ -13,12 +13,13 @@ import io
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stratagem.errors import UsageError
+from stratagem.launch.base import Task
 from stratagem.launch.buffers import SMALL_BYTES, Layout, SentBuffers
+from stratagem.launch.main_module import main_is_importable
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,16 @@ class SentTask:
         self.buffers.close()
 
 
+@contextlib.contextmanager
+def sending(task: Task, start_method: str, folder: str) -> Iterator[bytes]:
+    """Yield a task as `dumps` pickles it; within this, workers can read it by `loads`."""
+    ours = replace(task, notice=None)
+    with contextlib.closing(dumps(ours, start_method, folder, main_is_importable())) as sent:
+        if sent.by_value and task.notice is not None:
+            task.notice(sent.by_value)
+        yield sent.content
+
+
 def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = True) -> SentTask:
     """Pickle `task` for workers on this machine.
 
@@ -60,7 +71,7 @@ def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = 
         try:
             if not main_is_importable:
                 raise pickle.PicklingError("what __main__ defines may be in it")
-            pickled, buffers = _pickled(task, _JobPickler)
+            pickled, buffers = _pickled(task, JobPickler)
         except Exception:
             from stratagem.launch.by_value import pickler_by_value
 
@@ -75,7 +86,9 @@ def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = 
         buffers.close()
         raise
     head = pickle.dumps((_next_hook_id(), layout))
-    return SentTask(head + pickled, tuple(dict.fromkeys(by_value)), buffers)
+    named = dict.fromkeys(by_value)
+    outermost = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
+    return SentTask(head + pickled, tuple(outermost), buffers)
 
 
 def loads(content: bytes) -> Any:
@@ -87,14 +100,14 @@ def loads(content: bytes) -> Any:
     return pickle.load(stream, buffers=layout.open())
 
 
-def _pickled(task: Any, pickler: Callable[..., JobReducer]) -> tuple[bytes, SentBuffers]:
+def _pickled(task: Any, pickler: Callable[..., JobPickler]) -> tuple[bytes, SentBuffers]:
     stream, buffers = io.BytesIO(), SentBuffers()
     pickler(stream, buffers).dump(task)
     return stream.getvalue(), buffers
 
 
-class JobReducer:
-    """How tensors and arrays are pickled; the first base of a pickler.
+class JobPickler(pickle.Pickler):
+    """Pickles tensors, arrays and modules.
 
     Args:
         stream: where the pickle goes.
@@ -102,7 +115,7 @@ class JobReducer:
     """
 
     def __init__(self, stream: io.BytesIO, buffers: SentBuffers) -> None:
-        super().__init__(stream, PROTOCOL, buffer_callback=buffers)  # type: ignore[call-arg]
+        super().__init__(stream, PROTOCOL, buffer_callback=buffers)
         self._buffers = buffers
 
     def reducer_override(self, obj: Any) -> Any:
@@ -153,18 +166,14 @@ class JobReducer:
         size_bytes = storage.nbytes()
         if storage.device.type != "cpu" or size_bytes < SMALL_BYTES:
             # Through a typed one: torch can't read an untyped one that was pickled (torch 2.13).
-            content = torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True).__reduce__()
-            return _small_storage, content
+            typed: Any = _typed_storage(storage, torch.uint8)
+            return _small_storage, typed.__reduce__()
         address = storage.data_ptr()
         if storage.is_pinned():
             self._buffers.pinned.add(address)
         memory = (ctypes.c_char * size_bytes).from_address(address)
         memory.storage = storage  # type: ignore[attr-defined]  # as long as the memory is referred to
         return _storage, (pickle.PickleBuffer(memory), address in self._buffers.copied)
-
-
-class _JobPickler(JobReducer, pickle.Pickler):
-    pass
 
 
 def _complete(tensor: Any, kept: tuple[Any, Any, Any, Any]) -> None:

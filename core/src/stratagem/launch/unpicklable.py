@@ -61,7 +61,7 @@ class _Search:
         if self._looks > _MAX_LOOKS or isinstance(obj, (str, bytes, int, float, type(None))):
             return None
         try:
-            pickler_by_value([], self._main_is_importable)(io.BytesIO(), SentBuffers()).dump(obj)  # type: ignore[attr-defined]
+            pickler_by_value([], self._main_is_importable)(io.BytesIO(), SentBuffers()).dump(obj)
         except Exception as error:
             return error
         return None
