@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pickle import PickleBuffer
 from types import FunctionType
@@ -38,14 +38,22 @@ class _WithinPickle(SentBuffers):
         return True
 
 
+def _reducers() -> Mapping[type, Any]:
+    """Return cloudpickle's, but that which sends the content of a file that is open for reading."""
+    return {
+        kind: made
+        for kind, made in cloudpickle.Pickler.dispatch_table.items()
+        if kind is not io.TextIOWrapper
+    }
+
+
 class _ValuePickler(JobPickler, cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    dispatch_table = _reducers()
+
     def __init__(
         self, sent: list[str], main_is_importable: bool, stream: io.BytesIO, buffers: SentBuffers
     ) -> None:
         super().__init__(stream, buffers)
-        # cloudpickle would send the content of a file that is open for reading.
-        self.dispatch_table = dict(cloudpickle.Pickler.dispatch_table)
-        del self.dispatch_table[io.TextIOWrapper]
         self._sent = sent
         self._main_is_importable = main_is_importable
 
