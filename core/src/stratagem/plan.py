@@ -40,7 +40,8 @@ def announce(run: Run) -> None:
 def announce_by_value(names: Sequence[str]) -> None:
     """Print what workers are sent the code of, since they can't import it; in the launching process."""
     listed = ", ".join(names[:_MAX_NAMES]) + " …" * (len(names) > _MAX_NAMES)
-    print(f"  {'by value':<12}{listed}: no module has it under this name", file=sys.stderr, flush=True)
+    line = f"{listed} · by cloudpickle, since workers can't import it"
+    print(f"  {'by value':<12}{line}", file=sys.stderr, flush=True)
 
 
 def announce_data(training: str, validation: str) -> None:

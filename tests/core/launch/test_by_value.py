@@ -68,7 +68,7 @@ def test_a_script_with_lambdas_and_local_classes(strategy: str, start_program: A
     out, err = program.communicate(timeout=120)
     assert (program.returncode, out) == (0, "good\n"), err
     (line,) = (line for line in err.splitlines() if "by value" in line)
-    assert line.split(":")[0].split(maxsplit=2)[2] == "main.Local, main.<lambda>"
+    assert line.split(" · ")[0].split(maxsplit=2)[2] == "main.Local, main.<lambda>"
     assert "Scripts" not in line  # workers import it from the script
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -99,20 +100,39 @@ def test_the_launching_process_keeps_its_memory_to_itself(tmp_path: Path, size: 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's")
 def test_large_memory_is_there_once(tmp_path: Path) -> None:
     whole = torch.ones(64 * MIB // 4)
-    inner = (whole.data_ptr() + MIB, 8 * MIB)
-    assert MappedMemory().is_own_block(whole.data_ptr(), whole.nbytes)
-    assert not MappedMemory().is_own_block(*inner)
+    assert MappedMemory().own_block(whole.data_ptr(), whole.nbytes).size_bytes >= whole.nbytes
+    assert MappedMemory().own_block(whole.data_ptr(), 8 * MIB) is None
+    assert MappedMemory().own_block(whole.data_ptr() + MIB, 8 * MIB) is None
     before = anonymous_bytes()
     with sent([whole, whole[5:]], tmp_path):
         assert anonymous_bytes() < before - 60 * MIB
-        assert not MappedMemory().is_own_block(whole.data_ptr(), whole.nbytes)
+        assert MappedMemory().own_block(whole.data_ptr(), whole.nbytes).is_written
     assert whole.sum() == whole.numel()
     whole.add_(1)
-    assert whole.sum() == 2 * whole.numel()
+    assert anonymous_bytes() > before - 4 * MIB
     with sent(whole, tmp_path) as again:
-        assert again.sum() == 2 * whole.numel()
-    del whole
+        assert again.sum() == whole.sum() == 2 * whole.numel()
+        assert anonymous_bytes() < before - 60 * MIB
+    assert files_in_memory() == 1
+    del again, whole
     assert anonymous_bytes() < before - 60 * MIB
+    assert files_in_memory() == 0
+
+
+def test_what_was_sent_can_be_shared_again(tmp_path: Path) -> None:
+    # As by a data loader whose workers are spawned.
+    tensor = torch.ones(MIB)
+    with sent(tensor, tmp_path) as got:
+        for each in (tensor, got):
+            each.share_memory_()
+            assert each.is_shared()
+            assert each.sum() == MIB
+
+
+def files_in_memory() -> int:
+    gc.collect()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[4] for line in lines if "/memfd:stratagem" in line})
 
 
 def anonymous_bytes() -> int:
@@ -224,4 +244,4 @@ def test_nobody_can_change_what_workers_map(tmp_path: Path) -> None:
 
 def test_memory_of_another_allocator_is_left_alone() -> None:
     size = ctypes.create_string_buffer(64 * MIB)  # a block of glibc's, after whose begin nothing says so
-    assert not MappedMemory().is_own_block(ctypes.addressof(size) + 32, MIB)
+    assert MappedMemory().own_block(ctypes.addressof(size) + 32, MIB) is None

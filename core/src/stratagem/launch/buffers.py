@@ -16,7 +16,7 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem.launch.data_file import DataFile, has_memory_for
-from stratagem.launch.mapped_memory import NORESERVE, MappedMemory
+from stratagem.launch.mapped_memory import NORESERVE, Block, MappedMemory
 
 SMALL_BYTES = 16 << 10
 """What is smaller travels within the pickle."""
@@ -72,6 +72,8 @@ class _Region:
     end: int
     file: tuple[str, int] | None
     """The file that it is a map of already, and which address the file's begin would have."""
+    block: Block | None = None
+    """The whole pages that are there for it alone."""
 
     @property
     def size_bytes(self) -> int:
@@ -81,6 +83,14 @@ class _Region:
         """Tell whether one of some sorted addresses is in it."""
         index = bisect_left(addresses, self.address)
         return index < len(addresses) and addresses[index] < self.end
+
+
+def _append(region: _Region, target: DataFile) -> int:
+    """Write a region, and return where in the file it begins."""
+    if region.block is None or not target.is_in_memory:
+        return target.append(region.address, region.size_bytes, becomes_map=False)
+    block = region.block
+    return target.append(block.address, block.size_bytes, becomes_map=True) + region.address - block.address
 
 
 class SentBuffers:
@@ -127,27 +137,28 @@ class SentBuffers:
         regions = self._regions(memory)
         to_copy, pinned = sorted(self.copied), sorted(self.pinned)
         mapped: list[tuple[_Region, tuple[str, int]]] = []
-        copied, shared, own = [], [], set()
+        copied: list[_Region] = []
+        remapped: list[_Region] = []
+        shared: list[_Region] = []
         for region in dict.fromkeys(regions):
             if region.file is not None:
                 mapped.append((region, region.file))
             elif region.holds(to_copy):
                 copied.append(region)
             else:
-                shared.append(region)
-                is_big = region.size_bytes >= _OWN_BLOCK_BYTES and not region.holds(pinned)
-                if is_big and memory.is_own_block(region.address, region.size_bytes):
-                    own.add(region)
-        fits = has_memory_for(sum(region.size_bytes for region in shared if region not in own), folder)
+                if region.size_bytes >= _OWN_BLOCK_BYTES and not region.holds(pinned):
+                    region.block = memory.own_block(region.address, region.size_bytes)
+                is_free = region.block is not None and not region.block.is_written
+                (remapped if is_free else shared).append(region)
+        fits = has_memory_for(sum(region.size_bytes for region in shared), folder)
         files = [(path, region.address - begin, region.size_bytes) for region, (path, begin) in mapped]
         starts = {region: (index, 0) for index, (region, _) in enumerate(mapped)}
-        for group, in_memory in ((shared, fits), (copied, False)):
+        for group, in_memory in ((remapped, True), (shared, fits), (copied, False)):
             if group:
                 target = DataFile(folder, f"data.{len(files)}", in_memory)
                 self._written.append(target)
                 for region in group:
-                    begin = target.append(region.address, region.size_bytes, in_memory and region in own)
-                    starts[region] = (len(files), begin)
+                    starts[region] = (len(files), _append(region, target))
                 files.append(target.seal())
         buffers = []
         for (address, size_bytes, _), region in zip(self._found, regions):

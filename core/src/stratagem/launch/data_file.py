@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratagem.errors import UsageError
-from stratagem.launch.mapped_memory import PAGE, become_map, memory_at
+from stratagem.launch.mapped_memory import NAME, PAGE, become_map, memory_at
 
 _ALIGNED_BYTES = 64
 _CHUNK_BYTES = 64 << 20
@@ -29,13 +29,24 @@ class DataFile:
     def __init__(self, folder: str, name: str, in_memory: bool) -> None:
         self._folder = folder
         self._size_bytes = 0
-        self._is_in_memory = in_memory and hasattr(os, "memfd_create")
-        if self._is_in_memory:
-            self.descriptor = os.memfd_create("stratagem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
-        if not self._is_in_memory or not os.path.exists(self.path):
+        self.is_in_memory = in_memory and self._open_in_memory()
+        """Whether it takes memory, and goes with the processes that have it open."""
+        if not self.is_in_memory:
             self.path = os.path.join(folder, name)
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def _open_in_memory(self) -> bool:
+        if not hasattr(os, "memfd_create"):
+            return False
+        self.descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+        try:
+            if os.stat(os.path.dirname(self.path)).st_uid == os.geteuid() and os.path.exists(self.path):
+                return True  # workers may open it
+        except OSError:
+            pass
+        os.close(self.descriptor)
+        return False
 
     def append(self, address: int, size_bytes: int, becomes_map: bool) -> int:
         """Write memory of this process, and return where in the file it begins.
@@ -43,22 +54,18 @@ class DataFile:
         Args:
             address: of the memory.
             size_bytes: of it.
-            becomes_map: whether the memory's whole pages become a private map of the file as they are written.
+            becomes_map: whether the memory, whole pages then, becomes a private map of what is written.
 
         Raises:
             UsageError: there is no room.
         """
-        # At the same place within a page, so that pages of the file and of the memory are alike.
         unit = PAGE if becomes_map else _ALIGNED_BYTES
         begin = self._size_bytes + (address - self._size_bytes) % unit
-        mapped = -address % PAGE
         for done in range(0, size_bytes, _CHUNK_BYTES):
             chunk = memory_at(address + done, min(_CHUNK_BYTES, size_bytes - done))
             self._write(chunk, begin + done)
-            pages = (done + chunk.nbytes - mapped) // PAGE * PAGE
-            if becomes_map and pages > 0:
-                become_map(address + mapped, pages, self.descriptor, begin + mapped)
-                mapped += pages
+            if becomes_map:  # as it goes, so that little is there twice
+                become_map(address + done, chunk.nbytes, self.descriptor, begin + done)
         self._size_bytes = begin + size_bytes
         return begin
 
@@ -75,7 +82,7 @@ class DataFile:
 
     def seal(self) -> tuple[str, int, int]:
         """Let nobody change it any more, where that is possible; return path, 0 and size in bytes."""
-        if self._is_in_memory:
+        if self.is_in_memory:
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         return self.path, 0, self._size_bytes

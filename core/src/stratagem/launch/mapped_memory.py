@@ -13,7 +13,10 @@ PAGE = mmap.PAGESIZE
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Private maps of much data shall not count as memory before they are written to."""
 _MAP_FIXED = 0x10
-_IS_MMAPPED = 0x2
+_HEADER_BYTES, _FLAGS, _IS_MMAPPED = 16, 0x7, 0x2
+NAME = "stratagem"
+"""Of files in memory."""
+_WRITTEN = f"/memfd:{NAME} (deleted)"
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,16 @@ class _Area:
     offset: int
     path: str
     """Empty where it is a map of no file."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole pages that belong to one tensor or array."""
+
+    address: int
+    size_bytes: int
+    is_written: bool
+    """Whether it is a map of a file that an earlier launch has written."""
 
 
 class MappedMemory:
@@ -64,25 +77,31 @@ class MappedMemory:
             return None
         return area.path, offset
 
-    def is_own_block(self, address: int, size_bytes: int) -> bool:
-        """Tell whether a range begins a block that glibc has mapped for it alone, and will unmap as a whole.
+    def own_block(self, address: int, size_bytes: int) -> Block | None:
+        """Return the block that glibc has mapped for what begins at an address, and will unmap as a whole.
 
-        Told by the block's header (malloc/malloc.c, `munmap_chunk`). Other blocks are used again by the
-        allocator, and other allocators may presume that what they dropped is zero.
+        None where at least half of the block is something else.
+
+        Told by the block's header (malloc/malloc.c, `munmap_chunk`). None for other blocks, too: they are
+        used again by the allocator, and other allocators may presume that what they dropped is zero.
         """
-        header = address - 16
-        begin = header
-        while begin < address + size_bytes:  # huge pages are areas of their own
-            area = self._area_of(begin)
-            if area is None or area.path or area.mode != "rw-p":
-                return False
-            begin = area.end
-        if address % 16 or ctypes.sizeof(ctypes.c_size_t) != 8:
-            return False
+        header = address - _HEADER_BYTES
+        end, is_written = header, False
+        while end < address + size_bytes:  # huge pages are areas of their own
+            area = self._area_of(end)
+            if area is None or area.mode != "rw-p" or area.path not in ("", _WRITTEN):
+                return None
+            end, is_written = area.end, is_written or area.path == _WRITTEN
+        if address % _HEADER_BYTES or ctypes.sizeof(ctypes.c_size_t) != 8:
+            return None
         before, size = (ctypes.c_size_t * 2).from_address(header)
-        flags, size = size & 7, size & ~7
-        is_mapped = bool(flags & _IS_MMAPPED) and not (header - before) % PAGE and not (before + size) % PAGE
-        return is_mapped and size_bytes <= size - 16 and header + size <= begin
+        block = Block(header - before, before + (size & ~_FLAGS), is_written)
+        if not size & _IS_MMAPPED or block.address % PAGE or block.size_bytes % PAGE:
+            return None
+        if not address + size_bytes <= block.address + block.size_bytes <= end:
+            return None
+        is_filled = block.size_bytes <= 2 * size_bytes
+        return block if is_filled and self._area_of(block.address) is not None else None
 
     def _area_of(self, address: int) -> _Area | None:
         index = bisect_right(self._begins, address) - 1
