@@ -13,7 +13,7 @@ from stratagem.launch.buffers import SMALL_BYTES
 
 def reduced(array: np.ndarray[Any, Any]) -> Any:
     """Return what a pickler's `reducer_override` returns for an array of any type."""
-    if isinstance(array, np.memmap) and array.dtype.names is None and not array.dtype.hasobject:
+    if isinstance(array, np.memmap):
         mode = "c" if array.mode in ("r+", "w+") else array.mode
         return _memmap, (np.asarray(array), type(array), array.filename, array.offset, mode)
     if type(array) is not np.ndarray or array.dtype.hasobject or array.nbytes < SMALL_BYTES:
