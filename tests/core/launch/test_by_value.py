@@ -21,7 +21,6 @@ from stratagem.launch.elastic import ElasticLauncher
 from stratagem.launch.pickling import dumps, loads
 
 FIT = """
-import sys
 import torch
 import stratagem
 from small import Line
@@ -30,7 +29,7 @@ from torch.utils.data import DataLoader
 
 def fit(module, loader):
     trainer = stratagem.Trainer(
-        strategy=sys.argv[1], accelerator="cpu", devices=2, max_epochs=1, seed=0, logger=False,
+        strategy="ddp", accelerator="cpu", devices=2, max_epochs=1, seed=0, logger=False,
         enable_progress_bar=False, enable_checkpointing=False,
     )
     trainer.fit(module, train_dataloaders=loader)
@@ -61,10 +60,9 @@ if __name__ == "__main__":
 SUPPORT = str(Path(__file__).parents[2] / "support")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_a_script_with_lambdas_and_local_classes(strategy: str, start_program: Any) -> None:
+def test_a_script_with_lambdas_and_local_classes(start_program: Any) -> None:
     path = os.pathsep.join(filter(None, (SUPPORT, os.environ.get("PYTHONPATH"))))
-    program = start_program(FIT, strategy, PYTHONPATH=path)
+    program = start_program(FIT, PYTHONPATH=path)
     out, err = program.communicate(timeout=120)
     assert (program.returncode, out) == (0, "good\n"), err
     (line,) = (line for line in err.splitlines() if "by value" in line)

@@ -119,6 +119,24 @@ def test_large_memory_is_there_once(tmp_path: Path) -> None:
     assert files_in_memory() == 0
 
 
+def test_an_array_that_was_sent_can_grow(start_program: Any) -> None:
+    # realloc would make the map longer than the file: the next access would end the process by SIGBUS.
+    program = start_program(
+        """
+        import numpy as np
+        from contextlib import closing
+        from stratagem.launch.pickling import dumps
+        array = np.ones(8 << 20)
+        with closing(dumps(array, "spawn", ".")):
+            pass
+        array.resize(16 << 20, refcheck=False)
+        print(array.sum() / (8 << 20))
+        """
+    )
+    out, err = program.communicate(timeout=60)
+    assert (program.returncode, out) == (0, "1.0\n"), err
+
+
 def test_what_was_sent_can_be_shared_again(tmp_path: Path) -> None:
     # As by a data loader whose workers are spawned.
     tensor = torch.ones(MIB)

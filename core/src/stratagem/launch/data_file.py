@@ -54,7 +54,9 @@ class DataFile:
         Args:
             address: of the memory.
             size_bytes: of it.
-            becomes_map: whether the memory, whole pages then, becomes a private map of what is written.
+            becomes_map: whether the memory, several whole pages then, becomes a private map of what is written. The
+                first page doesn't: the kernel then moves no such memory to make it longer than the file, but
+                refuses, and realloc copies it.
 
         Raises:
             UsageError: there is no room.
@@ -65,7 +67,8 @@ class DataFile:
             chunk = memory_at(address + done, min(_CHUNK_BYTES, size_bytes - done))
             self._write(chunk, begin + done)
             if becomes_map:  # as it goes, so that little is there twice
-                become_map(address + done, chunk.nbytes, self.descriptor, begin + done)
+                kept = 0 if done else PAGE
+                become_map(address + done + kept, chunk.nbytes - kept, self.descriptor, begin + done + kept)
         self._size_bytes = begin + size_bytes
         return begin
 
