@@ -274,6 +274,15 @@ class TakesDeathForSuccess(ElasticLauncher):
             raise
 
 
+@caught_by("launcher", "keeps_data_apart", "a rank reads 1.0")
+class SharesWrites(ElasticLauncher):
+    def launch(self, task: Task) -> Any:
+        for arg in task.args:
+            if isinstance(arg, list):
+                arg[0].share_memory_()
+        return super().launch(task)
+
+
 @caught_by("launcher", "listens_for_itself", "sockets listen on 00000000:")
 class ListensForAll(ElasticLauncher):
     def launch(self, task: Task) -> Any:

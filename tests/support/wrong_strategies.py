@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -529,14 +530,14 @@ class Sized(list):  # type: ignore[type-arg]
 
 
 @caught_by("start_methods", "can't be sent to workers")
-class HoldsALambda(Averaging):
+class HoldsALock(Averaging):
     capabilities = Capabilities(
         processes="per-device", start_methods=("fork", "spawn"), features=frozenset(FEATURES)
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = lambda gradient: gradient
+        self.lock = threading.Lock()
 
 
 @caught_by("sparse_gradients", "the loss of micro-batch")

@@ -31,11 +31,11 @@ def tmp_path() -> Iterator[Path]:
 def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     """Start Python source as a script; whatever is left of it is ended after the test."""
     started: list[subprocess.Popen[str]] = []
+    path = os.pathsep.join(filter(None, (IMPORTABLE, os.environ.get("PYTHONPATH"))))
 
     def start(source: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
         script = tmp_path / f"program_{len(started)}.py"
         script.write_text(textwrap.dedent(source))
-        path = os.pathsep.join(filter(None, (IMPORTABLE, os.environ.get("PYTHONPATH"))))
         program = subprocess.Popen(
             [sys.executable, str(script), *arguments],
             stdout=subprocess.PIPE,

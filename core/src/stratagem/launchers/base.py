@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Task:
     """Whether `sys.exit(0)` is an end like any other, as of a script; else all ranks leave so, or none."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports beside the plan's; those of the function, for a start."""
+    notice: Callable[[Sequence[str]], None] | None = None
+    """Called in the launching process with the names of functions and classes that are pickled by value."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.leftovers import claimed
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.network import gloo_variables, loopback_variables
-from stratagem.launchers.pickling import dumps
+from stratagem.launchers.pickling import sending
 from stratagem.launchers.rendezvous import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launchers.signal_watch import signal_watch
 from stratagem.launchers.supervision import Supervision
@@ -77,27 +77,29 @@ class ElasticLauncher(Launcher):
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
         require_endpoint(self.plan)
+        if self.plan.start_method == "forkserver":
+            # It imports torch while the task is pickled.
+            preload_fork_server((*self.plan.preload, *task.preload))
         exchange = Exchange.create()
-        try:
-            with claimed(exchange.path):
-                if self.plan.start_method == "forkserver":
-                    preload_fork_server(
-                        (*self.plan.preload, *task.preload)
-                    )  # imports while the task is pickled
-                self._fill(exchange, None if forked else task)
-                with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
-                    started = self._run(exchange, task, eye)
-                return pickle.loads(exchange.get("result")) if 0 in started else None
-        finally:
-            exchange.remove()
+        with contextlib.ExitStack() as held:
+            held.callback(exchange.remove)
+            held.enter_context(claimed(exchange.path))
+            prepared = {} if forked else held.enter_context(self._sent(exchange, task))
+            self._put_job(exchange, prepared)
+            with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
+                started = self._run(exchange, task, eye)
+            return pickle.loads(exchange.get("result")) if 0 in started else None
 
-    def _fill(self, exchange: Exchange, task: Task | None) -> None:
-        """Put what the workers need: the job, and the task unless it is inherited by fork."""
-        method, prepared = self.plan.start_method, {}
-        if task is not None:
-            content = dumps(task, method)
+    @contextlib.contextmanager
+    def _sent(self, exchange: Exchange, task: Task) -> Iterator[dict[str, Any]]:
+        """Let workers find the task, with what it refers to; yields how they prepare themselves for it."""
+        method = self.plan.start_method
+        with sending(task, method, exchange.path) as content:
             prepared = preparation(content, method)
             exchange.put("task", content)
+            yield prepared
+
+    def _put_job(self, exchange: Exchange, prepared: dict[str, Any]) -> None:
         endpoint = self.plan.rdzv_endpoint
         network = gloo_variables(endpoint, os.environ) if endpoint else loopback_variables()
         job = Job(

@@ -17,6 +17,15 @@ def is_being_imported_by_worker() -> bool:
     return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
+def main_is_importable() -> bool:
+    """Tell whether workers can import what the launching script defines; not so in an interactive session."""
+    data = spawn.get_preparation_data("")
+    path = data.get("init_main_from_path")
+    if path is not None:
+        return os.path.isfile(path)
+    return data.get("init_main_from_name", "").rpartition(".")[2] not in ("", "__main__")
+
+
 def preparation(task: bytes, start_method: str) -> dict[str, Any]:
     """Return what `multiprocessing.spawn.prepare` needs in a fresh interpreter.
 
@@ -25,26 +34,18 @@ def preparation(task: bytes, start_method: str) -> dict[str, Any]:
         start_method: popen, spawn or forkserver; the last two prepare themselves, so only checks are made.
 
     Raises:
-        UsageError: the task uses what the script defines, and no worker can import the script.
+        UsageError: multiprocessing is going to import a script that is no file.
     """
     data = {key: value for key, value in spawn.get_preparation_data("").items() if key in _PREPARED}
-    path = data.get("init_main_from_path")
-    name = data.get("init_main_from_name", "")
-    missing = path is not None and not os.path.isfile(path)
-    uses_main = b"__main__" in task
-    if uses_main and (missing or (path is None and name.rpartition(".")[2] in ("", "__main__"))):
-        raise UsageError(
-            "workers can't import what is defined in an interactive session or in `python -c`: put it "
-            f'in a file, or use start_method="fork" instead of {start_method!r}'
-        )
-    if missing and start_method != "popen":
-        raise UsageError(
-            f"the launching script {path!r} is no file that workers could import: put it in a file, "
-            f'or use start_method="fork" instead of {start_method!r}'
-        )
     if start_method != "popen":
+        path = data.get("init_main_from_path")
+        if path is not None and not os.path.isfile(path):
+            raise UsageError(
+                f"the launching script {path!r} is no file that workers could import: put it in a file, "
+                f'or use start_method="fork" instead of {start_method!r}'
+            )
         return {}
-    if not uses_main:
+    if b"__main__" not in task or not main_is_importable():
         data.pop("init_main_from_path", None)
         data.pop("init_main_from_name", None)
     return data

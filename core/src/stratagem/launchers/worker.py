@@ -200,6 +200,11 @@ def _pickled_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:
+        if "cloudpickle" in sys.modules:  # the task may have come by value: so goes what it returns
+            with contextlib.suppress(Exception):
+                from stratagem.launchers.by_value import dumps_by_value
+
+                return dumps_by_value(value)
         raise UsageError(
             f"rank 0 returned a {type(value).__name__} that can't be sent to the launching process "
             f"({error}): return plain data, or write it to a file"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stratagem.resolve.run import Run
+
+_MAX_NAMES = 5
 
 
 def plan_lines(run: Run) -> list[str]:
@@ -32,6 +35,13 @@ def plan_lines(run: Run) -> list[str]:
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
     print("\n".join(["plan", *(f"  {line}" for line in plan_lines(run))]), file=sys.stderr, flush=True)
+
+
+def announce_by_value(names: Sequence[str]) -> None:
+    """Print what workers are sent the code of, since they can't import it; in the launching process."""
+    listed = ", ".join(names[:_MAX_NAMES]) + " …" * (len(names) > _MAX_NAMES)
+    line = f"{listed} · by cloudpickle, since workers can't import it"
+    print(f"  {'by value':<12}{line}", file=sys.stderr, flush=True)
 
 
 def announce_data(training: str, validation: str) -> None:

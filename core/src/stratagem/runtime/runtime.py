@@ -33,7 +33,7 @@ from stratagem.config import Devices, RunConfig
 from stratagem.errors import ConfigError, StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping
-from stratagem.resolve.plan import announce
+from stratagem.resolve.plan import announce, announce_by_value
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.checkpoint import load_session, save_session
 from stratagem.runtime.loaders import LoaderView
@@ -112,7 +112,7 @@ class Runtime(LoaderView):
         if not quiet and run.environment.global_rank == 0:
             announce(run)
         if function is not None:
-            return launch(run, Task(function, args))
+            return launch(run, Task(function, args, notice=None if quiet else announce_by_value))
         if not run.launcher().in_process:
             raise UsageError(
                 f"launch() without a function needs {run.plan.world_size} running processes: start the script "

@@ -5,7 +5,7 @@ from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.guard import die_with
 from stratagem.launchers.leftovers import claimed
 from stratagem.launchers.network import loopback_variables
-from stratagem.launchers.pickling import dumps, loads
+from stratagem.launchers.pickling import loads, sending
 from stratagem.launchers.words import can_leave_words, leave_word, word_left
 
 __all__ = [
@@ -13,12 +13,12 @@ __all__ = [
     "can_leave_words",
     "claimed",
     "die_with",
-    "dumps",
     "free_port",
     "leave_word",
     "loads",
     "loopback_variables",
     "preload_fork_server",
+    "sending",
     "store_variables",
     "word_left",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratagem import RunConfig, Runtime, Task
 from stratagem.errors import ConfigError
-from stratagem.sdk.loops import announce
+from stratagem.sdk.loops import announce, announce_by_value
 from stratagem.sdk.runs import assemble, launch
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.bringing_back import (
@@ -195,7 +195,9 @@ class Trainer(TrainerView):
                 refuse_unusable(config.run_dir, is_only_node=config.num_nodes in (1, "1"))
         if run.environment.global_rank == 0:
             announce(run)
-        result: StageResult | None = launch(run, Task(run_stage, (self, request), preload=PRELOAD))
+        result: StageResult | None = launch(
+            run, Task(run_stage, (self, request), preload=PRELOAD, notice=announce_by_value)
+        )
         if result is None:  # not the node of rank 0
             return StageResult({}, {}, Progress(), None, False, not_brought_back=SEVERAL_NODES)
         self._progress, self._latest, self.run_dir = result.progress, result.latest, result.run_dir

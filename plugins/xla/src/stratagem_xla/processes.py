@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -28,7 +29,7 @@ from stratagem import (
     deadline,
 )
 from stratagem.sdk.collectives import check_reduction, check_tensor
-from stratagem.sdk.processes import dumps, loads
+from stratagem.sdk.processes import loads, sending
 from stratagem_xla import library
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout
@@ -63,8 +64,11 @@ class XlaLauncher(Launcher):
     def launch(self, task: Task) -> Any:
         """Run `task` in every process."""
         torch_xla = library.load()
-        with tempfile.TemporaryDirectory(prefix="stratagem-xla-") as folder:
-            payload = dumps(task, self.start_method) if self.start_method == "spawn" else task
+        with contextlib.ExitStack() as held:
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="stratagem-xla-"))
+            payload: bytes | Task = task
+            if self.start_method == "spawn":
+                payload = held.enter_context(sending(task, self.start_method, folder))
             try:
                 torch_xla.launch(_work, args=(payload, folder, _free_port()), start_method=self.start_method)
             except UsageError:

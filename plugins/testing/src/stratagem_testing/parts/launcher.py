@@ -131,6 +131,38 @@ def _runs(pid: int) -> bool:
 
 
 @check(world_sizes=(1,))
+def check_keeps_data_apart(subject: LauncherSubject) -> None:
+    """Views of one memory are views in each rank, and no rank sees what another or the caller writes there."""
+    _refuse_in_process(subject)
+    found, error, _ = subject.alone(_launch_data, subject.folder)
+    expect(error is None, f"launching with tensors fails: {error}")
+    expect(found != "apart", "two views of one memory have become two memories")
+    expect(found == "kept", f"after another rank's write, a rank reads {found}")
+
+
+def _launch_data(subject: LauncherSubject, folder: str) -> tuple[Any, BaseException | None, float]:
+    whole = torch.zeros(100_000)
+    return _launch(subject, _write_in_turn, [whole, whole[50_000:]], folder)
+
+
+def _write_in_turn(environment: str | None, views: list[torch.Tensor], folder: str) -> str:
+    """Return on rank 0, once rank 1 has written, "kept", "apart" or what there is to read."""
+    whole, half = views
+    written = Path(folder, "written")
+    if _rank(environment) == 1:
+        whole.fill_(1)
+        written.touch()
+        return ""
+    deadline = time.monotonic() + SOON_S
+    while not written.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if half.any():
+        return str(float(half.max()))
+    whole.fill_(2)
+    return "kept" if bool((half == 2).all()) else "apart"
+
+
+@check(world_sizes=(1,))
 def check_listens_for_itself(subject: LauncherSubject) -> None:
     """On one node neither the launching process nor a rank listens on an address that other machines reach."""
     _refuse_in_process(subject)
