@@ -19,7 +19,7 @@ CORE = ROOT / "core/src/stratagem"
 PLUGINS = sorted(path.parents[2].name for path in ROOT.glob("plugins/*/src/*/plugin.py"))
 
 HINTS = {"offered.py", "renamed.py"}
-"""Files that are about names: what to install for them, and how they are spelt today."""
+"""Files that are about names: what to install for them, and what they are called now."""
 
 
 def imported_by(statement: str) -> set[str]:

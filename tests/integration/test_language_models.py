@@ -67,7 +67,7 @@ def test_goes_on_from_its_checkpoint(subject: StrategySubject, model: str) -> No
     path = f"{subject.folder}/checkpoint"
     subject.run(save_on_the_way, recipe, HALF, path)
     plain = plainly(recipe, subject.shares())
-    # A rank begins anew, with nothing but what is in the checkpoint.
+    # A rank begins again, with nothing but what is in the checkpoint.
     ranks = subject.run(go_on, recipe, path)
     for trained in ranks:
         assert len(trained.losses) == 2 * (10 - HALF)

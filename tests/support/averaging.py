@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
-from stratagem.collectives.flat import gradients_of_any
+from stratagem.collectives.buckets import gradients_of_any
 from stratagem.strategies.prepared import loss_of
 
 FEATURES = {

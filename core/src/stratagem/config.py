@@ -26,7 +26,7 @@ class RunConfig:
     accelerator: str = "auto"
     devices: Devices = "auto"
     num_nodes: int | str = 1
-    """How many machines, or the least and the most as "1:4", between which they may come and go."""
+    """How many machines, or the minimum and the maximum as "1:4", between which they may come and go."""
     node_rank: int | None = None
     """This node's rank when `stratagem` itself starts one launcher per node; None lets the
     rendezvous number the nodes."""
@@ -34,7 +34,7 @@ class RunConfig:
     """"host:port" where the nodes meet; needed for more than one node."""
     rdzv_backend: str = "c10d"
     rdzv_conf: str | None = None
-    """Settings of the meeting place in torch's words, as "last_call_timeout=10,keep_alive_interval=2"."""
+    """Settings of the rendezvous in torch's words, as "last_call_timeout=10,keep_alive_interval=2"."""
     precision: str = "32-true"
     environment: str = "auto"
     checkpoint: str = "directory"

@@ -46,11 +46,11 @@ class ApiVersionError(BrokenPluginError):
 
 
 class DeviceError(UsageError):
-    """The devices asked for can't be had."""
+    """The devices asked for are not available."""
 
 
 class PrecisionError(UsageError):
-    """The precision asked for can't be had on this device or with this strategy."""
+    """The precision asked for is not available on this device or with this strategy."""
 
 
 class CombinationError(UsageError):

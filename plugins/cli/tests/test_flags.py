@@ -56,7 +56,7 @@ def test_an_old_switch_needs_no_value():
 
 
 def test_an_old_value_is_answered_too():
-    with pytest.raises(ConfigError, match="accelerator='ddp' is spelt strategy='ddp' now"):
+    with pytest.raises(ConfigError, match="accelerator='ddp' is now called strategy='ddp'"):
         parsed("--accelerator", "ddp")
 
 

@@ -141,8 +141,8 @@ def raising(error):
 
 
 def test_usage_errors_are_one_sentence(capsys):
-    assert run_reporting(raising(UsageError("this can't be had:\n  choose that"))) == 2
-    assert capsys.readouterr().err == "Error: this can't be had: choose that\n"
+    assert run_reporting(raising(UsageError("this is not available:\n  choose that"))) == 2
+    assert capsys.readouterr().err == "Error: this is not available: choose that\n"
 
 
 def test_a_broken_plugins_traceback_is_kept(capsys):

@@ -80,7 +80,7 @@ def test_strategy_options_follow_the_signature_and_what_it_passes_on():
         (["model.=3"], "can't be understood"),
         (["devise=3"], "--set has no setting 'devise'; nearest: devices"),
         (["num_nodes=two"], "num_nodes='two' is no number of machines"),
-        (["gpus=2"], "gpus=2 is spelt accelerator='cuda', devices=2 now"),
+        (["gpus=2"], "gpus=2 is now called accelerator='cuda', devices=2"),
         (["target=[a]"], None),
         (["strategy_options=3"], "has no setting 'strategy_options'"),
     ],
@@ -106,7 +106,7 @@ def test_sets_that_are_refused(sets, message):
             "trainer.max_epochs='few' is of the wrong type: Trainer wants int | None",
         ),
         (["trainer.devices=2"], "'trainer.devices' isn't in a section: write it 'devices', at the top level"),
-        (["trainer.replace_sampler_ddp=false"], "is spelt use_distributed_sampler=False now"),
+        (["trainer.replace_sampler_ddp=false"], "is now called use_distributed_sampler=False"),
     ],
 )
 def test_trainer_settings_that_are_refused(sets, message):

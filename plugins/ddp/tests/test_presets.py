@@ -307,7 +307,7 @@ def test_manual_optimization_sends_what_the_preset_says(tmp_path: Path) -> None:
     for name, digits in (("fp16", 11), ("bf16", 8)):
         found = stepped(tmp_path, ddp_comm_hook=name)
         error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, true))
-        # The second backward's average rounds the first one's anew.
+        # The second backward's average rounds the first one's again.
         assert 2.0 ** -(digits + 4) < error <= 6 * 2.0**-digits, name
     with pytest.raises(stratagem.UsageError, match="choose ddp, ddp_fp16 or ddp_bf16"):
         stepped(tmp_path, ddp_comm_hook="powersgd")

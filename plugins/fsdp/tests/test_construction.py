@@ -11,7 +11,7 @@ from stratagem_fsdp import FSDPStrategy
 from torch import nn
 
 import stratagem
-from stratagem.strategies.construction import materialize
+from stratagem.strategies.deferred_init import materialize
 
 
 def fit(module: Any, devices: int, **how: Any) -> Any:

@@ -71,7 +71,7 @@ class Slow(nn.Module):
         return x
 
 
-def lent(layer: nn.Module) -> object:
+def borrowed(layer: nn.Module) -> object:
     from contextlib import nullcontext
 
     return nullcontext()
@@ -89,10 +89,10 @@ def test_measures_what_layers_cost() -> None:
     x = torch.randn(16, 64)
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     assert parameter_bytes(layers)[:3] == [64 * 65 * 4, 64 * 65 * 4, 0]
-    kept = measured("activations", layers, x, lent, Precision())  # type: ignore[arg-type]
+    kept = measured("activations", layers, x, borrowed, Precision())  # type: ignore[arg-type]
     assert kept[0] == 16 * 64 * 4  # its input
     assert kept[1] > 30 * kept[0]
-    seconds = measured("time", layers, x, lent, Precision())  # type: ignore[arg-type]
+    seconds = measured("time", layers, x, borrowed, Precision())  # type: ignore[arg-type]
     assert seconds[1] == max(seconds)
     assert seconds[1] > 5 * seconds[2]
     after = [buffer for layer in layers for buffer in layer.buffers()]

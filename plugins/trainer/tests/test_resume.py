@@ -51,7 +51,7 @@ def test_continues_with_the_very_next_sample(tmp_path: Path, batches: int, accum
     fit(whole, tmp_path, accumulate_grad_batches=accumulate, callbacks=SaveAt(batches, path))
     torch.manual_seed(999)  # what the resumed process drew before doesn't matter
     resumed = fit(rest, tmp_path, path, accumulate_grad_batches=accumulate)
-    # In mid-window, the window begins anew: its gradients aren't in the parameters yet.
+    # In mid-window, the window begins again: its gradients aren't in the parameters yet.
     done = batches - (batches % 12) % accumulate
     assert rest.seen == whole.seen[done * 4 :]
     assert resumed.global_step == 36 // accumulate

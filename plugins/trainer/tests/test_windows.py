@@ -28,14 +28,14 @@ class Stream:
 
 
 class Claims(Stream):
-    """Says that it has `claimed` batches."""
+    """Says that it has `folder_lock` batches."""
 
-    def __init__(self, count: int, claimed: int) -> None:
+    def __init__(self, count: int, folder_lock: int) -> None:
         super().__init__(count)
-        self.claimed = claimed
+        self.folder_lock = folder_lock
 
     def __len__(self) -> int:
-        return self.claimed
+        return self.folder_lock
 
 
 class Plain(Line):

@@ -146,8 +146,8 @@ def test_an_optimizer_steps_pieces_with_its_states() -> None:
     ("options", "told"),
     [
         ({"reshard_after": True}, "xla_fsdp has no option 'reshard_after'"),
-        ({"flatten_parameters": True}, "flatten_parameters=True can't be had"),
-        ({"sharding_rank": 1}, "sharding_rank=1 can't be had"),
+        ({"flatten_parameters": True}, "flatten_parameters=True is not available"),
+        ({"sharding_rank": 1}, "sharding_rank=1 is not available"),
         ({"reduce_scatter_bucket_size_mb": 8}, "would lose the gradients"),
         ({"compute_dtype": "float16"}, "compute_dtype='float16' is none of float32, bfloat16"),
         ({"start_method": "popen"}, "none of spawn, fork"),

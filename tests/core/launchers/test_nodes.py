@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.launchers.nodes import Nodes, meeting_settings, node_count, nodes_of
+from stratagem.launchers.nodes import Nodes, node_count, parse_num_nodes, parse_rdzv_conf
 
 
 @pytest.mark.parametrize(
     ("asked", "nodes"), [(1, Nodes(1, 1)), ("3", Nodes(3, 3)), ("1:4", Nodes(1, 4)), ("2:2", Nodes(2, 2))]
 )
 def test_reads_a_number_or_the_least_and_the_most(asked, nodes):
-    assert nodes_of(asked) == nodes
+    assert parse_num_nodes(asked) == nodes
 
 
 def test_only_a_range_varies():
-    assert nodes_of("1:2").vary
-    assert not nodes_of("2:2").vary
-    assert not nodes_of(2).vary
+    assert parse_num_nodes("1:2").vary
+    assert not parse_num_nodes("2:2").vary
+    assert not parse_num_nodes(2).vary
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_only_a_range_varies():
 )
 def test_refuses_what_is_no_number_of_machines(asked, words):
     with pytest.raises(ConfigError, match=words):
-        nodes_of(asked)
+        parse_num_nodes(asked)
 
 
 def test_a_plain_number_in_text_becomes_one():
@@ -46,8 +46,8 @@ def test_a_plain_number_in_text_becomes_one():
 
 
 def test_reads_settings_of_the_meeting_place():
-    assert meeting_settings(None) == {}
-    assert meeting_settings("last_call_timeout=3, keep_alive_interval=1") == {
+    assert parse_rdzv_conf(None) == {}
+    assert parse_rdzv_conf("last_call_timeout=3, keep_alive_interval=1") == {
         "last_call_timeout": "3",
         "keep_alive_interval": "1",
     }
@@ -56,4 +56,4 @@ def test_reads_settings_of_the_meeting_place():
 @pytest.mark.parametrize("text", ["soon", "=3", "join_timeout="])
 def test_refuses_settings_without_a_key_or_a_value(text):
     with pytest.raises(ConfigError, match="write KEY=VALUE"):
-        meeting_settings(text)
+        parse_rdzv_conf(text)

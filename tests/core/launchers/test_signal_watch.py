@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratagem.launchers.exchange import Exchange
+from stratagem.launchers.launch_dir import LaunchDir
 from stratagem.launchers.signal_watch import signal_watch
 from stratagem.launchers.supervision import GRACE_S, Supervision
 
@@ -70,16 +70,16 @@ def test_other_threads_notice_none() -> None:
 
 
 def test_workers_that_ignore_the_signal_are_ended_before_the_agent_would() -> None:
-    exchange = Exchange.create()
+    launch_dir = LaunchDir.create()
     source = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(90)"
     )
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
-        exchange.put(f"mark.started.0.0.{worker.pid}", b"")  # as it would note its start itself
+        launch_dir.put(f"mark.started.0.0.{worker.pid}", b"")  # as it would note its start itself
         try:
-            with signal_watch() as has_come, Supervision(exchange, has_come):
+            with signal_watch() as has_come, Supervision(launch_dir, has_come):
                 time.sleep(GRACE_S + 0.5)
                 assert worker.poll() is None
                 worker.terminate()
@@ -87,4 +87,4 @@ def test_workers_that_ignore_the_signal_are_ended_before_the_agent_would() -> No
                 assert worker.wait(20) == -signal.SIGKILL
         finally:
             worker.kill()
-            exchange.remove()
+            launch_dir.remove()

@@ -13,52 +13,52 @@ from stratagem.plugin.renamed import RENAMED, renamed_selection
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        ({"gpus": 2}, "gpus=2 is spelt accelerator='cuda', devices=2 now"),
-        ({"gpus": "0,1"}, "gpus='0,1' is spelt accelerator='cuda', devices='0,1' now"),
-        ({"gpus": [1]}, "gpus=[1] is spelt accelerator='cuda', devices=[1] now"),
-        ({"gpus": 0}, "gpus=0 is spelt accelerator='cpu' now"),
-        ({"gpus": None}, "gpus=None is spelt accelerator='cpu' now"),
-        ({"tpu_cores": 8}, "tpu_cores=8 is spelt accelerator='tpu', devices=8 now"),
+        ({"gpus": 2}, "gpus=2 is now called accelerator='cuda', devices=2"),
+        ({"gpus": "0,1"}, "gpus='0,1' is now called accelerator='cuda', devices='0,1'"),
+        ({"gpus": [1]}, "gpus=[1] is now called accelerator='cuda', devices=[1]"),
+        ({"gpus": 0}, "gpus=0 is now called accelerator='cpu'"),
+        ({"gpus": None}, "gpus=None is now called accelerator='cpu'"),
+        ({"tpu_cores": 8}, "tpu_cores=8 is now called accelerator='tpu', devices=8"),
         (
             {"ipus": 4},
-            "ipus=4 is spelt accelerator='ipu', devices=4 now"
+            "ipus=4 is now called accelerator='ipu', devices=4"
             ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
         ),
         (
             {"hpus": 1},
-            "hpus=1 is spelt accelerator='hpu', devices=1 now"
+            "hpus=1 is now called accelerator='hpu', devices=1"
             ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
         ),
-        ({"num_processes": 2}, "num_processes=2 is spelt accelerator='cpu', devices=2 now"),
+        ({"num_processes": 2}, "num_processes=2 is now called accelerator='cpu', devices=2"),
         (
             {"auto_select_gpus": True},
             "auto_select_gpus=True is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
         ),
-        ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is spelt strategy='ddp' now"),
-        ({"accelerator": "ddp"}, "accelerator='ddp' is spelt strategy='ddp' now"),
-        ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is spelt accelerator='cpu', strategy='ddp' now"),
+        ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is now called strategy='ddp'"),
+        ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
+        ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),
         (
             {"accelerator": "horovod"},
-            "accelerator='horovod' is spelt strategy='horovod' now"
+            "accelerator='horovod' is now called strategy='horovod'"
             ", which needs a plugin of another maker: Stratagem ships no strategy of this name",
         ),
-        ({"plugins": "fsdp_native"}, "plugins='fsdp_native' is spelt strategy='fsdp' now"),
-        ({"plugins": "ddp_sharded"}, "plugins='ddp_sharded' is spelt strategy='ddp_sharded' now"),
+        ({"plugins": "fsdp_native"}, "plugins='fsdp_native' is now called strategy='fsdp'"),
+        ({"plugins": "ddp_sharded"}, "plugins='ddp_sharded' is now called strategy='ddp_sharded'"),
         (
             {"plugins": ["deepspeed_stage_2"]},
-            "plugins=['deepspeed_stage_2'] is spelt strategy='deepspeed_stage_2' now",
+            "plugins=['deepspeed_stage_2'] is now called strategy='deepspeed_stage_2'",
         ),
         (
             {"replace_sampler_ddp": False},
-            "replace_sampler_ddp=False is spelt use_distributed_sampler=False now",
+            "replace_sampler_ddp=False is now called use_distributed_sampler=False",
         ),
         (
             {"resume_from_checkpoint": "a.ckpt"},
-            "resume_from_checkpoint='a.ckpt' is spelt fit(..., ckpt_path='a.ckpt') now",
+            "resume_from_checkpoint='a.ckpt' is now called fit(..., ckpt_path='a.ckpt')",
         ),
         (
             {"gpus": 4, "accelerator": "dp"},
-            "gpus=4 is spelt accelerator='cuda', devices=4 now; accelerator='dp' is spelt strategy='dp' now",
+            "gpus=4 is now called accelerator='cuda', devices=4; accelerator='dp' is now called strategy='dp'",
         ),
     ],
 )

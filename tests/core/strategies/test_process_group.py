@@ -24,18 +24,18 @@ def test_an_unknown_start_method_is_refused():
 
 def test_a_construction_is_taken_once_and_stays_in_its_process():
     strategy, module = DeferringStrategy(), nn.Module()
-    assert strategy.take_construction(module) is None
+    assert strategy.pop_deferred_init(module) is None
     torch.manual_seed(3)
     expected = nn.Linear(2, 2)
     torch.manual_seed(3)
     with strategy.module_init_context():
         module.layer = nn.Linear(2, 2)
         module.table = torch.arange(3)
-    assert pickle.loads(pickle.dumps(strategy)).take_construction(nn.Module()) is None
-    construction = strategy.take_construction(module)
+    assert pickle.loads(pickle.dumps(strategy)).pop_deferred_init(nn.Module()) is None
+    construction = strategy.pop_deferred_init(module)
     assert torch.equal(construction.materialize([module.layer.weight])[0], expected.weight)
     assert module.table.tolist() == [0, 1, 2]
-    assert strategy.take_construction(module) is None
+    assert strategy.pop_deferred_init(module) is None
 
 
 def limits(runtime):

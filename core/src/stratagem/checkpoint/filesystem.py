@@ -66,7 +66,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def exchange(self, first: str, second: str) -> bool:
-        """Swap two directories in one instant; False, with nothing done, where that can't be had."""
+        """Swap two directories in one instant; False, with nothing done, where that is not available."""
 
     @abstractmethod
     def remove(self, path: str) -> None:

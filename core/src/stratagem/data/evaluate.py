@@ -180,10 +180,10 @@ class EvalData:
         if not all(has_one):
             # Some rank has nothing of its own to fill up with.
             source = has_one.index(True)
-            (lent,) = self._collectives.broadcast(
+            (borrowed,) = self._collectives.broadcast(
                 [batch] if has_one[self._collectives.rank] else None, source
             )
-            spare = lent if batch is _END else batch
+            spare = borrowed if batch is _END else batch
         count = 0
         while True:
             counted = batch is not _END

@@ -42,8 +42,8 @@ def restore_rng(states: dict[str, Any], device: torch.device) -> None:
 def forked_rng(device: torch.device) -> Iterator[None]:
     """Whatever is drawn meanwhile, torch's generators for the CPU and for `device` are afterwards as they were."""
     if device.type == "cpu":
-        lent = torch.random.fork_rng([])
+        borrowed = torch.random.fork_rng([])
     else:
-        lent = torch.random.fork_rng([device], device_type=device.type)
-    with lent:
+        borrowed = torch.random.fork_rng([device], device_type=device.type)
+    with borrowed:
         yield

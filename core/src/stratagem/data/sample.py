@@ -13,7 +13,7 @@ from stratagem.data.sharing import batch_size_in, reads_by_sampler
 
 
 def sample_of(loader: Iterable[Any]) -> Callable[[], Any] | None:
-    """Return what makes a batch as `loader` would, of the first samples; None where that can't be had.
+    """Return what makes a batch as `loader` would, of the first samples; None where that is not available.
 
     It reads the dataset itself: no sampler moves on, no worker starts, and random number generators are
     afterwards as they were.

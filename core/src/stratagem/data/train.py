@@ -104,7 +104,7 @@ class TrainData:
         """Return how many of this run's batches a saved position has consumed.
 
         At another world size or batch size that is another number than was saved. It is 0 where the
-        position means nothing any more and the epoch begins anew.
+        position means nothing any more and the epoch begins again.
         """
         if state["source"] == self._source.name:
             return self._source.done_after_resume(state)

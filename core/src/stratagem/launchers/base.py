@@ -38,9 +38,9 @@ class LaunchPlan:
     rdzv_endpoint: str | None = None
     rdzv_backend: str = "c10d"
     rdzv_conf: dict[str, str] = field(default_factory=dict)
-    """Settings of the meeting place, in torch's words."""
+    """Settings of the rendezvous, in torch's words."""
     run_id: str | None = None
-    """Name of the run, the same on all its nodes; needed where a meeting place serves several runs. Its
+    """Name of the run, the same on all its nodes; needed where a rendezvous serves several runs. Its
     ranks recognise each other by it: nobody else should be able to guess it, or to read it."""
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""

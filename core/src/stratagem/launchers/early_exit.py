@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from stratagem.launchers.exchange import Exchange
+from stratagem.launchers.launch_dir import LaunchDir
 
 
 @contextlib.contextmanager
-def early_exits_fail(exchange: Exchange, attempt: int, rank: int) -> Iterator[None]:
+def early_exits_fail(launch_dir: LaunchDir, attempt: int, rank: int) -> Iterator[None]:
     """Within this, `os._exit(0)` leaves a mark and ends this process with code 1 instead.
 
     Torch elastic takes code 0 for success, and then waits without end for the value that such a
@@ -21,7 +21,7 @@ def early_exits_fail(exchange: Exchange, attempt: int, rank: int) -> Iterator[No
     def marked_exit(status: int) -> None:
         if status == 0 and os.getpid() == own:
             with contextlib.suppress(OSError):
-                exchange.mark("exited", attempt, rank)
+                launch_dir.mark("exited", attempt, rank)
             status = 1
         exit_now(status)
 

@@ -19,10 +19,10 @@ from typing import Any
 from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
 from stratagem.launchers.base import Launcher, LaunchPlan, Task
-from stratagem.launchers.exchange import Exchange, Failure, Job
 from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
-from stratagem.launchers.leftovers import claimed
+from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
+from stratagem.launchers.leftovers import folder_lock
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.network import gloo_variables, loopback_variables
 from stratagem.launchers.pickling import sending
@@ -80,26 +80,26 @@ class ElasticLauncher(Launcher):
         if self.plan.start_method == "forkserver":
             # It imports torch while the task is pickled.
             preload_fork_server((*self.plan.preload, *task.preload))
-        exchange = Exchange.create()
+        launch_dir = LaunchDir.create()
         with contextlib.ExitStack() as held:
-            held.callback(exchange.remove)
-            held.enter_context(claimed(exchange.path))
-            prepared = {} if forked else held.enter_context(self._sent(exchange, task))
-            self._put_job(exchange, prepared)
-            with _ending_signals_raise(), _watch() as is_ending, Supervision(exchange, is_ending) as eye:
-                started = self._run(exchange, task, eye)
-            return pickle.loads(exchange.get("result")) if 0 in started else None
+            held.callback(launch_dir.remove)
+            held.enter_context(folder_lock(launch_dir.path))
+            prepared = {} if forked else held.enter_context(self._sent(launch_dir, task))
+            self._put_job(launch_dir, prepared)
+            with _ending_signals_raise(), _watch() as is_ending, Supervision(launch_dir, is_ending) as eye:
+                started = self._run(launch_dir, task, eye)
+            return pickle.loads(launch_dir.get("result")) if 0 in started else None
 
     @contextlib.contextmanager
-    def _sent(self, exchange: Exchange, task: Task) -> Iterator[dict[str, Any]]:
+    def _sent(self, launch_dir: LaunchDir, task: Task) -> Iterator[dict[str, Any]]:
         """Let workers find the task, with what it refers to; yields how they prepare themselves for it."""
         method = self.plan.start_method
-        with sending(task, method, exchange.path) as content:
+        with sending(task, method, launch_dir.path) as content:
             prepared = preparation(content, method)
-            exchange.put("task", content)
+            launch_dir.put("task", content)
             yield prepared
 
-    def _put_job(self, exchange: Exchange, prepared: dict[str, Any]) -> None:
+    def _put_job(self, launch_dir: LaunchDir, prepared: dict[str, Any]) -> None:
         endpoint = self.plan.rdzv_endpoint
         network = gloo_variables(endpoint, os.environ) if endpoint else loopback_variables()
         job = Job(
@@ -110,9 +110,9 @@ class ElasticLauncher(Launcher):
             log_dir=self.plan.log_dir and os.path.abspath(self.plan.log_dir),
             preparation=prepared,
         )
-        exchange.put("job", pickle.dumps(job))
+        launch_dir.put("job", pickle.dumps(job))
 
-    def _run(self, exchange: Exchange, task: Task, supervision: Supervision) -> dict[int, Any]:
+    def _run(self, launch_dir: LaunchDir, task: Task, supervision: Supervision) -> dict[int, Any]:
         """Start the agent, wait for it, and return what it knows of each rank of this node."""
         from torch.distributed.elastic.multiprocessing import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -122,19 +122,19 @@ class ElasticLauncher(Launcher):
         plan = self.plan
         run_id = plan.run_id or ("stratagem" if plan.num_nodes > 1 else uuid.uuid4().hex)
         entrypoint: Callable[..., None] | str = run_worker
-        arguments: tuple[Any, ...] = (exchange.path,)
+        arguments: tuple[Any, ...] = (launch_dir.path,)
         if plan.start_method == "popen":
             entrypoint = sys.executable
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-            arguments = (*flags, "-m", "stratagem.launchers.worker", exchange.path)
+            arguments = (*flags, "-m", "stratagem.launchers.worker", launch_dir.path)
         elif plan.start_method == "fork":
-            arguments = (exchange.path, task)
+            arguments = (launch_dir.path, task)
         try:
             with _quiet(), _variable_kept("TORCHELASTIC_SIGNALS_TO_HANDLE"), warnings.catch_warnings():
                 # Python 3.12 warns of forking with threads; `require_forkable` has tried it.
                 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
                 started: dict[int, Any] = elastic_launch(
-                    launch_config(plan, run_id, exchange.path), entrypoint
+                    launch_config(plan, run_id, launch_dir.path), entrypoint
                 )(*arguments)
             unfinished = supervision.unfinished(task.may_exit)
         except ChildFailedError as error:

@@ -25,7 +25,7 @@ def die_with_parent() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def share_fate_with_children() -> None:
+def set_pdeathsig_in_children() -> None:
     """Make each process that this one forks from its main thread end with it.
 
     Covers the worker processes of a data loader, which would otherwise notice only seconds later.

@@ -16,7 +16,7 @@ A process id would not do: another host or container may share the folder for te
 
 
 @contextlib.contextmanager
-def claimed(directory: str) -> Iterator[None]:
+def folder_lock(directory: str) -> Iterator[None]:
     """While a launch uses `directory`, and remove those beside it that nobody uses any more.
 
     Args:

@@ -6,7 +6,7 @@ import os
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-from stratagem.launchers.exchange import log_file
+from stratagem.launchers.launch_dir import log_file
 
 
 class InheritedOutput(LogsSpecs):

@@ -1,4 +1,4 @@
-"""How many machines take part: a number, or the least and the most, as "1:4"."""
+"""How many machines take part: a number, or the minimum and the maximum, as "1:4"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Nodes:
         return self.least < self.most
 
 
-def nodes_of(asked: NodeCount) -> Nodes:
+def parse_num_nodes(asked: NodeCount) -> Nodes:
     """Read a number of machines.
 
     Raises:
@@ -60,7 +60,7 @@ def node_count(text: str) -> NodeCount:
     Raises:
         ConfigError: it is none.
     """
-    nodes_of(text)
+    parse_num_nodes(text)
     return int(text) if text.strip().isdecimal() else text
 
 
@@ -116,8 +116,8 @@ def _text_of(asked: NodeCount) -> str:
         return ""
 
 
-def meeting_settings(text: str | None) -> dict[str, str]:
-    """Read "KEY=VALUE,KEY=VALUE", settings of the meeting place in torch's words.
+def parse_rdzv_conf(text: str | None) -> dict[str, str]:
+    """Read "KEY=VALUE,KEY=VALUE", settings of the rendezvous in torch's words.
 
     Raises:
         ConfigError: it can't be read.

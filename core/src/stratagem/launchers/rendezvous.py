@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MONITOR_S = 0.05
 LAST_CALL_S = 10
-"""How long the least number of nodes waits for more before it begins."""
+"""How long the minimum number of nodes waits for more before it begins."""
 HOST_WAIT_S = 30.0
 """How long the name in an endpoint may take to become known, unless `rdzv_conf` says how long nodes may take."""
 
@@ -35,13 +35,13 @@ def require_endpoint(plan: LaunchPlan) -> None:
     require_host(plan.rdzv_endpoint, float(asked) if asked.isdecimal() else HOST_WAIT_S)
 
 
-def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
+def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfig:
     """Say in the elastic agent's terms what the plan asks for.
 
     Args:
         plan: with an endpoint, if it has several nodes.
         run_id: the same on all nodes of the run.
-        exchange: path of the launch's exchange.
+        launch_dir: path of the launch's launch_dir.
     """
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -83,7 +83,7 @@ def launch_config(plan: LaunchPlan, run_id: str, exchange: str) -> LaunchConfig:
     if not alone and plan.rdzv_backend != "static":
         from stratagem.launchers.rounds import within_rounds
 
-        settings = within_rounds(settings, exchange)
+        settings = within_rounds(settings, launch_dir)
     known = _known_settings()  # the last two came after torch 2.9
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
 

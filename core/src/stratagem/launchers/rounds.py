@@ -1,4 +1,4 @@
-"""`Rounds`: a meeting place at which the nodes of each round also agree on its number and its store.
+"""`GenerationRendezvous`: a rendezvous at which the nodes of each round also agree on its number and its store.
 
 The agent counts the restarts of its own node. A node that joins later has counted none, and a change
 of members counts nowhere; but the ranks of a round must look for each other under one name, and on a
@@ -26,37 +26,37 @@ from torch.distributed.elastic.rendezvous import (
 
 from stratagem.collectives.stores import serve_store
 from stratagem.launchers.dynamic import create_checked
-from stratagem.launchers.exchange import ROUND, Exchange
+from stratagem.launchers.launch_dir import ROUND, LaunchDir
 
 BACKEND = "stratagem"
 """Its name among torch's meeting places."""
 _INNER, _EXCHANGE = "stratagem_backend", "stratagem_exchange"
 
 
-def within_rounds(settings: dict[str, Any], exchange: str) -> dict[str, Any]:
-    """Return fields of `LaunchConfig` whose meeting place is wrapped in `Rounds`.
+def within_rounds(settings: dict[str, Any], launch_dir: str) -> dict[str, Any]:
+    """Return fields of `LaunchConfig` whose rendezvous is wrapped in `GenerationRendezvous`.
 
     Args:
         settings: such fields.
-        exchange: path of the launch's exchange.
+        launch_dir: path of the launch's launch_dir.
     """
     _register()
-    configs = {**settings["rdzv_configs"], _INNER: settings["rdzv_backend"], _EXCHANGE: exchange}
+    configs = {**settings["rdzv_configs"], _INNER: settings["rdzv_backend"], _EXCHANGE: launch_dir}
     return {**settings, "rdzv_backend": BACKEND, "rdzv_configs": configs}
 
 
-class Rounds(RendezvousHandler):
-    """Wraps another meeting place.
+class GenerationRendezvous(RendezvousHandler):
+    """Wraps another rendezvous.
 
     Args:
         inner: where the nodes meet.
-        exchange: of this node's launch.
+        launch_dir: of this node's launch.
         address: under which the other nodes reach this one.
         run_id: of the run, which may be a secret; `inner` has another.
     """
 
-    def __init__(self, inner: RendezvousHandler, exchange: Exchange, address: str, run_id: str) -> None:
-        self._inner, self._exchange, self._address, self._run_id = inner, exchange, address, run_id
+    def __init__(self, inner: RendezvousHandler, launch_dir: LaunchDir, address: str, run_id: str) -> None:
+        self._inner, self._exchange, self._address, self._run_id = inner, launch_dir, address, run_id
         self._next_round = 0
         self._served: TCPStore | None = None
 
@@ -140,7 +140,7 @@ _NO_SHARED_STORE = _NoSharedStore()
 
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     settings = dict(parameters.config)
-    backend, exchange = settings.pop(_INNER), settings.pop(_EXCHANGE)
+    backend, launch_dir = settings.pop(_INNER), settings.pop(_EXCHANGE)
     own = {"min_nodes": parameters.min_nodes, "max_nodes": parameters.max_nodes}
     asked = RendezvousParameters(
         backend,
@@ -153,7 +153,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     )
     inner = create_checked(asked) or rendezvous_handler_registry.create_handler(asked)
     address = parameters.local_addr or socket.getfqdn()
-    return Rounds(inner, Exchange(exchange), address, parameters.run_id)
+    return GenerationRendezvous(inner, LaunchDir(launch_dir), address, parameters.run_id)
 
 
 _registered = False

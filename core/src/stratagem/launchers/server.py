@@ -7,7 +7,7 @@ import os
 import signal
 
 from stratagem.launchers.fork_server import OWNER
-from stratagem.launchers.guard import die_with_parent, share_fate_with_children
+from stratagem.launchers.guard import die_with_parent, set_pdeathsig_in_children
 
 _has_forked = False
 
@@ -30,6 +30,6 @@ if _owner:
     # multiprocessing ignores Ctrl-C in the server only once all modules have been imported.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    share_fate_with_children()
+    set_pdeathsig_in_children()
     if os.getppid() != int(_owner):
         os._exit(1)

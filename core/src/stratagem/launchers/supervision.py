@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stratagem.launchers.exchange import Exchange, Failure, Mark
 from stratagem.launchers.guard import is_alive, is_stopped
+from stratagem.launchers.launch_dir import Failure, LaunchDir, WorkerEvent
 from stratagem.launchers.worker import LINGER_S
 
 GRACE_S = 2.0
@@ -43,13 +43,13 @@ class Supervision:
     SIGTERM. This ends it by SIGKILL instead, a little after its peer failed.
 
     Args:
-        exchange: where the workers note their starts and ends.
+        launch_dir: where the workers note their starts and ends.
         is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
             no less than half a minute then needs it.
     """
 
-    def __init__(self, exchange: Exchange, is_ending: Callable[[], bool] = lambda: False) -> None:
-        self._exchange = exchange
+    def __init__(self, launch_dir: LaunchDir, is_ending: Callable[[], bool] = lambda: False) -> None:
+        self._exchange = launch_dir
         self._is_ending = is_ending
         self._signalled: float | None = None
         self._workers: dict[int, _Worker] = {}
@@ -138,7 +138,7 @@ class Supervision:
             attempt = max((worker.attempt for worker in self._workers.values()), default=0)
             return attempt, {w.rank: w for w in self._workers.values() if w.attempt == attempt}
 
-    def _marks(self, attempt: int) -> dict[int, Mark]:
+    def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
         """Return how workers of an attempt noted that they ended, by rank."""
         ends = ("done", "left", "exited")
         marks = self._exchange.marks()
@@ -219,7 +219,7 @@ def _failure(rank: int, attempt: int, when: float, line: str) -> Failure:
     return Failure(rank, attempt, socket.gethostname(), when, line, traceback="", raised=False)
 
 
-def _early(mark: Mark) -> Failure:
+def _early(mark: WorkerEvent) -> Failure:
     """Describe a worker that ended by itself with exit code 0."""
     call = "sys.exit(0)" if mark.event == "left" else "os._exit(0)"
     return _failure(mark.rank, mark.attempt, mark.time, f"left by {call} before the run was over")

@@ -25,11 +25,11 @@ from stratagem.collectives.stores import store_variables
 from stratagem.errors import StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.launchers.early_exit import early_exits_fail
-from stratagem.launchers.exchange import ROUND, Exchange, Failure, Job, log_file
 from stratagem.launchers.fork_server import own_fork_servers
-from stratagem.launchers.guard import die_with, die_with_parent, share_fate_with_children
+from stratagem.launchers.guard import die_with, die_with_parent, set_pdeathsig_in_children
+from stratagem.launchers.launch_dir import ROUND, Failure, Job, LaunchDir, log_file
 from stratagem.launchers.pickling import loads
-from stratagem.launchers.words import LAUNCH_VARIABLE
+from stratagem.launchers.restart_state import LAUNCH_VARIABLE
 
 LINGER_S = 0.25
 """How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
@@ -59,29 +59,29 @@ _SET_BY_ELASTIC = frozenset(
 
 
 def run_worker(directory: str, task: Task | None = None) -> None:
-    """Run the launched task in this process; rank 0 leaves its value in the exchange.
+    """Run the launched task in this process; rank 0 leaves its value in the launch's folder.
 
     Args:
-        directory: path of the launch's `Exchange`.
-        task: what to run, where it was passed by fork; None reads it from the exchange.
+        directory: path of the launch's `LaunchDir`.
+        task: what to run, where it was passed by fork; None reads it from the launch_dir.
     """
     rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    exchange = Exchange(directory)
-    attempt = _attempt(exchange, restarts)
+    launch_dir = LaunchDir(directory)
+    attempt = _attempt(launch_dir, restarts)
     if task is not None:
         # A fork inherits the launching process's garbage. A process group in it, as one that an error's
         # traceback kept, would wait for threads that aren't here when this process collects it.
         gc.freeze()
     _reset_signals()
     die_with_parent()
-    share_fate_with_children()
+    set_pdeathsig_in_children()
     try:
-        exchange.mark("started", attempt, rank)
-        job: Job = pickle.loads(exchange.get("job"))
+        launch_dir.mark("started", attempt, rank)
+        job: Job = pickle.loads(launch_dir.get("job"))
     except FileNotFoundError:
         os._exit(1)  # the launcher gave up while this process was starting
     die_with(job.launcher_pid)
-    if exchange.has("closing"):
+    if launch_dir.has("closing"):
         os._exit(1)
     try:
         if job.log_dir is not None:
@@ -97,29 +97,29 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             _prepare_main(job.preparation)
         _limit_threads(job.environ)
         if task is None:
-            task = loads(exchange.get("task"))
-        with early_exits_fail(exchange, attempt, rank):
+            task = loads(launch_dir.get("task"))
+        with early_exits_fail(launch_dir, attempt, rank):
             value = task.function(*task.args)
         if rank == 0:
-            exchange.put("result", _pickled_value(value))
+            launch_dir.put("result", _pickled_value(value))
     except BaseException as error:  # some of torch's own errors are no Exception
         if isinstance(error, SystemExit) and not error.code:
             if rank == 0:
-                exchange.put("result", pickle.dumps(None))
-            exchange.mark("left", attempt, rank, getattr(error, "failed_at", None))
+                launch_dir.put("result", pickle.dumps(None))
+            launch_dir.mark("left", attempt, rank, getattr(error, "failed_at", None))
             return
-        exchange.put_failure(_failure(error, rank, attempt))
+        launch_dir.put_failure(_failure(error, rank, attempt))
         _leave()
-    exchange.mark("done", attempt, rank)
+    launch_dir.mark("done", attempt, rank)
 
 
-def _attempt(exchange: Exchange, restarts: int) -> int:
+def _attempt(launch_dir: LaunchDir, restarts: int) -> int:
     """Return the number of the round, on which nodes agree, or else of this node's restarts.
 
     Whoever reads the environment is to find what all ranks agree on, too.
     """
     try:
-        attempt = int(exchange.get(ROUND))
+        attempt = int(launch_dir.get(ROUND))
     except FileNotFoundError:
         return restarts
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)

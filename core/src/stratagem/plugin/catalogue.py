@@ -76,7 +76,7 @@ class Catalogue:
             if sources & {broken.origin.entry_point, broken.origin.distribution}:
                 raise BrokenPluginError(
                     f"{kind} {name!r} comes with {broken.origin}, which can't be loaded: "
-                    f"{type(broken.error).__name__}: {broken.error}; mend or uninstall it"
+                    f"{type(broken.error).__name__}: {broken.error}; fix or uninstall it"
                 ) from broken.error
         for origin in self.left_out:
             if sources & {origin.entry_point, origin.distribution}:

@@ -35,7 +35,7 @@ def renamed_selection(**kwargs: Any) -> None:
         **kwargs: what the user gave, as gpus=2 or accelerator="ddp".
 
     Raises:
-        ConfigError: one or more are spelt otherwise today; the message has the user's values.
+        ConfigError: one or more have other names now; the message has the user's values.
     """
     hints = []
     for name, value in kwargs.items():
@@ -49,8 +49,8 @@ def renamed_selection(**kwargs: Any) -> None:
 def _devices_of(accelerator: str) -> Callable[[Any], str]:
     def today(value: Any) -> str:
         if value in (0, "0", None) or value == []:
-            return "is spelt accelerator='cpu' now"
-        return f"is spelt accelerator={accelerator!r}, devices={value!r} now{_lacking('accelerator', accelerator)}"
+            return "is now called accelerator='cpu'"
+        return f"is now called accelerator={accelerator!r}, devices={value!r}{_lacking('accelerator', accelerator)}"
 
     return today
 
@@ -59,9 +59,9 @@ def _strategy(value: Any) -> str:
     if value is None:
         return "is gone: leave it out, or choose a strategy as in strategy='ddp'"
     if value == "ddp_cpu":
-        return "is spelt accelerator='cpu', strategy='ddp' now"
+        return "is now called accelerator='cpu', strategy='ddp'"
     name = _NEW_NAMES.get(value, value) if isinstance(value, str) else value
-    return f"is spelt strategy={name!r} now{_lacking('strategy', name)}"
+    return f"is now called strategy={name!r}{_lacking('strategy', name)}"
 
 
 def _lacking(kind: str, name: object) -> str:
@@ -90,12 +90,12 @@ RENAMED: Mapping[str, Callable[[Any], str | None]] = {
     "tpu_cores": _devices_of("tpu"),
     "ipus": _devices_of("ipu"),
     "hpus": _devices_of("hpu"),
-    "num_processes": lambda value: f"is spelt accelerator='cpu', devices={value!r} now",
+    "num_processes": lambda value: f"is now called accelerator='cpu', devices={value!r}",
     "auto_select_gpus": lambda value: "is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
     "distributed_backend": _strategy,
     "accelerator": _strategy_as_accelerator,
     "plugins": _strategy_as_plugin,
-    "replace_sampler_ddp": lambda value: f"is spelt use_distributed_sampler={value!r} now",
-    "resume_from_checkpoint": lambda value: f"is spelt fit(..., ckpt_path={value!r}) now",
+    "replace_sampler_ddp": lambda value: f"is now called use_distributed_sampler={value!r}",
+    "resume_from_checkpoint": lambda value: f"is now called fit(..., ckpt_path={value!r})",
 }
 """Name → what to say after "name=value"; None where this value is a good one today."""

@@ -109,7 +109,7 @@ class SetupRequest:
     ends: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     """By the name of a step: what makes the outputs of its parts one, where the user's module says it."""
     sample: Callable[[], Any] | None = None
-    """Makes a batch like the first, on the CPU, and moves no loader on; None where that can't be had."""
+    """Makes a batch like the first, on the CPU, and moves no loader on; None where that is not available."""
     step: str = "training_step"
     """Which step is called with batches like `sample`'s; in a training others are, too, in evaluations."""
     left_shards: Any = None

@@ -125,5 +125,5 @@ class _Scaler(torch.amp.GradScaler):
         return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
 
     def forget(self, optimizer: Optimizer) -> None:
-        """Let `optimizer` be unscaled anew."""
+        """Let `optimizer` be unscaled again."""
         del self._per_optimizer_states[id(optimizer)]

@@ -8,7 +8,7 @@ from typing import Any
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, short
-from stratagem.launchers.nodes import nodes_of
+from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.offers import Offer, Selection
@@ -24,7 +24,7 @@ def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | No
         num_nodes: as in `RunConfig`.
         capabilities: the strategy's, where it was chosen by name.
     """
-    nodes = nodes_of(num_nodes)
+    nodes = parse_num_nodes(num_nodes)
     is_per_device = capabilities is None or capabilities.processes == "per-device"
     return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.vary else nodes.most)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem.config import RunConfig
 from stratagem.errors import CombinationError, DeviceError
 from stratagem.launchers.base import Launcher, LaunchPlan
-from stratagem.launchers.nodes import Nodes, meeting_settings, nodes_of, refuse_unused_rendezvous
+from stratagem.launchers.nodes import Nodes, parse_num_nodes, parse_rdzv_conf, refuse_unused_rendezvous
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import PROTOCOLS
@@ -124,7 +124,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     Nothing is started and no device is touched; nothing on disk changes.
 
     Raises:
-        UsageError: something can't be had; one of its subclasses says what.
+        UsageError: something isn't available; one of its subclasses says what.
         SealError: the hooks don't fit together.
     """
     environ = os.environ if environ is None else environ
@@ -149,7 +149,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     )
     refuse_other_devices(parallel, accelerator.value)
     devices = _devices(config, accelerator.value, environment, given)
-    nodes = nodes_of(config.num_nodes)
+    nodes = parse_num_nodes(config.num_nodes)
     processes = environment.world_size if environment.creates_processes else len(devices) * nodes.most
     strategy = select.choose_strategy(
         catalogue, config.strategy, config.strategy_options, processes, accelerator
@@ -187,7 +187,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         node_rank=config.node_rank,
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,
-        rdzv_conf=meeting_settings(config.rdzv_conf),
+        rdzv_conf=parse_rdzv_conf(config.rdzv_conf),
         run_id=environ.get(RUN_SECRET_VARIABLE) or None,
         start_method=start_method,
         max_restarts=config.max_restarts,
@@ -280,7 +280,7 @@ def _refuse_process_count(
     name, capabilities = strategy.choice.name, strategy.capabilities
     splits = "several_devices" in capabilities.features
     several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
-    made = environment.world_size if environment.creates_processes else nodes_of(config.num_nodes).most
+    made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).most
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(
             f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"

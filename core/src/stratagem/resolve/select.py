@@ -177,7 +177,8 @@ def _named_accelerator(catalogue: Catalogue, name: str) -> Chosen:
     if not availability.ok:
         others = [n for n in _available(catalogue) if n != selection.component.name]
         raise DeviceError(
-            f"accelerator {name!r} can't be had here: {availability.reason}; here is {', '.join(others) or 'none'}"
+            f"accelerator {name!r} is not available here: {availability.reason}; here is "
+            f"{', '.join(others) or 'none'}"
         )
     choice = Choice("accelerator", selection.component.name, str(selection.offer.origin), availability.reason)
     return Chosen(accelerator, selection.component.capabilities, choice)
@@ -206,7 +207,7 @@ def choose_precision(
     refusal = accelerator.refuse_precision(name)
     if refusal is not None:
         raise PrecisionError(
-            f"precision {name!r} can't be had on {accelerator.name}: {refusal}; "
+            f"precision {name!r} is not available on {accelerator.name}: {refusal}; "
             f"{accelerator.name} has {', '.join(_possible(catalogue, accelerator))}"
         )
     if not allows(capabilities.precisions, name):

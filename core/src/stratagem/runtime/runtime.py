@@ -53,7 +53,7 @@ class Runtime(LoaderView):
         strategy: a name as "ddp", or a strategy object.
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part, or the least and the most as "1:4".
+        num_nodes: machines taking part, or the minimum and the maximum as "1:4".
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
         seed: for every generator on every rank; None seeds nothing.
@@ -105,7 +105,7 @@ class Runtime(LoaderView):
         `stratagem run`, torchrun or another launcher, or on a single process.
 
         Raises:
-            UsageError: the run can't be had as asked, on this machine.
+            UsageError: the run isn't possible as asked, on this machine.
             WorkerError: a rank failed.
         """
         run = assemble(self.config)

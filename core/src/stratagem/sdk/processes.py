@@ -1,24 +1,24 @@
-"""For launchers, and for what outlives a process: fork servers, stores, words left for the next attempt."""
+"""For launchers, and for what outlives a process: fork servers, stores, states kept for the next attempt."""
 
 from stratagem.collectives.stores import LOOPBACK, free_port, store_variables
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.guard import die_with
-from stratagem.launchers.leftovers import claimed
+from stratagem.launchers.leftovers import folder_lock
 from stratagem.launchers.network import loopback_variables
 from stratagem.launchers.pickling import loads, sending
-from stratagem.launchers.words import can_leave_words, leave_word, word_left
+from stratagem.launchers.restart_state import can_save_restart_state, restart_state, save_restart_state
 
 __all__ = [
     "LOOPBACK",
-    "can_leave_words",
-    "claimed",
+    "can_save_restart_state",
     "die_with",
+    "folder_lock",
     "free_port",
-    "leave_word",
     "loads",
     "loopback_variables",
     "preload_fork_server",
+    "restart_state",
+    "save_restart_state",
     "sending",
     "store_variables",
-    "word_left",
 ]

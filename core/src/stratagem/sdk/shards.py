@@ -1,6 +1,6 @@
 """Shards of parameters: kept between runs, read within a step, cut out of whole tensors."""
 
-from stratagem.checkpoint.cutting import own_piece, own_rows
+from stratagem.checkpoint.shards import padded_flat_shard, row_shard
 from stratagem.strategies.fingerprint import fingerprint, number_of
 from stratagem.strategies.kept_shards import KeptShards, Refill, leave_shards
 from stratagem.strategies.local_step import LocalStep
@@ -15,7 +15,7 @@ __all__ = [
     "fingerprint",
     "leave_shards",
     "number_of",
-    "own_piece",
-    "own_rows",
+    "padded_flat_shard",
     "parameter_used_in",
+    "row_shard",
 ]

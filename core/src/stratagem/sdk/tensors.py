@@ -1,20 +1,20 @@
 """Tensors in batches and in gradients: moving, taking apart, joining."""
 
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.collectives.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
 from stratagem.data.batches import map_tensors, to_device
-from stratagem.data.parts import PartLogs, merge, split
-from stratagem.data.parts.current import refuse_in_part
+from stratagem.data.chunks import ChunkLogs, merge, split
+from stratagem.data.chunks.current import refuse_in_chunk
 from stratagem.data.size import batch_size_of
 
 __all__ = [
-    "PartLogs",
+    "ChunkLogs",
     "batch_size_of",
+    "broadcast_coalesced",
+    "flattened_buckets",
     "gradients_of_any",
-    "in_few_pieces",
     "map_tensors",
     "merge",
-    "refuse_in_part",
-    "send_from_first",
+    "refuse_in_chunk",
     "split",
     "to_device",
 ]

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import CombinationError
-from stratagem.strategies.construction import own_modules
+from stratagem.strategies.deferred_init import own_modules
 from stratagem.strategies.module_snapshot import ModuleSnapshot
 
 

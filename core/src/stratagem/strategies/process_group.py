@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stratagem.environments.base import Environment
     from stratagem.plugin.requests import ReduceRequest
     from stratagem.precision.base import Precision
-    from stratagem.strategies.construction import Construction
+    from stratagem.strategies.deferred_init import Construction
 
 START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
@@ -131,13 +131,13 @@ class DeferringStrategy(ProcessGroupStrategy):
 
     @contextmanager
     def _deferred(self) -> Iterator[None]:
-        from stratagem.strategies.construction import Construction
+        from stratagem.strategies.deferred_init import Construction
 
         self._construction = Construction()
         with self._construction.recorded():
             yield
 
-    def take_construction(self, plain: nn.Module) -> Construction | None:
+    def pop_deferred_init(self, plain: nn.Module) -> Construction | None:
         """Return how `plain` was constructed, once; None where it was as anywhere.
 
         Tensors that its modules have beside parameters and buffers get their values now.

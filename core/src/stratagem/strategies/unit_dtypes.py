@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import ConfigError
-from stratagem.strategies.construction import own_modules
+from stratagem.strategies.deferred_init import own_modules
 
 
 def refuse_mixed_dtypes(unit: nn.Module, inner: Collection[nn.Module], plain: nn.Module, advice: str) -> None:

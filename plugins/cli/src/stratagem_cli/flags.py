@@ -37,7 +37,7 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "node_rank",
         {
             "type": click.IntRange(0),
-            "help": "This machine among them; the meeting place numbers them if not given.",
+            "help": "This machine among them; the rendezvous numbers them if not given.",
         },
     ),
     ("--rdzv-endpoint", "rdzv_endpoint", {"metavar": "HOST:PORT", "help": "Where several nodes meet."}),
@@ -45,7 +45,7 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--rdzv-conf",
         "rdzv_conf",
-        {"metavar": "KEY=VALUE,…", "help": "Settings of the meeting place: docs/guides/nodes.md."},
+        {"metavar": "KEY=VALUE,…", "help": "Settings of the rendezvous: docs/guides/nodes.md."},
     ),
     (
         "--max-restarts",

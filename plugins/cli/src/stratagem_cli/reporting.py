@@ -34,7 +34,7 @@ _LONGEST = 2000
 
 
 def run_reporting(command: Callable[[], Any]) -> int:
-    """Run `command`; print one sentence for what a person can mend, and return the exit code.
+    """Run `command`; print one sentence for what a person can fix, and return the exit code.
 
     Errors that aren't meant for the person at the command line are raised on, with their traceback.
     """

@@ -73,7 +73,7 @@ def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _check_power_sgd(settings: Mapping[str, Any]) -> None:
     _check_least("matrix_approximation_rank", settings["matrix_approximation_rank"], 1)
     remembers = settings["use_error_feedback"] or settings["warm_start"]
-    # DDP arranges its buckets anew after the first backward, and what PowerSGD remembers is per bucket.
+    # DDP arranges its buckets again after the first backward, and what PowerSGD remembers is per bucket.
     _check_least("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
 
 

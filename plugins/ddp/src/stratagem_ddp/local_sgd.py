@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.sdk.tensors import in_few_pieces
+from stratagem.sdk.tensors import flattened_buckets
 
 AUTO_PERIOD = 4
 """Optimizer steps between averages at the lowest level of a hierarchy that is derived."""
@@ -169,5 +169,5 @@ class LocalSGD:
 
 def average(tensors: list[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
     """Replace floating-point tensors by their means over the ranks of `group`, in place. Collective."""
-    for flat in in_few_pieces(tensors):
+    for flat in flattened_buckets(tensors):
         dist.all_reduce(flat.div_(dist.get_world_size(group)), group=group)

@@ -67,7 +67,7 @@ class PowerSGDMemory:
     """Runs torch's hook, and keeps its memory where the arrangement of buckets changes.
 
     torch remembers by a bucket's index what compression lost and which factors it found. DDP
-    arranges buckets anew after its first backward, so that a resumed run meets other buckets than
+    arranges buckets again after its first backward, so that a resumed run meets other buckets than
     the interrupted one had; under the names of parameters the memory outlives both.
 
     Args:

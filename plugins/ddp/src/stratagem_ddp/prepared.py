@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import Precision, Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
-from stratagem.sdk.tensors import send_from_first
+from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.own_part import OwnPart
@@ -71,7 +71,7 @@ class DDPPrepared(Prepared):
         )
         if self._tracked.ddp is None:
             strategy.init_sync = False
-            send_from_first((*self._replica.parameters(), *self._replica.buffers()))
+            broadcast_coalesced((*self._replica.parameters(), *self._replica.buffers()))
         super().__init__(request, self._tracked.module)
         refuse_unfit(request, self.optimizers, self._hook_state)
         self._refuse_unfit = partial(refuse_unfit, request, self.optimizers, self._hook_state)
@@ -265,7 +265,7 @@ class DDPPrepared(Prepared):
         """Give all ranks the buffers of rank 0, as the next forward in training would. Collective."""
         ddp = self._tracked.ddp
         if ddp is None or ddp.broadcast_buffers:
-            send_from_first(self._replica.buffers())
+            broadcast_coalesced(self._replica.buffers())
 
     def _ranks(self, reader: CheckpointReader) -> Iterable[int]:
         same = reader.world_size == self._collectives.world_size

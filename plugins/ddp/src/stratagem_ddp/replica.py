@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem import Prepared, SetupRequest
-from stratagem.sdk.tensors import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.sdk.tensors import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ class ReplicaPrepared(Prepared):
     def __init__(self, request: SetupRequest) -> None:
         super().__init__(request)
         # As DistributedDataParallel does when it is made.
-        send_from_first((*self.module.parameters(), *self.module.buffers()))
+        broadcast_coalesced((*self.module.parameters(), *self.module.buffers()))
 
 
 class ManualDDPPrepared(ReplicaPrepared):
@@ -46,7 +46,7 @@ class ManualDDPPrepared(ReplicaPrepared):
         self._handles = [on_gradient(parameter, self._touched.add) for parameter in self._trainable]
 
     def manual_step(self, *args: Any) -> Any:
-        send_from_first(self.module.buffers())
+        broadcast_coalesced(self.module.buffers())
         return self.forward(*args)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -70,7 +70,7 @@ class ManualDDPPrepared(ReplicaPrepared):
     def _average_gradients(self) -> None:
         touched = [parameter in self._touched for parameter in self._trainable]
         self._touched.clear()
-        for flat in in_few_pieces(gradients_of_any(self._trainable, touched, self.device)):
+        for flat in flattened_buckets(gradients_of_any(self._trainable, touched, self.device)):
             if self._dtype is None:
                 dist.all_reduce(flat)
                 flat.div_(dist.get_world_size())

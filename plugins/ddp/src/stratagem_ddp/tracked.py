@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import ConfigError
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import gradients_of_any, in_few_pieces
+from stratagem.sdk.tensors import flattened_buckets, gradients_of_any
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.replica import on_gradient
@@ -118,7 +118,7 @@ class TrackedDDP:
         self.check_reduced()
         parameters = [parameter for _, parameter in self._reduced]
         has_one = [parameter.grad is not None for parameter in parameters]
-        for flat in in_few_pieces(gradients_of_any(parameters, has_one, parameters[0].device)):
+        for flat in flattened_buckets(gradients_of_any(parameters, has_one, parameters[0].device)):
             dist.all_reduce(flat)
             flat.div_(dist.get_world_size())
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from stratagem import CheckpointError
-from stratagem.sdk.shards import own_rows
+from stratagem.sdk.shards import row_shard
 from stratagem.sdk.states import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
 from stratagem_deepspeed.partitioned import engine_at_work
@@ -71,7 +71,7 @@ class EngineCheckpoint:
         return optimizer_tensors(self._prepared.plain, self._prepared.optimizers)
 
     def _keep(self, whole: torch.Tensor) -> torch.Tensor:
-        return own_rows(whole, self._mesh)
+        return row_shard(whole, self._mesh)
 
     def state(self) -> dict[str, Any]:
         """Groups, extra states of modules, the engine's scheduler and scale."""

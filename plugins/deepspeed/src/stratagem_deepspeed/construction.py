@@ -12,7 +12,7 @@ from stratagem import ConfigError
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
-    from stratagem.sdk.construction import Construction
+    from stratagem.sdk.deferred_init import Construction
     from stratagem_deepspeed.kept import Parts
 
 

@@ -59,7 +59,7 @@ ELSEWHERE = {
     "amp": "it is gone from DeepSpeed: choose the run's precision, as precision='bf16-mixed'",
     "autotuning": "it needs DeepSpeed's own launcher: run `deepspeed --autotuning` for it",
     "compression_training": "it is gone from DeepSpeed",
-    "curriculum_learning": "it is spelt data_efficiency.data_sampling.curriculum_learning now",
+    "curriculum_learning": "it is now called data_efficiency.data_sampling.curriculum_learning",
     "data_parallel_size": "ranks hold all data in parallel here: leave it out",
     "elasticity": "it is gone from DeepSpeed: --max-restarts restarts workers",
     "eigenvalue": "it is gone from DeepSpeed",
@@ -227,7 +227,7 @@ def check(config: Mapping[str, Any], source: str) -> None:
         for key in section:
             if key in RENAMED.get(path, {}):
                 today = RENAMED[path][key]
-                raise ConfigError(f"{source} has {'.'.join((*path, key))}, which is spelt {today} now")
+                raise ConfigError(f"{source} has {'.'.join((*path, key))}, which is now called {today}")
             if key not in SECTIONS[path]:
                 near = _near(key, SECTIONS[path])
                 raise ConfigError(

@@ -18,7 +18,7 @@ OLD = {
     "logging_level_name": "logging_level",
     "params_buffer_device": "offload_params_device",
 }
-"""Keywords of other times and trainers, and what they are spelt today."""
+"""Keywords of other times and trainers, and what they are called now."""
 
 
 def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
         keyword: all others, by name.
 
     Raises:
-        ConfigError: a keyword that doesn't exist, is spelt otherwise, or has an impossible value.
+        ConfigError: a keyword that doesn't exist, has another name now, or has an impossible value.
     """
     stage = keyword["stage"]
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
@@ -121,4 +121,4 @@ def _offloading(keyword: dict[str, Any]) -> dict[str, Any]:
 def _refuse_old(name: str, value: Any) -> None:
     today = OLD.get(name) or RENAMED["zero_optimization",].get(name)
     if today is not None:
-        raise ConfigError(f"{name}={value!r} is spelt {today} now")
+        raise ConfigError(f"{name}={value!r} is now called {today}")

@@ -1,4 +1,4 @@
-"""Whole parameters, one at a time, from an engine that has them in pieces, and back."""
+"""Whole parameters, one at a time, from an engine that shards them, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.sdk.shards import own_piece
+from stratagem.sdk.shards import padded_flat_shard
 from stratagem_deepspeed.swapping import write_piece
 
 
@@ -80,7 +80,7 @@ def trained(parameter: nn.Parameter) -> Iterator[None]:
 def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     """This rank's piece of `whole` as stage 3 cuts `parameter`: flat, filled up with zeros."""
     # A tensor that is on NVMe has another size.
-    return own_piece(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
+    return padded_flat_shard(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
 
 
 def named(plain: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:

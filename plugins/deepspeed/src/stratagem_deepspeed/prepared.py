@@ -14,7 +14,7 @@ from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRe
 from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
-from stratagem.sdk.tensors import send_from_first
+from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
@@ -31,7 +31,7 @@ from stratagem_deepspeed.starting import start_engine
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
-    from stratagem.sdk.construction import Construction
+    from stratagem.sdk.deferred_init import Construction
     from stratagem_deepspeed.configuration import Configuration
 
 
@@ -49,7 +49,7 @@ class DeepSpeedPrepared(Prepared):
         construction: what the module's tensors on "meta" were recorded in, if they were.
 
     Attributes:
-        engine: DeepSpeed's; None where nothing is trained and no parameter is in pieces.
+        engine: DeepSpeed's; None where nothing is trained and no parameter is sharded.
     """
 
     def __init__(
@@ -292,4 +292,4 @@ class DeepSpeedPrepared(Prepared):
         """Rank 0's buffers on every rank, before anything reads them. Collective."""
         if self._buffers_differ:
             self._buffers_differ = False
-            send_from_first(self._computed.buffers())
+            broadcast_coalesced(self._computed.buffers())

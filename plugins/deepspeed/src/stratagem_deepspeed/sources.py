@@ -54,7 +54,7 @@ def _read(path: str, shown: str) -> dict[str, Any]:
         raise ConfigError(f"{shown} isn't text in UTF-8: give the path of a JSON file") from error
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{shown} isn't JSON: {error.msg} in line {error.lineno}, column {error.colno}: mend it there"
+            f"{shown} isn't JSON: {error.msg} in line {error.lineno}, column {error.colno}: fix it there"
         ) from error
     except _DuplicateError as error:
         raise ConfigError(f"{shown} has the key {error} twice in one mapping: leave one out") from None

@@ -25,7 +25,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.units import modules_named, recompute_activations
+from stratagem.sdk.wrap_policies import modules_named, recompute_activations
 from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
@@ -33,7 +33,7 @@ from stratagem_deepspeed.sources import given
 
 if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
-    from stratagem.sdk.units import Policy
+    from stratagem.sdk.wrap_policies import Policy
 
 
 class DeepSpeedStrategy(DeferringStrategy):
@@ -88,7 +88,7 @@ class DeepSpeedStrategy(DeferringStrategy):
         kwargs: further keys of the sections zero_optimization, fp16 and activation_checkpointing.
 
     Raises:
-        ConfigError: a keyword or key that doesn't exist, or is spelt otherwise today; a value that can't be;
+        ConfigError: a keyword or key that doesn't exist, or has another name now; a value that can't be;
             a configuration that can't be read; no engine, or one that is too old.
     """
 
@@ -233,7 +233,7 @@ class DeepSpeedStrategy(DeferringStrategy):
         """Answer with a module in an engine."""
         from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
-        construction = self.take_construction(request.plain)
+        construction = self.pop_deferred_init(request.plain)
         if request.training or self.configuration.stage == 3:
             refusals.check_shapes(request.plain)
         if self.configuration.stage == 3:

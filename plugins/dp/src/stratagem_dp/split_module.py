@@ -12,7 +12,7 @@ from torch import nn
 
 from stratagem import Module, SetupRequest
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import PartLogs, map_tensors, merge, split
+from stratagem.sdk.tensors import ChunkLogs, map_tensors, merge, split
 from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate
 
 _ADVICE = (
@@ -45,7 +45,7 @@ class SplitModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         parts = split((args, kwargs), len(self.devices))
-        logs = PartLogs()
+        logs = ChunkLogs()
         # All copies before the first part runs: it may change buffers.
         replicas = [replicate(self.part, device) for device in self.devices[1 : len(parts)]]
         called = [self._called(replica, device) for replica, device in zip(replicas, self.devices[1:])]

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
 from stratagem.sdk.shards import LocalStep, leave_shards
-from stratagem.sdk.tensors import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.sdk.tensors import broadcast_coalesced, flattened_buckets, gradients_of_any
 from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
@@ -206,7 +206,7 @@ class FSDPPrepared(Prepared):
         if self._buffers_differ:
             self._buffers_differ = False
             # What is in shards, as by a plan of tensors' dimensions, is nobody else's.
-            send_from_first(each for each in self.module.buffers() if not isinstance(each, DTensor))
+            broadcast_coalesced(each for each in self.module.buffers() if not isinstance(each, DTensor))
 
     def _average_whole(self) -> None:
         """Average gradients of parameters that every rank has all of. Collective.
@@ -216,7 +216,7 @@ class FSDPPrepared(Prepared):
         """
         trained = [parameter for parameter in self._sharded.whole if parameter.requires_grad]
         has_one = [parameter.grad is not None for parameter in trained]
-        for flat in in_few_pieces(gradients_of_any(trained, has_one, self.device)):
+        for flat in flattened_buckets(gradients_of_any(trained, has_one, self.device)):
             dist.all_reduce(flat)
             flat.div_(self._world_size)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from stratagem.sdk.construction import Materializer
+from stratagem.sdk.deferred_init import Materializer
 from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
-from stratagem.sdk.units import (
-    called_parts,
+from stratagem.sdk.wrap_policies import (
+    callable_children,
     modules_named,
     recompute_activations,
     refuse_mixed_dtypes,
@@ -23,7 +23,7 @@ from stratagem_fsdp import options
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
-    from stratagem.sdk.construction import Construction
+    from stratagem.sdk.deferred_init import Construction
     from stratagem_fsdp.strategy import FSDPStrategy
 
 
@@ -61,7 +61,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     by_hand = request.manual and request.training
     candidates = modules_named(request.plain, strategy.auto_wrap_policy)
     if by_hand:
-        candidates += called_parts(request.plain)
+        candidates += callable_children(request.plain)
     modules = units_among(request.plain, candidates)
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"

@@ -34,7 +34,7 @@ from stratagem import (
     hookimpl,
 )
 from stratagem.sdk.shards import KeptShards
-from stratagem.sdk.units import Policy
+from stratagem.sdk.wrap_policies import Policy
 from stratagem_fsdp import options
 from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard
@@ -150,7 +150,7 @@ class FSDPStrategy(DeferringStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
         self._say_what_is_moot(request)
-        construction = self.take_construction(request.plain)
+        construction = self.pop_deferred_init(request.plain)
         return FSDPPrepared(request, shard(request, self, construction))
 
     def _say_what_is_moot(self, request: SetupRequest) -> None:

@@ -9,13 +9,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
-from stratagem.sdk.construction import own_modules
+from stratagem.sdk.deferred_init import own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratagem import Precision
-    from stratagem.sdk.construction import Materializer
+    from stratagem.sdk.deferred_init import Materializer
     from stratagem.sdk.shards import Refill
 
 

@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
-from stratagem.sdk.construction import Construction, Materializer
+from stratagem.sdk.deferred_init import Construction, Materializer
 from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
 from stratagem.sdk.tensors import map_tensors
-from stratagem.sdk.units import (
-    called_parts,
+from stratagem.sdk.wrap_policies import (
+    callable_children,
     modules_named,
     recompute_activations,
     refuse_mixed_dtypes,
@@ -67,7 +67,7 @@ def split(
     by_hand = request.manual and request.training
     candidates = modules_named(plain, strategy.auto_wrap_policy)
     if by_hand:
-        candidates += called_parts(plain)
+        candidates += callable_children(plain)
     units = units_among(plain, candidates)
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"

@@ -13,20 +13,20 @@ from torch import nn
 
 from stratagem import ConfigError, Module
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import PartLogs, split, to_device
+from stratagem.sdk.tensors import ChunkLogs, split, to_device
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
 from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.find import pipelined_module
+from stratagem_pipeline.forward_interceptor import ForwardInterceptor
 from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
 from stratagem_pipeline.route import Line
-from stratagem_pipeline.stand_in import StandIn
 from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
     from stratagem import Collectives, SetupRequest
-    from stratagem.sdk.construction import Construction
+    from stratagem.sdk.deferred_init import Construction
     from stratagem_pipeline.strategy import PipelineStrategy
 
 
@@ -35,7 +35,7 @@ class Pipeline:
     """A user's module in stages."""
 
     line: Line
-    stand_in: StandIn
+    stand_in: ForwardInterceptor
     micro_batches: int
     holders: dict[int, tuple[int, ...]]
     """id(parameter or buffer) → the ranks of a copy that hold it."""
@@ -75,7 +75,7 @@ def build(
     """
     is_traced = strategy.split_points is not None
     name, net = pipelined_module(request.plain, strategy.pipeline_module, traced=is_traced)
-    stand_in = StandIn(net, name)
+    stand_in = ForwardInterceptor(net, name)
     stages = pipe.world_size * strategy.stages_per_rank
     micro_batches = stages if strategy.micro_batches is None else strategy.micro_batches
     strategy.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
@@ -179,12 +179,14 @@ def _automatic(
                 "module is on the meta device: "
                 "construct those layers in __init__, or give the layers of each stage, as balance=[2, 3]"
             )
-        costs = measured(what, layers, to_device(given, request.device), placement.lent, request.precision)
+        costs = measured(
+            what, layers, to_device(given, request.device), placement.borrowed, request.precision
+        )
     return partition(request.collectives.broadcast(costs), stages)
 
 
 def _trace(
-    request: SetupRequest, split_points: Sequence[str], stand_in: StandIn, micro_batches: int
+    request: SetupRequest, split_points: Sequence[str], stand_in: ForwardInterceptor, micro_batches: int
 ) -> Traced:
     """Trace the pipelined module with a part of a batch, on every rank."""
     if request.sample is None:
@@ -195,7 +197,7 @@ def _trace(
         )
     if any(tensor.is_meta for tensor in stand_in.net.parameters()):
         raise ConfigError(
-            f"{stand_in.name} is to be traced and isn't whole on this rank: construct it anew, on every rank"
+            f"{stand_in.name} is to be traced and isn't whole on this rank: construct it again, on every rank"
         )
     # A graph keeps the devices that the module's code makes tensors on.
     request.plain.to(request.device)
@@ -203,7 +205,9 @@ def _trace(
     return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
 
 
-def _entry(request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: Traced | None) -> Any:
+def _entry(
+    request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, trace: Traced | None
+) -> Any:
     """What goes into the first layer for a part of a batch."""
     device = torch.device("cpu") if trace is None else request.device
     args, kwargs = _called_with(request, stand_in, micro_batches, device)
@@ -213,12 +217,12 @@ def _entry(request: SetupRequest, stand_in: StandIn, micro_batches: int, trace: 
 
 
 def _called_with(
-    request: SetupRequest, stand_in: StandIn, micro_batches: int, device: torch.device
+    request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the step calls the pipelined module with, for the first part of a batch on `device`."""
     assert request.sample is not None
     steps = request.module if request.part is None else request.part
     ((part, _), *_) = split(to_device(request.sample(), device), micro_batches)
-    muted = PartLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
+    muted = ChunkLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
     with muted, buffers_kept(request.plain), torch.no_grad(), torch.random.fork_rng(devices=[]):
         return stand_in.called_with(lambda: steps(request.step, part, 0))

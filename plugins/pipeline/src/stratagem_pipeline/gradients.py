@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stratagem.sdk.tensors import gradients_of_any, in_few_pieces
+from stratagem.sdk.tensors import flattened_buckets, gradients_of_any
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -79,7 +79,7 @@ def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> 
     if not parameters:
         return iter(())
     has_one = [parameter.grad is not None for parameter in parameters]
-    return in_few_pieces(gradients_of_any(parameters, has_one, parameters[0].device, group))
+    return flattened_buckets(gradients_of_any(parameters, has_one, parameters[0].device, group))
 
 
 def backward_before(

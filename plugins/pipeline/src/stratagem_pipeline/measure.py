@@ -34,7 +34,7 @@ def measured(
     what: str,
     layers: Sequence[nn.Module],
     entry: Any,
-    lent: Callable[[nn.Module], AbstractContextManager[None]],
+    borrowed: Callable[[nn.Module], AbstractContextManager[None]],
     precision: Precision,
 ) -> list[float]:
     """Run layer after layer, and return what each costs.
@@ -44,13 +44,13 @@ def measured(
             and backward.
         layers: one after the other; buffers are left as they are.
         entry: what the first is called with.
-        lent: a context in which a layer has its parameters.
+        borrowed: a context in which a layer has its parameters.
         precision: under whose autocast they run.
     """
     costs, value = [], entry
     with torch.random.fork_rng(devices=[]):
         for layer in layers:
-            with lent(layer), _Kept(layer), precision.autocast() or nullcontext(), torch.enable_grad():
+            with borrowed(layer), _Kept(layer), precision.autocast() or nullcontext(), torch.enable_grad():
                 cost, value = (_saved if what == "activations" else _timed)(layer, value)
             costs.append(cost)
     return costs

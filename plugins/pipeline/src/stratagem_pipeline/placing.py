@@ -15,7 +15,7 @@ from stratagem import ConfigError
 
 if TYPE_CHECKING:
     from stratagem import Collectives
-    from stratagem.sdk.construction import Construction
+    from stratagem.sdk.deferred_init import Construction
 
 Place = tuple[nn.Module, str]
 """A module, and the name of a parameter or buffer in it."""
@@ -82,7 +82,7 @@ class Placement:
         return {id(self._tensor(name)): ranks for name, ranks in self._done.items()}
 
     @contextmanager
-    def lent(self, layer: nn.Module) -> Iterator[None]:
+    def borrowed(self, layer: nn.Module) -> Iterator[None]:
         """While active, `layer` has its tensors on this rank, which knows their values."""
         before = []
         for module in layer.modules():

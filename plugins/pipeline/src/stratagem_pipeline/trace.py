@@ -71,7 +71,7 @@ class Piece(nn.Module):
 
 @dataclass(frozen=True)
 class Traced:
-    """A module in pieces."""
+    """A module taken apart."""
 
     pieces: tuple[Piece, ...]
     rows: int

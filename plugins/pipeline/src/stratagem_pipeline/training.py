@@ -12,7 +12,7 @@ import torch
 from stratagem import Module, SetupRequest
 from stratagem.errors import DataError, StratagemError
 from stratagem.sdk.loops import forked_rng, loss_of
-from stratagem.sdk.tensors import PartLogs, map_tensors, merge, split
+from stratagem.sdk.tensors import ChunkLogs, map_tensors, merge, split
 from stratagem_pipeline.building import refuse_small_batch
 from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
 from stratagem_pipeline.forward import remember
@@ -64,7 +64,7 @@ class Training:
         self._route: Route | None = None
         self._last_route: Route | None = None
         self._outputs: dict[int, Any] = {}
-        self._logs = PartLogs()
+        self._logs = ChunkLogs()
         self._divisor = 1
 
     def run(self, args: tuple[Any, ...], divisor: int) -> Any:
@@ -82,7 +82,7 @@ class Training:
         total = sum(size for _, size in self._parts)
         if len(self._parts) < count:
             refuse_small_batch(total, count)
-        self._outputs, self._logs = {}, PartLogs()
+        self._outputs, self._logs = {}, ChunkLogs()
         if count > 1 and not pipeline.statistics_per_part and self._is_first_batch:
             refuse_batch_norms(self._plain)
         self._changes.note()
@@ -226,7 +226,7 @@ class Training:
         if not isinstance(self._plain, Module):
             yield
             return
-        with PartLogs().of_part(self._plain, size, self._advice()):
+        with ChunkLogs().of_part(self._plain, size, self._advice()):
             yield
 
     @contextmanager

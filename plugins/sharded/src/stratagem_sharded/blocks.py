@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from stratagem.sdk.units import modules_named, units_among
+from stratagem.sdk.wrap_policies import modules_named, units_among
 
 MIN_BLOCK_NUMEL = 100_000
 """Smaller members of a list go with the rest of the module: a collective of their own isn't worth it."""

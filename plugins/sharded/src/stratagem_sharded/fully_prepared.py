@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
 from stratagem.sdk.shards import KeptShards, LocalStep, ModuleSnapshot, Refill, leave_shards
-from stratagem.sdk.tensors import send_from_first
-from stratagem.sdk.units import refuse_mixed_dtypes
+from stratagem.sdk.tensors import broadcast_coalesced
+from stratagem.sdk.wrap_policies import refuse_mixed_dtypes
 from stratagem_sharded.blocks import blocks_in
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class FullyShardedPrepared(Prepared):
         module = place(request)
         if refill is None:
             # Each rank keeps a shard of what it has: all must have what rank 0 has.
-            send_from_first((*module.parameters(), *module.buffers()))
+            broadcast_coalesced((*module.parameters(), *module.buffers()))
         done: set[nn.Module] = set()
         for block in blocks_in(request.plain, strategy.blocks):
             refuse_mixed_dtypes(block, done, request.plain, APART)
@@ -88,7 +88,7 @@ class FullyShardedPrepared(Prepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._broadcasts and torch.is_grad_enabled():
-            send_from_first(self.module.buffers())
+            broadcast_coalesced(self.module.buffers())
         with self._explaining():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and torch.is_grad_enabled())
@@ -138,7 +138,7 @@ class FullyShardedPrepared(Prepared):
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
         if self._broadcasts:
-            send_from_first(self.module.buffers())
+            broadcast_coalesced(self.module.buffers())
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
-from stratagem.sdk.processes import claimed
+from stratagem.sdk.processes import folder_lock
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared, Runtime
@@ -58,7 +58,7 @@ def destination(module: Any) -> Iterator[Destination | None]:
     if not isinstance(module, nn.Module):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder, claimed(folder):
+    with tempfile.TemporaryDirectory(prefix="stratagem-weights-") as folder, folder_lock(folder):
         yield Destination(os.path.join(folder, "weights"), frozenset(_tensors(module)))
 
 

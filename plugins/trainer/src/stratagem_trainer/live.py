@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.hook_names import refuse_uncalled
+from stratagem_trainer.loops.callback_runner import CallbackRunner
 from stratagem_trainer.loops.metrics import Metrics
-from stratagem_trainer.loops.moments import Moments
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, StepModule
 from stratagem_trainer.module import Module
@@ -91,7 +91,7 @@ class Live:
         self.runtime, self.stage, self.run_dir = runtime, stage, run_dir
         self.module, self.settings, self.loggers = module, settings, loggers
         self.progress = Progress()
-        self.moments = Moments(trainer.callbacks)
+        self.moments = CallbackRunner(trainer.callbacks)
         self.metrics = Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps)
         self.schedules: list[Schedule] = []
         self.is_training = stage == "fit"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import StratagemError, UsageError
-from stratagem.sdk.tensors import refuse_in_part
+from stratagem.sdk.tensors import refuse_in_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -209,7 +209,7 @@ class Module(nn.Module):
         Raises:
             CombinationError: the strategy splits batches, and the step has one part of several.
         """
-        refuse_in_part("all_gather")
+        refuse_in_chunk("all_gather")
         return self.trainer.collectives.data.all_gather(tensor, sync_grads)
 
     # Manual optimization ----------------------------------------------------------------------------

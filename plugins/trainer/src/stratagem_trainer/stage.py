@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError, UsageError
 from stratagem.sdk.loops import EvalData, TrainData, announce_data, sample_of
-from stratagem_trainer.attempts import Attempts
+from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.bringing_back import Destination, leave
 from stratagem_trainer.live import Live, Progress, build_module, first_given, overrides
 from stratagem_trainer.loops import evaluation, resume
@@ -57,7 +57,7 @@ class StageResult:
 def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
     """Run a stage in this rank. Collective."""
     module = build_module(runtime, request.module)
-    attempts = Attempts(runtime) if request.stage == "fit" else None
+    attempts = AutoResume(runtime) if request.stage == "fit" else None
     run_dir = _agreed_run_dir(runtime, module, attempts)
     loggers = trainer.make_loggers() if runtime.is_main and request.stage == "fit" else []
     module._trainer = trainer
@@ -85,7 +85,7 @@ def _fit(
     trainer: Trainer,
     module: Any,
     request: StageRequest,
-    attempts: Attempts,
+    attempts: AutoResume,
     loggers: list[Logger],
 ) -> StageResult:
     settings, run_dir = trainer.settings, attempts.run_dir
@@ -182,7 +182,7 @@ def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> Eva
     )
 
 
-def _agreed_run_dir(runtime: Runtime, module: Any, attempts: Attempts | None) -> str | None:
+def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume | None) -> str | None:
     if attempts is None:
         return runtime.config.run_dir
     chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module)

@@ -39,7 +39,7 @@ class Trainer(TrainerView):
     Args:
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part, or the least and the most as "1:4".
+        num_nodes: machines taking part, or the minimum and the maximum as "1:4".
         strategy: a name as "ddp", or a strategy object.
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.

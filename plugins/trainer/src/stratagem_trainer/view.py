@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stratagem import Collectives, Prepared, Runtime, Strategy
     from stratagem.sdk.loops import EvalData, TrainData
-    from stratagem_trainer.attempts import Attempts
+    from stratagem_trainer.auto_resume import AutoResume
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.fit_loop import FitLoop
     from stratagem_trainer.loops.manual import ManualOptimizer
@@ -55,7 +55,7 @@ class TrainerView:
         self._latest: dict[str, float] = {}
         self._live: Parts | None = None
         self._worker: Runtime | None = None
-        self._attempts: Attempts | None = None
+        self._attempts: AutoResume | None = None
 
     # Where the run is -------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class TrainerView:
 
     # For the stage ------------------------------------------------------------------------------------
 
-    def enter(self, runtime: Runtime, run_dir: str | None, attempts: Attempts | None) -> None:
+    def enter(self, runtime: Runtime, run_dir: str | None, attempts: AutoResume | None) -> None:
         """Begin a stage in this process."""
         self._worker, self.run_dir, self.should_stop = runtime, run_dir, False
         self._attempts = attempts

@@ -128,8 +128,8 @@ FAKE_DEVICES = """
         (["fit", "net.py:Net", "--strategy", "dpp"], "no strategy is called 'dpp'; nearest: d"),
         (["fit", "net.py:Net", "--strategy", "horovod_x"], "no strategy is called 'horovod_x'"),
         (["fit", "net.py:Net", "--accelerator", "gpuu"], "no accelerator is called 'gpuu'"),
-        (["fit", "net.py:Net", "--accelerator", "ddp"], "is spelt strategy='ddp' now"),
-        (["fit", "net.py:Net", "--gpus", "2"], "gpus='2' is spelt accelerator='cuda', devices='2' now"),
+        (["fit", "net.py:Net", "--accelerator", "ddp"], "is now called strategy='ddp'"),
+        (["fit", "net.py:Net", "--gpus", "2"], "gpus='2' is now called accelerator='cuda', devices='2'"),
         (
             ["fit", "net.py:Net", "--accelerator", "cpu", "--devices", "many"],
             "devices='many' can't be understood",
@@ -139,7 +139,7 @@ FAKE_DEVICES = """
             ["fit", "net.py:Net", "--accelerator", "pair", "--devices", "3"],
             "but this machine has 2",
         ),
-        (["fit", "net.py:Net", "--accelerator", "none"], "can't be had here: no driver"),
+        (["fit", "net.py:Net", "--accelerator", "none"], "is not available here: no driver"),
         (["fit", "net.py:Net", *HERE, "--precision", "12"], "'12'"),
         (
             ["fit", "net.py:Net", *HERE, "--environment", "slrm"],

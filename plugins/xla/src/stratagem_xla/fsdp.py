@@ -58,7 +58,7 @@ class XLAFSDPStrategy(XLAStrategy):
             docs/strategies/xla.md lists those that there are.
 
     Raises:
-        ConfigError: another start method; a keyword or a value that can't be had.
+        ConfigError: another start method; a keyword or a value that is not available.
     """
 
     axis = "fsdp"

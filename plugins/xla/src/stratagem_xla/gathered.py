@@ -16,7 +16,7 @@ from torch import nn
 
 from stratagem import ConfigError
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.shards import own_piece
+from stratagem.sdk.shards import padded_flat_shard
 
 Places = Sequence[tuple[nn.Module, str]]
 """Modules that have a parameter, each with its name there."""
@@ -184,7 +184,7 @@ class _Pair:
                 f"{self._name!r} was changed in place in a step that has it in {self._wrapper.compute_dtype}: leave "
                 "compute_dtype out, or change it between steps"
             )
-        part = own_piece(self.copy, self._shard.numel(), self._wrapper.rank)
+        part = padded_flat_shard(self.copy, self._shard.numel(), self._wrapper.rank)
         self._shard.copy_(part.view(self._shard.shape))
 
     @torch.no_grad()

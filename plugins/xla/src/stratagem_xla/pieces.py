@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem import CheckpointReader
-from stratagem.sdk.shards import own_piece
+from stratagem.sdk.shards import padded_flat_shard
 from stratagem.sdk.states import TensorInfo
 from stratagem_xla.checkpoints import CpuReader
 
@@ -34,10 +34,10 @@ def whole(piece: torch.Tensor, shape: torch.Size, collectives: Collectives) -> t
 def fill(piece: torch.Tensor, given: torch.Tensor, rank: int) -> None:
     """Fill rank `rank`'s piece in place from the whole tensor, and its padding with zeros."""
     with torch.no_grad():
-        piece.copy_(own_piece(given, piece.numel(), rank).view(piece.shape))
+        piece.copy_(padded_flat_shard(given, piece.numel(), rank).view(piece.shape))
 
 
-def send_from_first(tensors: Iterable[torch.Tensor], collectives: Collectives) -> None:
+def broadcast_coalesced(tensors: Iterable[torch.Tensor], collectives: Collectives) -> None:
     """Give every process the first one's values, in place. Collective."""
     if collectives.world_size > 1:
         with torch.no_grad():
@@ -69,7 +69,7 @@ class PiecesReader(CheckpointReader):
         }
 
     def _pair(self, key: str, info: TensorInfo) -> tuple[torch.Size, torch.Size] | None:
-        """The shapes of what is in pieces under `key`; None where each rank has all of it."""
+        """The shapes of what is sharded under `key`; None where each rank has all of it."""
         kind, _, name = key.partition("/")
         if kind == "model":
             return self.shapes.get(name)

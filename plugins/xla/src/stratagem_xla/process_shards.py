@@ -1,4 +1,4 @@
-"""A module in pieces, one for each process and its device; written for TPUs, as PJRT's CPU has one process only."""
+"""A sharded module, a shard for each process and its device; written for TPUs, as PJRT's CPU has one process only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 
 from stratagem import Clipping, SetupRequest
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.shards import own_rows, parameter_used_in
+from stratagem.sdk.shards import parameter_used_in, row_shard
 from stratagem.sdk.states import load_model, optimizer_tensors
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
 from stratagem_xla.gathered import use_of_shard
-from stratagem_xla.pieces import PiecesReader, send_from_first, whole
+from stratagem_xla.pieces import PiecesReader, broadcast_coalesced, whole
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
 
@@ -120,7 +120,7 @@ class ProcessShardsPrepared(XlaPrepared):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        send_from_first(self.plain.buffers(), self._collectives)
+        broadcast_coalesced(self.plain.buffers(), self._collectives)
         yield
 
     def evaluating(self) -> AbstractContextManager[Any]:
@@ -149,7 +149,7 @@ class ProcessShardsPrepared(XlaPrepared):
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU; of several ranks, each has some rows. Collective."""
         self._free()
-        send_from_first(self.plain.buffers(), self._collectives)
+        broadcast_coalesced(self.plain.buffers(), self._collectives)
         send_off()
         tensors: dict[str, torch.Tensor] = {}
         made: dict[int, torch.Tensor] = {}
@@ -166,7 +166,7 @@ class ProcessShardsPrepared(XlaPrepared):
         return {**tensors, **on_cpu(others)}
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """As `model_tensors`: a piece's states are in pieces, too. Collective."""
+        """As `model_tensors`: a shard's states are sharded, too. Collective."""
         self._free()
         send_off()
         pieces = dict(self.plain.named_parameters())
@@ -183,7 +183,7 @@ class ProcessShardsPrepared(XlaPrepared):
         return super().state()
 
     def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-        return own_rows(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
+        return row_shard(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._free()

@@ -60,7 +60,7 @@ def wrapper_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in REFUSED:
             only, why = REFUSED[name]
             if value != only:
-                raise ConfigError(f"{name}={value!r} can't be had under xla_fsdp: {why}")
+                raise ConfigError(f"{name}={value!r} is not available under xla_fsdp: {why}")
         elif name not in PASSED:
             raise ConfigError(
                 f"xla_fsdp has no option {name!r}; beside its own it takes those of XlaFullyShardedDataParallel: "

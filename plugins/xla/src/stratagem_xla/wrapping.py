@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, DeviceError
-from stratagem.sdk.units import units_among
+from stratagem.sdk.wrap_policies import units_among
 from stratagem_xla.gathered import GatheredUnit
-from stratagem_xla.pieces import SCALARS, fill, send_from_first, whole
+from stratagem_xla.pieces import SCALARS, broadcast_coalesced, fill, whole
 from stratagem_xla.sharded import units
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     candidates = [unit for unit in named if _can_be_called(unit, policy)]
     found = [unit for unit in units_among(module, candidates) if not _is_shared(module, unit)]
     if sync:
-        send_from_first((*module.parameters(), *module.buffers()), collectives)
+        broadcast_coalesced((*module.parameters(), *module.buffers()), collectives)
     places = _places(module)
     wholes = _at(places)
     # Before they are emptied.

@@ -41,7 +41,7 @@ def check_detected(subject: EnvironmentSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_place(subject: EnvironmentSubject) -> None:
-    """Ranks, sizes and the meeting place are those that its launcher set."""
+    """Ranks, sizes and the rendezvous are those that its launcher set."""
     cls = _class(subject)
     if not subject.examples:
         raise NotApplicable("its subject has no examples")

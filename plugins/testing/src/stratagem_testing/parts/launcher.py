@@ -97,7 +97,7 @@ def _fail(environment: str | None) -> None:
 
 
 def _refuse(environment: str | None) -> None:
-    raise ConfigError("this can't be had")
+    raise ConfigError("this is not available")
 
 
 @check(world_sizes=(1,))

@@ -41,7 +41,7 @@ class LearningRateMonitor(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         self._is_new_epoch = True
-        # Looked up anew, since a strategy or a loaded checkpoint may have replaced the groups.
+        # Looked up again, since a strategy or a loaded checkpoint may have replaced the groups.
         self._groups = _named_groups(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:

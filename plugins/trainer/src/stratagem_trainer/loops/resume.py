@@ -66,7 +66,7 @@ def restore(
 
     Returns:
         The state to give to the data's next epoch, and what restores the random number generators
-        once that epoch's iterator exists. Generators start anew where ranks are otherwise many, or read
+        once that epoch's iterator exists. Generators start again where ranks are otherwise many, or read
         other parts of the data.
     """
     state = _state(reader)

@@ -14,7 +14,7 @@ from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
-    from stratagem.strategies.construction.deferred import Construction
+    from stratagem.strategies.deferred_init.deferred import Construction
 
 
 class Materializer:

@@ -23,7 +23,7 @@ class Job:
     default_start_method: str | None
     """How multiprocessing starts processes in the launching process; None is Python's default."""
     has_store: bool = False
-    """Whether the workers meet at a file in the exchange, rather than at a store that listens."""
+    """Whether the workers meet at a file in the folder, rather than at a store that listens."""
     log_dir: str | None = None
     """Where to redirect the output to; None keeps the console."""
     preparation: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Mark:
+class WorkerEvent:
     """An event in the life of a worker."""
 
     event: str
@@ -70,13 +70,13 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LaunchDir:
     """The directory; every file appears in it whole, under its last name."""
 
     path: str
 
     @classmethod
-    def create(cls) -> Exchange:
+    def create(cls) -> LaunchDir:
         """Make a new directory, open to this user alone."""
         return cls(tempfile.mkdtemp(prefix="stratagem-launch-"))
 
@@ -111,7 +111,7 @@ class Exchange:
         """Note an event of the calling worker, of now or of `when`."""
         self.put(f"mark.{event}.{attempt}.{rank}.{os.getpid()}", b"", when)
 
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[WorkerEvent]:
         """Return all events noted so far."""
         marks = []
         with os.scandir(self.path) as entries:
@@ -119,7 +119,7 @@ class Exchange:
                 parts = entry.name.split(".")
                 if parts[0] == "mark" and len(parts) == 5:
                     made = entry.stat().st_mtime
-                    marks.append(Mark(parts[1], int(parts[2]), int(parts[3]), int(parts[4]), made))
+                    marks.append(WorkerEvent(parts[1], int(parts[2]), int(parts[3]), int(parts[4]), made))
         return marks
 
     def put_failure(self, failure: Failure) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from stratagem.data.parts.current import part_of_batch
+from stratagem.data.chunks.current import part_of_batch
 
 _FOLDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda values, weights: (values * weights).sum() / weights.sum(),
@@ -27,7 +27,7 @@ class Logged(NamedTuple):
     how: dict[str, Any]
 
 
-class PartLogs:
+class ChunkLogs:
     """Stands in for a module's `log` while parts of a batch run, to log once for the batch."""
 
     def __init__(self) -> None:

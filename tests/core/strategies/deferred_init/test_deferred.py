@@ -9,7 +9,7 @@ import torch
 from blocks import Block
 from torch import nn
 
-from stratagem.strategies.construction import Construction
+from stratagem.strategies.deferred_init import Construction
 
 
 class Tricky(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem.strategies.construction.deferred import Construction
-from stratagem.strategies.construction.materialize import Materializer, own_modules
+from stratagem.strategies.deferred_init.deferred import Construction
+from stratagem.strategies.deferred_init.materialize import Materializer, own_modules
 
 __all__ = ["Construction", "Materializer", "own_modules"]

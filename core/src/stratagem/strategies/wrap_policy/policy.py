@@ -35,11 +35,11 @@ def modules_named(root: nn.Module, policy: Policy, what: str = "auto_wrap_policy
     return [module for module in named if module is not root and not isinstance(module, CONTAINERS)]
 
 
-def called_parts(root: nn.Module) -> list[nn.Module]:
+def callable_children(root: nn.Module) -> list[nn.Module]:
     """Return the parts of `root` that its methods call: its children, or what is in its containers."""
     parts: list[nn.Module] = []
     for child in root.children():
-        parts += called_parts(child) if isinstance(child, CONTAINERS) else [child]
+        parts += callable_children(child) if isinstance(child, CONTAINERS) else [child]
     return parts
 
 

@@ -1,4 +1,4 @@
-"""`Attempts`: lets a fit whose workers were started anew go on where the last ones left off."""
+"""`AutoResume`: lets a fit whose workers were started again go on where the last ones left off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import CheckpointError
-from stratagem.sdk.processes import can_leave_words, leave_word, word_left
+from stratagem.sdk.processes import can_save_restart_state, restart_state, save_restart_state
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Runtime
@@ -17,10 +17,10 @@ _KEPT = 2
 _fits = 0
 
 
-class Attempts:
+class AutoResume:
     """What earlier attempts at this fit left on the nodes. Collective to construct.
 
-    Each rank leaves word of a checkpoint before it is written. A save is collective, so that whatever
+    Each rank says which checkpoint it is going to write. A save is collective, so that whatever
     has been completed is known on every node that took part in it.
 
     Args:
@@ -32,27 +32,29 @@ class Attempts:
 
     def __init__(self, runtime: Runtime) -> None:
         global _fits
-        # A script that fits twice begins anew with its first fit, which then is over at once.
+        # A script that fits twice begins again with its first fit, which then is over at once.
         self._name = f"fit{_fits}"
         _fits += 1
         self._runtime = runtime
-        words = runtime.collectives.gather_objects(word_left(self._name)) if can_leave_words() else []
-        left = [word for word in words if word is not None]
-        latest = max(left, key=lambda word: word["attempt"], default=None)
+        states = (
+            runtime.collectives.gather_objects(restart_state(self._name)) if can_save_restart_state() else []
+        )
+        left = [state for state in states if state is not None]
+        latest = max(left, key=lambda state: state["attempt"], default=None)
         self.run_dir: str | None = latest["run_dir"] if latest else None
-        found = {path: step for word in left for path, step in word["checkpoints"]}
+        found = {path: step for state in left for path, step in state["checkpoints"]}
         self._checkpoints: list[tuple[str, int]] = sorted(
             found.items(), key=lambda item: item[1], reverse=True
         )
 
     def begin(self, run_dir: str) -> str:
-        """Leave word of the run's folder, and return it."""
+        """Keep the path of the run's folder for the next attempt, and return it."""
         self.run_dir = run_dir
         self._leave()
         return run_dir
 
     def saving(self, path: str, step: int) -> None:
-        """Leave word of a checkpoint that is about to be written, with this many optimizer steps."""
+        """Keep the path of a checkpoint that is about to be written, with this many optimizer steps."""
         self._checkpoints = [(path, step), *(entry for entry in self._checkpoints if entry[0] != path)][
             :_KEPT
         ]
@@ -74,9 +76,9 @@ class Attempts:
     def _leave(self) -> None:
         if self._runtime.local_rank == 0:
             attempt = self._runtime.session.run.environment.attempt
-            word: dict[str, Any] = {
+            state: dict[str, Any] = {
                 "attempt": attempt,
                 "run_dir": self.run_dir,
                 "checkpoints": self._checkpoints,
             }
-            leave_word(self._name, word)
+            save_restart_state(self._name, state)

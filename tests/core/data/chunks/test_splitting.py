@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from stratagem.data.parts import merge, split
+from stratagem.data.chunks import merge, split
 from stratagem.errors import DataError
 
 Pair = namedtuple("Pair", "x y")  # users' batches are such

@@ -16,7 +16,7 @@ def part_of_batch(advice: str | None) -> Iterator[None]:
     """While a step runs on one of several parts of a batch.
 
     Args:
-        advice: what to do to have all parts, for `refuse_in_part`; None where there is one part.
+        advice: what to do to have all parts, for `refuse_in_chunk`; None where there is one part.
     """
     token = _ADVICE.set(advice)
     try:
@@ -25,7 +25,7 @@ def part_of_batch(advice: str | None) -> Iterator[None]:
         _ADVICE.reset(token)
 
 
-def refuse_in_part(called: str) -> None:
+def refuse_in_chunk(called: str) -> None:
     """Refuse a collective of a step that has one part of its batch.
 
     Args:

@@ -12,10 +12,10 @@ BUCKET = 8 * 2**20
 """Elements in one message, at most, unless a single tensor has more."""
 
 
-def in_few_pieces(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def flattened_buckets(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the values of `tensors` in few flat ones, and take back what became of each.
 
-    As in `for flat in in_few_pieces(gradients): dist.all_reduce(flat)`.
+    As in `for flat in flattened_buckets(gradients): dist.all_reduce(flat)`.
 
     Args:
         tensors: on one device, of any dtypes; in an order that is the same on every rank that talks about them.
@@ -27,9 +27,9 @@ def in_few_pieces(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
             tensor.copy_(part.view_as(tensor))
 
 
-def send_from_first(tensors: Iterable[torch.Tensor]) -> None:
+def broadcast_coalesced(tensors: Iterable[torch.Tensor]) -> None:
     """Give every rank rank 0's values of plain tensors, in place. Collective."""
-    for flat in in_few_pieces(tensors):
+    for flat in flattened_buckets(tensors):
         dist.broadcast(flat, 0)
 
 

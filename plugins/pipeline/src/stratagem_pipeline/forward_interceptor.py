@@ -19,7 +19,7 @@ class _Reached(BaseException):
         self.called_with = (args, kwargs)
 
 
-class StandIn:
+class ForwardInterceptor:
     """Lets steps call the pipelined module as ever, and decides what that does.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any, Callable
 from stratagem_trainer.callbacks.base import HOOKS, Callback
 
 
-class Moments:
+class CallbackRunner:
     """For each moment, the bound methods of the callbacks that override it.
 
     Args:

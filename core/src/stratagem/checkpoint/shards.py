@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def own_rows(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
+def row_shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
     """Return what a checkpoint takes of `whole` from this rank: some rows, as a DTensor.
 
     Args:
@@ -27,7 +27,7 @@ def own_rows(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
     return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=stride)
 
 
-def own_piece(whole: torch.Tensor, count: int, rank: int) -> torch.Tensor:
+def padded_flat_shard(whole: torch.Tensor, count: int, rank: int) -> torch.Tensor:
     """Return rank `rank`'s piece of `count` elements of the flat `whole`, filled up with zeros."""
     flat = whole.detach().reshape(-1)
     begin = min(rank * count, flat.numel())

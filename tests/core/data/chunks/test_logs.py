@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stratagem.data.parts import PartLogs
+from stratagem.data.chunks import ChunkLogs
 
 
 class Logs(nn.Module):
@@ -19,7 +19,7 @@ class Logs(nn.Module):
 
 
 def after_parts(name, values, **how):
-    module, logs = Logs(), PartLogs()
+    module, logs = Logs(), ChunkLogs()
     for value, size in values:
         with logs.of_part(module, size):
             module.log(name, value, **how)
@@ -42,7 +42,7 @@ def test_means_are_weighted_by_samples_unless_a_batch_size_is_given():
 
 
 def test_what_log_would_refuse_reaches_it():
-    module, logs = Logs(), PartLogs()
+    module, logs = Logs(), ChunkLogs()
     with logs.of_part(module, 2):
         module.log("loss", torch.zeros(2))
     with pytest.raises((RuntimeError, ValueError, TypeError), match=r"scalar|converted"):
@@ -50,7 +50,7 @@ def test_what_log_would_refuse_reaches_it():
 
 
 def test_entries_travel_to_other_ranks():
-    module, logs = Logs(), PartLogs()
+    module, logs = Logs(), ChunkLogs()
     with logs.of_part(module, 2):
         module.log("loss", nn.Parameter(torch.ones(())), prog_bar=True)
     (entry,) = pickle.loads(pickle.dumps(logs.of_batch()))

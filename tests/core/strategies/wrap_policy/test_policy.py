@@ -16,7 +16,7 @@ from torch.distributed.fsdp.wrap import (
     transformer_auto_wrap_policy,
 )
 
-from stratagem.strategies.units import called_parts, modules_named, units_among
+from stratagem.strategies.wrap_policy import callable_children, modules_named, units_among
 
 
 def chosen(root: nn.Module, policy: Any) -> list[str]:
@@ -63,4 +63,4 @@ def test_called_parts_look_into_containers() -> None:
         {"one": nn.Linear(1, 1), "more": nn.ModuleList([Block(), nn.ModuleDict({"in": Block()})])}
     )
     names = {module: name for name, module in root.named_modules()}
-    assert [names[part] for part in called_parts(root)] == ["one", "more.0", "more.1.in"]
+    assert [names[part] for part in callable_children(root)] == ["one", "more.0", "more.1.in"]

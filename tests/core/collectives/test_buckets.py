@@ -10,14 +10,14 @@ import torch
 from stratagem_testing import StrategySubject
 from torch import nn
 
-from stratagem.collectives import flat
-from stratagem.collectives.flat import gradients_of_any, in_few_pieces, send_from_first
+from stratagem.collectives import buckets as flat
+from stratagem.collectives.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 
 def test_what_became_of_each_is_taken_back() -> None:
     tensors = [torch.ones(2, 3), torch.tensor(5), torch.zeros(4).requires_grad_(), torch.ones(3, 2).t()]
     dtypes = []
-    for each in in_few_pieces(tensors):
+    for each in flattened_buckets(tensors):
         dtypes.append(each.dtype)
         each.add_(1)
     assert dtypes == [torch.float32, torch.int64]
@@ -26,14 +26,14 @@ def test_what_became_of_each_is_taken_back() -> None:
 
 def test_pieces_are_not_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "BUCKET", 5)
-    sizes = [each.numel() for each in in_few_pieces([torch.zeros(n) for n in (2, 3, 1, 9, 4)])]
+    sizes = [each.numel() for each in flattened_buckets([torch.zeros(n) for n in (2, 3, 1, 9, 4)])]
     assert sizes == [5, 1, 9, 4]
 
 
 def talk(runtime: Any) -> tuple[list[Any], list[float], list[Any]]:
     rank = runtime.rank
     sent = [torch.full((2,), float(rank)), torch.tensor(rank + 7), torch.tensor(rank == 0)]
-    send_from_first(sent)
+    broadcast_coalesced(sent)
     parameters = [nn.Parameter(torch.zeros(())) for _ in range(3)]
     if rank == 1:
         parameters[1].grad = torch.tensor(3.0)
