@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -48,3 +49,26 @@ def test_workers_inherit_its_imports_and_walk_over_none_of_them(start_program: A
     )
     out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (0, "True True True [True] True 0\n"), err
+
+
+def test_a_folder_with_too_long_a_name_for_sockets_is_refused(start_program: Any, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * (90 - len(str(tmp_path))))
+    long.mkdir()
+    program = start_program(
+        """
+        from stratagem.errors import UsageError
+        from stratagem.launchers import LaunchPlan, Task
+        from stratagem.launchers.elastic import ElasticLauncher
+
+        if __name__ == "__main__":
+            try:
+                ElasticLauncher(LaunchPlan(1)).launch(Task(int))
+            except UsageError as error:
+                print(error)
+        """,
+        TMPDIR=str(long),
+    )
+    out, err = program.communicate(timeout=60)
+    assert (program.returncode, err) == (0, "")
+    assert f"TMPDIR is {str(long)!r}" in out
+    assert "where the system allows 107: set TMPDIR to a shorter one" in out

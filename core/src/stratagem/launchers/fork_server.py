@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import threading
 from collections.abc import Iterable
 from multiprocessing import forkserver, util
 
+from stratagem.errors import UsageError
+
+_LONGEST_SOCKET = 107
+"""Bytes of a socket's path: Linux, unix(7)."""
 OWNER = "STRATAGEM_FORK_SERVER_OWNER"
 """Set, while the server is started, to the id of the process whose end is to end the server."""
 
@@ -24,8 +29,12 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
 
     Args:
         modules: names of modules, imported once per node.
+
+    Raises:
+        UsageError: the folder for temporary files has too long a name for sockets in it.
     """
     _keep_sockets_private()
+    _refuse_long_paths()
     names = [*_FIRST, *modules, *_ALWAYS]
     multiprocessing.set_forkserver_preload(list(dict.fromkeys(names)))
     # The kernel would end the server with the thread that starts it: only ask for it in the main one.
@@ -38,6 +47,17 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
         os.environ.pop(OWNER, None)
         if before is not None:
             os.environ[OWNER] = before
+
+
+def _refuse_long_paths() -> None:
+    """Without this the server ends in a traceback, and loaders' workers wait for ever."""
+    longest = os.path.join(util.get_temp_dir(), "listener-12345678")
+    if len(os.fsencode(longest)) > _LONGEST_SOCKET:
+        raise UsageError(
+            f"TMPDIR is {tempfile.gettempdir()!r}, and sockets in a folder in it would have paths of "
+            f"{len(os.fsencode(longest))} bytes, where the system allows {_LONGEST_SOCKET}: set TMPDIR to a "
+            "shorter one"
+        )
 
 
 def own_fork_servers() -> None:
