@@ -19,7 +19,7 @@ import psutil
 import torch
 
 from stratagem.collectives.process_group import ProcessGroupCollectives
-from stratagem.launchers.network import loopback_variables
+from stratagem.launchers.rendezvous.network import loopback_variables
 
 NOBODY = 65534
 HEAD_START_S, GIVE_UP_S = 0.7, 6.0

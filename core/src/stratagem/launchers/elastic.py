@@ -24,9 +24,9 @@ from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
 from stratagem.launchers.leftovers import folder_lock
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
-from stratagem.launchers.network import gloo_variables, loopback_variables
-from stratagem.launchers.pickling import sending
-from stratagem.launchers.rendezvous import agent_ends_workers_in_time, launch_config, require_endpoint
+from stratagem.launchers.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
+from stratagem.launchers.rendezvous.network import gloo_variables, loopback_variables
+from stratagem.launchers.sending.pickling import sending
 from stratagem.launchers.signal_watch import signal_watch
 from stratagem.launchers.supervision import Supervision
 from stratagem.launchers.worker import run_worker, threads_per_worker, unguarded_sentence

@@ -28,8 +28,8 @@ from stratagem.launchers.early_exit import early_exits_fail
 from stratagem.launchers.fork_server import own_fork_servers
 from stratagem.launchers.guard import die_with, die_with_parent, set_pdeathsig_in_children
 from stratagem.launchers.launch_dir import ROUND, Failure, Job, LaunchDir, log_file
-from stratagem.launchers.pickling import loads
 from stratagem.launchers.restart_state import LAUNCH_VARIABLE
+from stratagem.launchers.sending.pickling import loads
 
 LINGER_S = 0.25
 """How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
@@ -202,7 +202,7 @@ def _pickled_value(value: Any) -> bytes:
     except Exception as error:
         if "cloudpickle" in sys.modules:  # the task may have come by value: so goes what it returns
             with contextlib.suppress(Exception):
-                from stratagem.launchers.by_value import dumps_by_value
+                from stratagem.launchers.sending.by_value import dumps_by_value
 
                 return dumps_by_value(value)
         raise UsageError(

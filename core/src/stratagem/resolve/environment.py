@@ -8,7 +8,7 @@ from typing import Any
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, short
-from stratagem.launchers.nodes import parse_num_nodes
+from stratagem.launchers.rendezvous.nodes import parse_num_nodes
 from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.offers import Offer, Selection

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from stratagem.config import RunConfig
 from stratagem.errors import CombinationError, DeviceError
 from stratagem.launchers.base import Launcher, LaunchPlan
-from stratagem.launchers.nodes import Nodes, parse_num_nodes, parse_rdzv_conf, refuse_unused_rendezvous
+from stratagem.launchers.rendezvous.nodes import (
+    Nodes,
+    parse_num_nodes,
+    parse_rdzv_conf,
+    refuse_unused_rendezvous,
+)
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import PROTOCOLS

@@ -4,9 +4,9 @@ from stratagem.collectives.stores import LOOPBACK, free_port, store_variables
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.guard import die_with
 from stratagem.launchers.leftovers import folder_lock
-from stratagem.launchers.network import loopback_variables
-from stratagem.launchers.pickling import loads, sending
+from stratagem.launchers.rendezvous.network import loopback_variables
 from stratagem.launchers.restart_state import can_save_restart_state, restart_state, save_restart_state
+from stratagem.launchers.sending.pickling import loads, sending
 
 __all__ = [
     "LOOPBACK",

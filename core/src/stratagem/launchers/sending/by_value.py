@@ -12,8 +12,8 @@ from typing import Any
 
 import cloudpickle
 
-from stratagem.launchers.buffers import SentBuffers
-from stratagem.launchers.pickling import JobPickler
+from stratagem.launchers.sending.buffers import SentBuffers
+from stratagem.launchers.sending.pickling import JobPickler
 
 
 def pickler_by_value(sent: list[str], main_is_importable: bool) -> Callable[..., JobPickler]:

@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, Rendezvou
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from stratagem.launchers.dynamic import CheckedBackend
+from stratagem.launchers.rendezvous.dynamic import CheckedBackend
 
 
 class Payload:

@@ -10,7 +10,12 @@ import pytest
 from stratagem.errors import ConfigError
 from stratagem.launchers import LaunchPlan, Task
 from stratagem.launchers.elastic import ElasticLauncher
-from stratagem.launchers.network import address_towards, gloo_variables, loopback_variables, require_host
+from stratagem.launchers.rendezvous.network import (
+    address_towards,
+    gloo_variables,
+    loopback_variables,
+    require_host,
+)
 
 
 def own_address() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.launchers.nodes import Nodes, node_count, parse_num_nodes, parse_rdzv_conf
+from stratagem.launchers.rendezvous.nodes import Nodes, node_count, parse_num_nodes, parse_rdzv_conf
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from stratagem.errors import UsageError
-from stratagem.launchers import LaunchPlan, Task, data_file
+from stratagem.launchers import LaunchPlan, Task
 from stratagem.launchers.elastic import ElasticLauncher
-from stratagem.launchers.mapped_memory import MappedMemory
-from stratagem.launchers.pickling import dumps, loads
+from stratagem.launchers.sending import data_file
+from stratagem.launchers.sending.mapped_memory import MappedMemory
+from stratagem.launchers.sending.pickling import dumps, loads
 
 METHODS = ("forkserver", "spawn", "popen", "fork")
 MIB = 1 << 20
@@ -125,7 +126,7 @@ def test_an_array_that_was_sent_can_grow(start_program: Any) -> None:
         """
         import numpy as np
         from contextlib import closing
-        from stratagem.launchers.pickling import dumps
+        from stratagem.launchers.sending.pickling import dumps
         array = np.ones(8 << 20)
         with closing(dumps(array, "spawn", ".")):
             pass

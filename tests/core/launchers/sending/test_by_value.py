@@ -18,7 +18,7 @@ import stratagem
 from stratagem.errors import UsageError
 from stratagem.launchers import LaunchPlan, Task
 from stratagem.launchers.elastic import ElasticLauncher
-from stratagem.launchers.pickling import dumps, loads
+from stratagem.launchers.sending.pickling import dumps, loads
 
 FIT = """
 import torch
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     main()
     print("good")
 """
-SUPPORT = str(Path(__file__).parents[2] / "support")
+SUPPORT = str(Path(__file__).parents[3] / "support")
 
 
 def test_a_script_with_lambdas_and_local_classes(start_program: Any) -> None:

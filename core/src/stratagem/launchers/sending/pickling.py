@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stratagem.launchers.base import Task
-from stratagem.launchers.buffers import SMALL_BYTES, Layout, SentBuffers
 from stratagem.launchers.main_module import main_is_importable
+from stratagem.launchers.sending.buffers import SMALL_BYTES, Layout, SentBuffers
 
 if TYPE_CHECKING:
     import torch
@@ -73,11 +73,11 @@ def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = 
                 raise pickle.PicklingError("what __main__ defines may be in it")
             pickled, buffers = _pickled(task, JobPickler)
         except Exception:
-            from stratagem.launchers.by_value import pickler_by_value
+            from stratagem.launchers.sending.by_value import pickler_by_value
 
             pickled, buffers = _pickled(task, pickler_by_value(by_value, main_is_importable))
     except Exception as error:
-        from stratagem.launchers.unpicklable import refusal
+        from stratagem.launchers.sending.unpicklable import refusal
 
         raise refusal(task, error, start_method, main_is_importable) from error
     try:
@@ -121,7 +121,7 @@ class JobPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if numpy is not None and isinstance(obj, numpy.ndarray):
-            from stratagem.launchers.arrays import reduced
+            from stratagem.launchers.sending.arrays import reduced
 
             return reduced(obj)
         if torch is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem.launchers.base import Task
-from stratagem.launchers.buffers import SentBuffers
+from stratagem.launchers.sending.buffers import SentBuffers
 
 _MAX_DEPTH = 12
 _MAX_LOOKS = 500
@@ -55,7 +55,7 @@ class _Search:
         return path.lstrip("."), error
 
     def _error_of(self, obj: Any) -> Exception | None:
-        from stratagem.launchers.by_value import pickler_by_value
+        from stratagem.launchers.sending.by_value import pickler_by_value
 
         self._looks += 1
         if self._looks > _MAX_LOOKS or isinstance(obj, (str, bytes, int, float, type(None))):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratagem.errors import UsageError
-from stratagem.launchers.mapped_memory import NAME, PAGE, become_map, memory_at
+from stratagem.launchers.sending.mapped_memory import NAME, PAGE, become_map, memory_at
 
 _ALIGNED_BYTES = 64
 _CHUNK_BYTES = 64 << 20

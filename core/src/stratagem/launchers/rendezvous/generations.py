@@ -25,8 +25,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from stratagem.collectives.stores import serve_store
-from stratagem.launchers.dynamic import create_checked
 from stratagem.launchers.launch_dir import ROUND, LaunchDir
+from stratagem.launchers.rendezvous.dynamic import create_checked
 
 BACKEND = "stratagem"
 """Its name among torch's meeting places."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.launchers.buffers import SMALL_BYTES
+from stratagem.launchers.sending.buffers import SMALL_BYTES
 
 
 def reduced(array: np.ndarray[Any, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.stores import LOOPBACK
 from stratagem.launchers.base import LaunchPlan
-from stratagem.launchers.network import address_towards, require_host
+from stratagem.launchers.rendezvous.network import address_towards, require_host
 from stratagem.launchers.supervision import GRACE_S
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
     endpoint = plan.rdzv_endpoint or ""
     backend = plan.rdzv_backend
     if alone:
-        from stratagem.launchers.single_node import register_single_node
+        from stratagem.launchers.rendezvous.single_node import register_single_node
 
         backend = register_single_node()
     configs: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
         "shutdown_timeout": int(GRACE_S),
     }
     if not alone and plan.rdzv_backend != "static":
-        from stratagem.launchers.rounds import within_rounds
+        from stratagem.launchers.rendezvous.generations import within_rounds
 
         settings = within_rounds(settings, launch_dir)
     known = _known_settings()  # the last two came after torch 2.9

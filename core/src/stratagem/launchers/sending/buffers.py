@@ -15,8 +15,8 @@ from pickle import PickleBuffer
 from typing import Any
 
 from stratagem.errors import UsageError
-from stratagem.launchers.data_file import DataFile, has_memory_for
-from stratagem.launchers.mapped_memory import NORESERVE, Block, MappedMemory
+from stratagem.launchers.sending.data_file import DataFile, has_memory_for
+from stratagem.launchers.sending.mapped_memory import NORESERVE, Block, MappedMemory
 
 SMALL_BYTES = 16 << 10
 """What is smaller travels within the pickle."""
