@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,7 +116,9 @@ def run_report(
     *,
     world_sizes: Sequence[int] = (),
     only: Iterable[str] = (),
+    pairs: Collection[tuple[str, int]] | None = None,
     accelerator: str | None = None,
+    fail_fast: bool = False,
     tell: Callable[[Outcome], None] | None = None,
 ) -> Report:
     """Run the checks of a component.
@@ -127,7 +129,9 @@ def run_report(
         selection: the component.
         world_sizes: run only these; all that it can be tried at by default.
         only: names of checks; all by default.
+        pairs: checks with the numbers of processes at which they are run; all of the two above when None.
         accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
+        fail_fast: leave out what comes after the first check that fails.
         tell: called after each check.
 
     Raises:
@@ -154,15 +158,18 @@ def run_report(
             f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible)) or 'none'}"
             f"{f' on {accelerator}' if accelerator else ''}, and not at {', '.join(map(str, world_sizes)) or 'any'}"
         )
-    outcomes = []
+    outcomes: list[Outcome] = []
     for check in CHECKS[kind]:
         if chosen and check.name not in chosen:
             continue
         # A check that says nothing at these sizes is listed once, with the reason.
         for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]:
-            outcome = run_check(check, subject, size)
-            outcomes.append(outcome)
+            if pairs is not None and (check.name, size) not in pairs:
+                continue
+            if fail_fast and outcomes and outcomes[-1].verdict == "failed":
+                break
+            outcomes.append(run_check(check, subject, size))
             if tell is not None:
-                tell(outcome)
+                tell(outcomes[-1])
     origin = selection.offer.origin
     return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))

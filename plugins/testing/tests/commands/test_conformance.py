@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STRATAGEM = Path(sys.executable).with_name("stratagem")
 
 
 def conformance(folder, *args, path=""):
-    environ = {**os.environ, "PYTHONPATH": str(path)}
+    environ = {**os.environ, "PYTHONPATH": str(path), "XDG_CACHE_HOME": str(folder / "cache")}
     return subprocess.run(
         [STRATAGEM, "conformance", *args],
         cwd=folder,
@@ -44,14 +46,15 @@ def test_a_strategy_as_json(tmp_path):
     ]
 
 
-def test_one_that_does_not_exits_with_1_and_says_why(tmp_path):
+@pytest.fixture
+def speechless(tmp_path):
+    """A folder with an accelerator that names no backend, and has no way to count its devices."""
     info = tmp_path / "speechless-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speechless\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[stratagem]\nspeechless = speechless_plugin\n")
     (tmp_path / "speechless_plugin.py").write_text(
-        "from stratagem.plugin.component import Component\n"
-        "from stratagem.plugin.hookspecs import hookimpl\n"
+        "from stratagem import Component, hookimpl\n"
         "@hookimpl\n"
         "def stratagem_components():\n"
         "    return [Component('accelerator', 'speechless', 'speechless:Speechless', 'says nothing')]\n"
@@ -59,10 +62,28 @@ def test_one_that_does_not_exits_with_1_and_says_why(tmp_path):
     (tmp_path / "speechless.py").write_text(
         "from stratagem_cpu import CpuAccelerator\nclass Speechless(CpuAccelerator):\n    backend = ''\n"
     )
-    done = conformance(tmp_path, "speechless", path=tmp_path)
+    return tmp_path
+
+
+def test_one_that_does_not_exits_with_1_and_says_why(speechless):
+    done = conformance(speechless, "speechless", path=speechless)
     assert done.returncode == 1
     assert "✗   failed: it names no backend for process groups" in done.stdout
     assert "4 passed, 1 failed" in done.stdout
+
+
+def test_what_failed_is_tried_again_until_it_passes(speechless):
+    first = conformance(speechless, "speechless", "--fail-fast", "--json", path=speechless)
+    verdicts = [check["verdict"] for check in json.loads(first.stdout)[0]["checks"]]
+    assert (first.returncode, verdicts.count("failed"), verdicts[-1]) == (1, 1, "failed")
+    again = conformance(speechless, "speechless", "--failed", "--json", path=speechless)
+    assert (again.returncode, len(json.loads(again.stdout)[0]["checks"])) == (1, 1)
+    (speechless / "speechless.py").write_text("from stratagem_cpu import CpuAccelerator as Speechless\n")
+    fixed = conformance(speechless, "speechless", "--failed", path=speechless)
+    assert (fixed.returncode, "1 passed, 0 failed" in fixed.stdout) == (0, True)
+    done = conformance(speechless, "speechless", "cpu", "--failed", path=speechless)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "speechless: nothing failed the last time\ncpu: nothing failed the last time\n"
 
 
 def test_a_misspelt_name_costs_no_minutes(tmp_path):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--accelerator", metavar="NAME", help="On which strategies are tried, at the sizes it has devices for."
 )
+@click.option("--failed", is_flag=True, help="Only what failed the last time, and hasn't passed since.")
+@click.option("--fail-fast", is_flag=True, help="Stop after the first check that fails.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
 @click.pass_context
@@ -37,6 +39,8 @@ def conformance(
     world_sizes: tuple[int, ...],
     checks: tuple[str, ...],
     accelerator: str | None,
+    failed: bool,
+    fail_fast: bool,
     as_json: bool,
     html: str | None,
 ) -> None:
@@ -45,6 +49,7 @@ def conformance(
     NAME is a strategy, an accelerator, a precision, …: docs/writing-a-plugin.md. Takes a minute or
     two for a strategy, in processes on this machine.
     """
+    from stratagem_testing.commands.last_failed import keep_failed, last_failed
     from stratagem_testing.html import html_page
     from stratagem_testing.report import find_component, run_report
 
@@ -55,8 +60,14 @@ def conformance(
     catalogue = load_catalogue()
     # All are looked up first: a name that is misspelt costs no minutes.
     found = [(name, *find_component(catalogue, name, cast("Kind | None", kind))) for name in names]
-    reports = []
+    reports: list[dict[str, Any]] = []
     for name, its_kind, selection in found:
+        if fail_fast and reports and reports[-1]["failed"]:
+            break
+        pairs = last_failed(name) if failed else None
+        if pairs == []:
+            click.echo(f"{name}: nothing failed the last time", err=True)
+            continue
         with _progress(name, quiet=not sys.stderr.isatty()) as tell:
             report = run_report(
                 its_kind,
@@ -64,9 +75,12 @@ def conformance(
                 selection,
                 world_sizes=world_sizes,
                 only=checks,
+                pairs=pairs,
                 accelerator=accelerator,
+                fail_fast=fail_fast,
                 tell=tell,
             )
+        keep_failed(name, report.outcomes)
         reports.append(report.to_json())
         if not as_json:
             _print(reports[-1])

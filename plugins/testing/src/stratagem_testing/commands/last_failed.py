@@ -1,0 +1,47 @@
+"""What failed when a component was last tried, for `stratagem conformance --failed`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from stratagem_testing.outcome import Outcome
+
+Pair = tuple[str, int]
+"""A check, and at how many processes."""
+
+
+def _file() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    return Path(cache).expanduser() / "stratagem" / "conformance-failed.json"
+
+
+def _kept() -> dict[str, list[Pair]]:
+    try:
+        kept = json.loads(_file().read_text(encoding="utf-8"))
+        return {name: [(str(check), int(size)) for check, size in pairs] for name, pairs in kept.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # nothing was kept, or not by us
+
+
+def last_failed(name: str) -> list[Pair]:
+    """Return what failed of a component, and hasn't passed since."""
+    return _kept().get(name, [])
+
+
+def keep_failed(name: str, outcomes: Iterable[Outcome]) -> None:
+    """Keep what failed; what was tried and didn't fail is forgotten. Does nothing where no file can be written."""
+    tried = {(outcome.check, outcome.world_size): outcome.verdict == "failed" for outcome in outcomes}
+    before = [pair for pair in last_failed(name) if pair not in tried]
+    now = [*before, *(pair for pair, failed in tried.items() if failed)]
+    kept = {**_kept(), name: now}
+    with suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        beside = _file().with_suffix(f".{os.getpid()}")
+        beside.write_text(
+            json.dumps({name: pairs for name, pairs in kept.items() if pairs}), encoding="utf-8"
+        )
+        beside.replace(_file())
