@@ -26,7 +26,7 @@ def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | No
     """
     nodes = parse_num_nodes(num_nodes)
     is_per_device = capabilities is None or capabilities.processes == "per-device"
-    return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.vary else nodes.most)
+    return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.is_elastic else nodes.max)
 
 
 def choose_environment(

@@ -155,7 +155,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     refuse_other_devices(parallel, accelerator.value)
     devices = _devices(config, accelerator.value, environment, given)
     nodes = parse_num_nodes(config.num_nodes)
-    processes = environment.world_size if environment.creates_processes else len(devices) * nodes.most
+    processes = environment.world_size if environment.creates_processes else len(devices) * nodes.max
     strategy = select.choose_strategy(
         catalogue, config.strategy, config.strategy_options, processes, accelerator
     )
@@ -187,8 +187,8 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         )
     plan = LaunchPlan(
         processes_per_node=_processes_per_node(strategy.capabilities, devices),
-        num_nodes=nodes.most,
-        min_nodes=nodes.least,
+        num_nodes=nodes.max,
+        min_nodes=nodes.min,
         node_rank=config.node_rank,
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,
@@ -268,7 +268,7 @@ def _nodes_features(environment: Environment, nodes: Nodes) -> list[str]:
     """What a strategy must be able to do for the run's machines."""
     if environment.creates_processes:
         return ["several_nodes"] if environment.world_size > environment.local_world_size else []
-    return ["several_nodes"] * (nodes.most > 1) + ["elastic"] * nodes.vary
+    return ["several_nodes"] * (nodes.max > 1) + ["elastic"] * nodes.is_elastic
 
 
 def _processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:
@@ -285,7 +285,7 @@ def _refuse_process_count(
     name, capabilities = strategy.choice.name, strategy.capabilities
     splits = "several_devices" in capabilities.features
     several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
-    made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).most
+    made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).max
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(
             f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"

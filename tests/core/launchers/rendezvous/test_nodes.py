@@ -16,9 +16,9 @@ def test_reads_a_number_or_the_least_and_the_most(asked, nodes):
 
 
 def test_only_a_range_varies():
-    assert parse_num_nodes("1:2").vary
-    assert not parse_num_nodes("2:2").vary
-    assert not parse_num_nodes(2).vary
+    assert parse_num_nodes("1:2").is_elastic
+    assert not parse_num_nodes("2:2").is_elastic
+    assert not parse_num_nodes(2).is_elastic
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,15 @@ NodeCount = Union[int, str]
 
 @dataclass(frozen=True)
 class Nodes:
-    """The least machines that a run goes on with, and the most that it takes."""
+    """The minimum of machines that a run goes on with, and the maximum that it takes."""
 
-    least: int
-    most: int
+    min: int
+    max: int
 
     @property
-    def vary(self) -> bool:
+    def is_elastic(self) -> bool:
         """Whether machines may come and go."""
-        return self.least < self.most
+        return self.min < self.max
 
 
 def parse_num_nodes(asked: NodeCount) -> Nodes:
