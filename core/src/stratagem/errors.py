@@ -6,6 +6,9 @@ do. The command line prints that sentence and exits with 2; nothing on disk has 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 def short(value: object, limit: int = 80) -> str:
     """Return `repr(value)`, its middle left out where it is longer than `limit`, for a message."""
@@ -15,6 +18,13 @@ def short(value: object, limit: int = 80) -> str:
         return "a number of thousands of digits"
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "nearest: …" with up to three names like `name`, or "there is …" with all, for a message."""
+    names = list(known)
+    near = get_close_matches(name, names, n=3)
+    return f"nearest: {', '.join(near)}" if near else f"there is {', '.join(names) or 'none'}"
 
 
 class StratagemError(Exception):

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+START_METHODS = ("forkserver", "spawn", "popen", "fork")
+"""How a node's workers may be started."""
+
 
 @dataclass(frozen=True)
 class Task:

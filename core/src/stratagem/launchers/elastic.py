@@ -18,7 +18,7 @@ from typing import Any
 
 from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
-from stratagem.launchers.base import Launcher, LaunchPlan, Task
+from stratagem.launchers.base import START_METHODS, Launcher, LaunchPlan, Task
 from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
@@ -30,8 +30,6 @@ from stratagem.launchers.sending.pickling import sending
 from stratagem.launchers.signal_watch import signal_watch
 from stratagem.launchers.supervision import Supervision
 from stratagem.launchers.worker import run_worker, threads_per_worker, unguarded_sentence
-
-START_METHODS = ("forkserver", "spawn", "popen", "fork")
 
 
 class ElasticLauncher(Launcher):

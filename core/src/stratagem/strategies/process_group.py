@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
 from stratagem.errors import ConfigError
+from stratagem.launchers.base import START_METHODS
 from stratagem.strategies.base import ParallelStrategy
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from stratagem.plugin.requests import ReduceRequest
     from stratagem.precision.base import Precision
     from stratagem.strategies.deferred_init import Construction
-
-START_METHODS = ("forkserver", "popen", "spawn", "fork")
 
 
 class ProcessGroupStrategy(ParallelStrategy):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, nearest
 
 
 class Text(str):
@@ -71,9 +70,7 @@ def refuse_unknown(key: str, known: Iterable[str], section: str, owner: str) -> 
     known = list(known)
     if key in known:
         return
-    near = difflib.get_close_matches(key, known, n=3)
-    hint = f"nearest: {', '.join(near)}" if near else f"there is {', '.join(known) or 'none'}"
-    raise ConfigError(f"{owner} has no setting {_dotted(section, key)!r}; {hint}")
+    raise ConfigError(f"{owner} has no setting {_dotted(section, key)!r}; {nearest(key, known)}")
 
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

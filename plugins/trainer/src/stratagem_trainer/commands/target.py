@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 from stratagem_cli.reporting import keep_cause
 
-from stratagem.errors import TargetError
+from stratagem.errors import TargetError, nearest
 from stratagem_trainer.commands.defined_names import DefinedNames
 
 EXAMPLE = "as digits.py:Digits or package.module:Digits"
@@ -185,9 +184,7 @@ def _without_class(text: str) -> TargetError:
 
 
 def _no_such_name(text: str, name: str, known: list[str]) -> TargetError:
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f"nearest: {', '.join(near)}" if near else f"there is {', '.join(known) or 'none'}"
-    return TargetError(f"TARGET {text!r} has no class {name!r}; {hint}")
+    return TargetError(f"TARGET {text!r} has no class {name!r}; {nearest(name, known)}")
 
 
 def _same_file(one: str | None, other: str) -> bool:
