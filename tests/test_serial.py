@@ -37,7 +37,7 @@ def test_a_serial_test_runs_while_no_other_does(tmp_path: Path, monkeypatch: pyt
     notes = tmp_path / "notes"
     monkeypatch.setenv("NOTES", str(notes))
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout
     ran = [(kind, pid, float(began), float(ended)) for kind, pid, began, ended in _words(notes)]
     assert len(ran) == 24

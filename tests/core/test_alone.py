@@ -49,7 +49,7 @@ def without(tmp_path: Path):
 
     def run(*words: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100
+            [sys.executable, *words], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240
         )
 
     return run

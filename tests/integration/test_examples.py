@@ -13,7 +13,7 @@ BIN = Path(sys.executable).parent
 
 def run(folder, *words):
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -86,7 +86,7 @@ def test_command_line_equals_plain_torch(tmp_path: Path, processes: int, accumul
         *("--set", "trainer.log_every_n_steps=1"),
     ]
     support = Path(__file__).parents[1] / "support"
-    done = subprocess.run(command, cwd=support, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=support, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     last = tmp_path / "run" / "checkpoints" / "last"
     module = Net()

@@ -254,7 +254,7 @@ def test_a_script_under_torchrun_needs_no_change(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 hello", "rank 1 of 2 hello"]

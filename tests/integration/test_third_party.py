@@ -37,7 +37,7 @@ def site(tmp_path_factory):
 def stratagem(folder, *args, site=None):
     environ = {**os.environ, "PYTHONPATH": str(site) if site else "", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [STRATAGEM, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=100
+        [STRATAGEM, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=240
     )
 
 

@@ -137,7 +137,7 @@ def test_two_nodes_on_one_machine(tmp_path: Path) -> None:
     words += ["--seed", "7", "--set", "model.batch_size=16", "--set", "trainer.log_every_n_steps=20"]
     words += ["--set", "trainer.limit_val_batches=0", "--run-dir", str(tmp_path / "run")]
     nodes = [start(*words, "--node-rank", str(rank), devices=1) for rank in (0, 1)]
-    outputs = [node.communicate(timeout=100) for node in nodes]
+    outputs = [node.communicate(timeout=240) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     assert "2 on 2 nodes" in outputs[0][1]
     from parity import plain_training

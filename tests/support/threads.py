@@ -70,7 +70,7 @@ def on_threads(world_size: int, work: Callable[[Collectives], Any]) -> list[Any]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     if errors:
         raise errors[0]
     assert not any(thread.is_alive() for thread in threads), "a rank hangs"

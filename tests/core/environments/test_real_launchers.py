@@ -29,7 +29,7 @@ def run(command: list[str], folder: Path) -> list[list[object]]:
     program = folder / "place.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [*command, str(program), str(folder)], capture_output=True, text=True, timeout=120, check=False
+        [*command, str(program), str(folder)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]

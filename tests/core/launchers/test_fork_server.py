@@ -22,7 +22,7 @@ def test_it_imports_while_the_task_is_pickled(start_program: Any) -> None:
             print(ElasticLauncher(LaunchPlan(1)).launch(Task(bool, (Data(),))))
         """
     )
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, out) == (0, "True\n"), err
 
 
@@ -47,7 +47,7 @@ def test_workers_inherit_its_imports_and_walk_over_none_of_them(start_program: A
             print(*ElasticLauncher(LaunchPlan(1)).launch(Task(look)), gc.isenabled(), gc.get_freeze_count())
         """
     )
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, out) == (0, "True True True [True] True 0\n"), err
 
 
@@ -68,7 +68,7 @@ def test_a_folder_with_too_long_a_name_for_sockets_is_refused(start_program: Any
         """,
         TMPDIR=str(long),
     )
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, err) == (0, "")
     assert f"TMPDIR is {str(long)!r}" in out
     assert "where the system allows 107: set TMPDIR to a shorter one" in out

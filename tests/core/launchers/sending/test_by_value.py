@@ -63,7 +63,7 @@ SUPPORT = str(Path(__file__).parents[3] / "support")
 def test_a_script_with_lambdas_and_local_classes(start_program: Any) -> None:
     path = os.pathsep.join(filter(None, (SUPPORT, os.environ.get("PYTHONPATH"))))
     program = start_program(FIT, PYTHONPATH=path)
-    out, err = program.communicate(timeout=120)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, out) == (0, "good\n"), err
     (line,) = (line for line in err.splitlines() if "by value" in line)
     assert line.split(" · ")[0].split(maxsplit=2)[2] == "main.Local, main.<lambda>"

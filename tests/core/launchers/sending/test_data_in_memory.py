@@ -53,7 +53,7 @@ def test_many_views_of_one_memory_are_there_once(start_program: Any) -> None:
             print(ElasticLauncher(LaunchPlan(2)).launch(Task(sum_of, (loader,))), whole.sum().item())
         """
     )
-    out, err = program.communicate(timeout=120)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, out.split()) == (0, [str(4096.0**2)] * 2), err
 
 
@@ -134,7 +134,7 @@ def test_an_array_that_was_sent_can_grow(start_program: Any) -> None:
         print(array.sum() / (8 << 20))
         """
     )
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=240)
     assert (program.returncode, out) == (0, "1.0\n"), err
 
 
