@@ -30,7 +30,7 @@ def test_what_cannot_be_written_is_a_failure_and_named(net: Path) -> None:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert done.returncode == 1, done.stderr
     last = done.stderr.rstrip().splitlines()[-1]

@@ -78,7 +78,7 @@ def test_two_processes(script, folder):
     # A program of its own: workers write where the fork server does, which another test may have started.
     words = ["run", "--strategy", "ddp", "--accelerator", "cpu", "--devices", "2", path, "word"]
     done = subprocess.run(
-        [sys.executable, "-m", "stratagem", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "stratagem", *words], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "word 2 3.0\n"

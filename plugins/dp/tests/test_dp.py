@@ -240,7 +240,7 @@ def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]
-    told = [node.communicate(timeout=100)[0] for node in nodes]
+    told = [node.communicate(timeout=240)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], "\n".join(told)
     assert "2 on 2 nodes" in told[0]
     module = Nodes()

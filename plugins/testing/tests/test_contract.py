@@ -63,7 +63,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, 
         "o.json",
     ]
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1, done.stderr
     return done.stdout, json.loads((folder / "o.json").read_text())
 

@@ -21,7 +21,7 @@ def conformance(folder, *args, path=""):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
     )
 
 

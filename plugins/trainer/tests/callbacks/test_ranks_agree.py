@@ -26,7 +26,7 @@ def test_two_ranks_with_different_metrics_keep_stop_and_fail_alike(tmp_path):
         for rank in range(2)
     ]
     try:
-        outputs = [worker.communicate(timeout=60) for worker in workers]
+        outputs = [worker.communicate(timeout=240) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -239,7 +239,7 @@ def stratagem(*words, **environ):
         *words,
     ]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=100, env={**os.environ, **environ}
+        command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, **environ}
     )
 
 
