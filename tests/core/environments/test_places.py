@@ -12,7 +12,7 @@ from stratagem.environments.env import Env
 from stratagem.environments.kubeflow import Kubeflow
 from stratagem.environments.lsf import LSF
 from stratagem.environments.mpi import MPI
-from stratagem.environments.place import DERIVED_PORTS, derived_port
+from stratagem.environments.rank_info import DERIVED_PORTS, derived_port
 from stratagem.environments.single import SingleProcess
 from stratagem.environments.slurm import Slurm, expand_counts, first_node
 from stratagem.environments.torchelastic import TorchElastic

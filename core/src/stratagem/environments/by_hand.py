@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratagem.environments.base import RequestedSize
-from stratagem.environments.place import LOOPBACK
+from stratagem.environments.rank_info import LOOPBACK
 from stratagem.environments.variables import integer
 from stratagem.errors import UsageError
 

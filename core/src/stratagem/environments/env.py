@@ -14,7 +14,7 @@ from stratagem.environments.by_hand import (
     given_variables,
     is_one_of_several,
 )
-from stratagem.environments.place import Place, PlacedEnvironment
+from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
 from stratagem.environments.variables import first_integer, integer, text
 from stratagem.errors import UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FOUR = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
-class Env(PlacedEnvironment):
+class Env(LauncherEnvironment):
     """RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as `init_process_group("env://")` reads them.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE are needed as well, unless MASTER_ADDR is this host: then all
@@ -64,7 +64,7 @@ class Env(PlacedEnvironment):
         if local_world_size < 1:
             raise UsageError(f"LOCAL_WORLD_SIZE is {local_world_size}; it must be at least 1")
         packed_rank = rank % local_world_size
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=rank,
             local_rank=integer(environ, "LOCAL_RANK", LAUNCHER) if "LOCAL_RANK" in environ else packed_rank,
             node_rank=rank // local_world_size,

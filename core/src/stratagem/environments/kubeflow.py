@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stratagem.environments.place import Place, PlacedEnvironment
+from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
 from stratagem.environments.variables import integer, missing, text
 from stratagem.errors import UsageError
 
 _LAUNCHER = "a PyTorchJob"
 
 
-class Kubeflow(PlacedEnvironment):
+class Kubeflow(LauncherEnvironment):
     """One process per pod: the operator sets RANK and WORLD_SIZE per pod, and no LOCAL_RANK.
 
     A job with several processes per pod (`nprocPerNode`) starts them with torchrun in its command.
@@ -40,7 +40,7 @@ class Kubeflow(PlacedEnvironment):
                 " `torchrun -m stratagem fit ...`"
             )
         rank = integer(environ, "RANK", _LAUNCHER)
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=rank,
             local_rank=0,
             node_rank=rank,

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from stratagem.environments.place import LOOPBACK, Place, PlacedEnvironment, derived_port
+from stratagem.environments.rank_info import LOOPBACK, LauncherEnvironment, RankInfo, derived_port
 from stratagem.environments.variables import first_integer, integer, missing
 from stratagem.errors import UsageError
 
 _LOCAL_SIZES = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
-class LSF(PlacedEnvironment):
+class LSF(LauncherEnvironment):
     """One task of jsrun. MASTER_ADDR and MASTER_PORT win over what the job's variables say.
 
     The hosts come from LSB_MCPU_HOSTS ("host slots host slots ...") or, where that is missing, from
@@ -43,7 +43,7 @@ class LSF(PlacedEnvironment):
             names = [host.split(".")[0] for host in hosts]
             node_rank = names.index(here) if here in names else rank // local_world_size
             address = environ.get("MASTER_ADDR") or hosts[0]
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=rank,
             local_rank=integer(environ, "JSM_NAMESPACE_LOCAL_RANK", "jsrun"),
             node_rank=node_rank,

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stratagem.environments.place import DERIVED_PORTS, LOOPBACK, Place, PlacedEnvironment, derived_port
+from stratagem.environments.rank_info import (
+    DERIVED_PORTS,
+    LOOPBACK,
+    LauncherEnvironment,
+    RankInfo,
+    derived_port,
+)
 from stratagem.environments.variables import integer
 from stratagem.errors import UsageError
 
@@ -63,7 +69,7 @@ _JOB_NUMBERS = ("SLURM_JOB_ID", "LSB_JOBID")
 _DEFAULT_PORT = 29500
 
 
-class MPI(PlacedEnvironment):
+class MPI(LauncherEnvironment):
     """One process of an MPI launcher; MPI itself isn't used, and mpi4py isn't needed.
 
     MPI's launchers don't tell where rank 0 runs. MASTER_ADDR says so; without it, all processes must be
@@ -94,7 +100,7 @@ class MPI(PlacedEnvironment):
                 " rank 0 runs, and MASTER_ADDR isn't set; set it to the host of rank 0, as in"
                 f" `{flavour.export}`"
             )
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=rank,
             local_rank=integer(environ, flavour.local_rank, flavour.launcher),
             # By default MPI fills node after node; with another mapping only this number is off.

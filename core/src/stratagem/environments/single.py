@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from stratagem.environments.by_hand import complete_plan, given_variables
-from stratagem.environments.place import LOOPBACK, Place, PlacedEnvironment
+from stratagem.environments.rank_info import LOOPBACK, LauncherEnvironment, RankInfo
 
 if TYPE_CHECKING:
     from stratagem.launchers.base import LaunchPlan
 
 
-class SingleProcess(PlacedEnvironment):
+class SingleProcess(LauncherEnvironment):
     """Rank 0 of 1: Stratagem makes the processes that a run wants itself.
 
     `main_port` is 0: any free port will do.
@@ -27,7 +27,7 @@ class SingleProcess(PlacedEnvironment):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._given = given_variables(environ)
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=0,
             local_rank=0,
             node_rank=0,

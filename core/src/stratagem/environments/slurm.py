@@ -6,7 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stratagem.environments.place import LOOPBACK, MOST_PROCESSES, Place, PlacedEnvironment, derived_port
+from stratagem.environments.rank_info import (
+    LOOPBACK,
+    MOST_PROCESSES,
+    LauncherEnvironment,
+    RankInfo,
+    derived_port,
+)
 from stratagem.environments.variables import integer, missing, text
 from stratagem.errors import UsageError, short
 
@@ -14,7 +20,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """From here on step numbers mean batch script, interactive shell and the like, not srun."""
 
 
-class Slurm(PlacedEnvironment):
+class Slurm(LauncherEnvironment):
     """One task of a job step. MASTER_ADDR and MASTER_PORT win over what the step's variables say.
 
     Looks only at variables of the *step*, which srun sets. A batch script and a shell that salloc
@@ -45,7 +51,7 @@ class Slurm(PlacedEnvironment):
                 f"SLURM_NODEID is {node_rank}, but SLURM_STEP_TASKS_PER_NODE has {len(tasks_per_node)} nodes;"
                 " one of them comes from another job step: start the processes with srun"
             )
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=integer(environ, "SLURM_PROCID", "srun"),
             local_rank=integer(environ, "SLURM_LOCALID", "srun"),
             node_rank=node_rank,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from stratagem.collectives.stores import store_file
-from stratagem.environments.place import Place, PlacedEnvironment
+from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
 from stratagem.environments.variables import integer, missing, text
 
 
-class TorchElastic(PlacedEnvironment):
+class TorchElastic(LauncherEnvironment):
     """A worker of an elastic agent, which sets all variables and mostly serves the store as well."""
 
     name: ClassVar[str] = "torchelastic"
@@ -22,7 +22,7 @@ class TorchElastic(PlacedEnvironment):
         return "torchrun has set TORCHELASTIC_RUN_ID and RANK"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.place = Place(
+        self.info = RankInfo(
             global_rank=integer(environ, "RANK", "torchrun"),
             local_rank=integer(environ, "LOCAL_RANK", "torchrun"),
             node_rank=integer(environ, "GROUP_RANK", "torchrun"),

@@ -6,6 +6,7 @@
 - `shards`: shards of parameters: kept between runs, read within a step, cut out of whole tensors.
 - `states`: states of modules and optimizers by name, for checkpoints.
 - `collectives`: for strategies with collectives of their own.
+- `environments`: for environments: the position of a process, and reading it from a launcher's variables.
 - `loops`: for training loops: losses, data shared among ranks, random numbers.
 - `processes`: for launchers, and for what outlives a process: fork servers, stores, words left for the next attempt.
 - `runs`: from a configuration to a run: what the command line and the trainer are built on.

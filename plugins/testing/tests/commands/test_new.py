@@ -41,7 +41,7 @@ def test_all_kinds_are_discovered_from_their_distributions(made):
         assert offered[f"my-{kind}"] == ("ok", [kind])
 
 
-@pytest.mark.parametrize("kind", ["accelerator", "precision", "checkpoint"])
+@pytest.mark.parametrize("kind", ["accelerator", "precision", "checkpoint", "environment", "extension"])
 def test_a_part_passes_its_tests_as_it_stands(made, kind):
     done = run(
         sys.executable,

@@ -12,7 +12,7 @@ import click
 import stratagem
 from stratagem.errors import ConfigError
 
-KINDS = ("strategy", "accelerator", "precision", "checkpoint")
+KINDS = ("strategy", "accelerator", "precision", "checkpoint", "environment", "extension")
 
 
 @click.group()
@@ -35,8 +35,17 @@ def plugin(name: str, kind: str, into: str) -> None:
     written = write_plugin(folder, name, kind)
     click.echo("\n".join(str(path) for path in written))
     click.echo(
-        f"\nNext:\n  pip install -e {folder}\n  stratagem conformance {name} --kind {kind}\n"
+        f"\nNext:\n  pip install -e {folder}\n  {trial(name, kind)}\n"
         f"  pytest {folder}\n  docs/writing-a-plugin.md goes on from here"
+    )
+
+
+def trial(name: str, kind: str) -> str:
+    """Return the command that tries what was written."""
+    return (
+        f"stratagem run --use {name} SCRIPT"
+        if kind == "extension"
+        else f"stratagem conformance {name} --kind {kind}"
     )
 
 
@@ -46,9 +55,10 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
     Raises:
         ConfigError: the name can't be one, or the folder is there already, or can't be made.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(
-            f"{name!r} can't be the name of a plugin: use small letters, digits and hyphens, as in 'my-{kind}'"
+            f"{name!r} can't be the name of a plugin: use small letters, digits, hyphens and underscores, as in "
+            f"'my-{kind}'"
         )
     if folder.exists():
         raise ConfigError(f"{folder} is there already: choose another name, or remove it")
@@ -57,7 +67,11 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
         "name": name,
         "kind": kind,
         "package": package,
-        "class_name": "".join(map(str.capitalize, name.split("-"))),
+        "class_name": "".join(map(str.capitalize, package.split("_"))),
+        "variable": package.upper(),
+        "trial": trial(name, kind),
+        "tests": kind if kind == "extension" else "conformance",
+        "tested": "what it does" if kind == "extension" else "the conformance kit",
         "core": ".".join(stratagem.__version__.split(".")[:2]),
         "next_core": _next(stratagem.__version__),
     }
@@ -68,7 +82,7 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
         "init.py": f"{source}/__init__.py",
         f"{kind}_plugin.py": f"{source}/plugin.py",
         f"{kind}.py": f"{source}/{kind}.py",
-        f"{kind}_test.py": "tests/test_conformance.py",
+        f"{kind}_test.py": f"tests/test_{values['tests']}.py",
     }
     templates = files("stratagem_testing") / "templates"
     written = []

@@ -1,4 +1,4 @@
-"""`Place`: this process's position in a run, and the base of environments that know it at birth."""
+"""`RankInfo`: this process's position in a run, and the base of environments that know it at birth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_PROCESSES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """Position of one process; checked to be possible when it is made."""
 
     global_rank: int
@@ -48,38 +48,38 @@ class Place:
             )
 
 
-class PlacedEnvironment(Environment):
-    """An environment whose constructor sets `place`."""
+class LauncherEnvironment(Environment):
+    """An environment whose constructor sets `info`."""
 
-    place: Place
+    info: RankInfo
 
     @property
     def global_rank(self) -> int:
-        return self.place.global_rank
+        return self.info.global_rank
 
     @property
     def local_rank(self) -> int:
-        return self.place.local_rank
+        return self.info.local_rank
 
     @property
     def node_rank(self) -> int:
-        return self.place.node_rank
+        return self.info.node_rank
 
     @property
     def world_size(self) -> int:
-        return self.place.world_size
+        return self.info.world_size
 
     @property
     def local_world_size(self) -> int:
-        return self.place.local_world_size
+        return self.info.local_world_size
 
     @property
     def main_address(self) -> str:
-        return self.place.main_address
+        return self.info.main_address
 
     @property
     def main_port(self) -> int:
-        return self.place.main_port
+        return self.info.main_port
 
 
 def derived_port(job: int, step: int = 0) -> int:
