@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -178,7 +179,8 @@ def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
 
 
 def _add_commands(module: Any, cli: Any) -> None:
-    _manager(module).hook.stratagem_commands(cli=cli)
+    with _hooks_of(module) as hooks:
+        hooks.stratagem_commands(cli=cli)
 
 
 @dataclass(frozen=True)
@@ -201,13 +203,16 @@ def forget_installed() -> None:
 
 def _load(entry_point: importlib_metadata.EntryPoint) -> _Installed:
     distribution = entry_point.dist
-    name = _normalise(distribution.name) if distribution is not None else entry_point.module
-    version = distribution.version if distribution is not None else "0"
+    # Parsed once: each of `distribution.name` and `.version` would do it again.
+    metadata = distribution.metadata if distribution is not None else None
+    name = entry_point.module if metadata is None else _normalise(metadata["Name"])
+    version = "0" if metadata is None else metadata["Version"]
     origin = Origin(name, version, entry_point.name)
     module = None
     try:
         module = entry_point.load()
-        answers = _manager(module).hook.stratagem_components()
+        with _hooks_of(module) as hooks:
+            answers = hooks.stratagem_components()
         components = tuple(component for answer in answers for component in answer)
         wrong = [component for component in components if not isinstance(component, Component)]
         if wrong:
@@ -218,12 +223,24 @@ def _load(entry_point: importlib_metadata.EntryPoint) -> _Installed:
     return _Installed(origin, module, components, None)
 
 
-def _manager(module: Any) -> pluggy.PluginManager:
-    # One manager per plugin: a call then can't be broken by another plugin.
+@contextmanager
+def _hooks_of(module: Any) -> Iterator[Any]:
+    """Hooks that one plugin alone implements: a call can't be broken by another."""
+    manager = _manager()
+    try:
+        manager.register(module)
+        manager.check_pending()
+        yield manager.hook
+        manager.unregister(module)
+    except BaseException:
+        _manager.cache_clear()  # what of a broken plugin has been registered is unknown
+        raise
+
+
+@lru_cache(maxsize=1)
+def _manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(DiscoveryHooks)
-    manager.register(module)
-    manager.check_pending()
     return manager
 
 
