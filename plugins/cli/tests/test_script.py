@@ -59,6 +59,8 @@ def test_the_scripts_exit_code(script, code):
 def test_what_is_refused(script, refused):
     assert "SCRIPT 'none.py' can't be found" in refused("run", "none.py")
     assert "no strategy is called 'dpp'" in refused("run", "--strategy", "dpp", script("print(1)"))
+    said = refused("run", *HERE, "--checkpoint", "directoy", script("print(1)"))
+    assert "no checkpoint is called 'directoy'; nearest: directory" in said
     path = script("from stratagem import Runtime; Runtime(accelerator='mps')")
     assert "--accelerator cpu contradicts accelerator='mps'" in refused("run", *HERE, path)
 

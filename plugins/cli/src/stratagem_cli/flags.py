@@ -59,6 +59,11 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "NAME", "help": "Who made the processes; detected if not given."},
     ),
     (
+        "--checkpoint",
+        "checkpoint",
+        {"metavar": "NAME", "help": "The plugin that writes checkpoints; directory if not given."},
+    ),
+    (
         "--log-level",
         "log_level",
         {
