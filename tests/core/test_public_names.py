@@ -5,6 +5,9 @@ import inspect
 from pathlib import Path
 
 import pytest
+import stratagem_cli
+import stratagem_testing
+import stratagem_trainer
 
 import stratagem
 
@@ -51,3 +54,10 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_dir_lists_the_names():
     assert set(stratagem.__all__) <= set(dir(stratagem))
+
+
+@pytest.mark.parametrize("package", [stratagem_cli, stratagem_testing, stratagem_trainer])
+def test_dir_shows_what_is_imported_on_demand(package):
+    assert package.__all__ == sorted(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name) is not None for name in package.__all__)

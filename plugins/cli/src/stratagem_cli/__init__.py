@@ -16,3 +16,7 @@ def __getattr__(name: str) -> Any:
     from stratagem_cli.flags import options
 
     return options
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
