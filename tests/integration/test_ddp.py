@@ -76,7 +76,7 @@ def test_every_keyword_reaches_ddp_and_unused_parameters_are_found(tmp_path: Pat
         find_unused_parameters=True,
         gradient_as_bucket_view=True,
         bucket_cap_mb=1,
-        timeout_s=60,
+        timeout_s=200,
         start_method="fork",
     )
     module = Normed()

@@ -104,12 +104,12 @@ def trained(
 
 
 STRATEGIES: dict[str, Any] = {
-    "ddp": lambda: DDPStrategy(start_method="fork", timeout_s=60),
-    "unused": lambda: DDPStrategy(start_method="fork", timeout_s=60, find_unused_parameters=True),
-    "views": lambda: DDPStrategy(start_method="fork", timeout_s=60, gradient_as_bucket_view=True),
-    "sharded": lambda: DDPShardedStrategy(start_method="fork", timeout_s=60),
+    "ddp": lambda: DDPStrategy(start_method="fork", timeout_s=200),
+    "unused": lambda: DDPStrategy(start_method="fork", timeout_s=200, find_unused_parameters=True),
+    "views": lambda: DDPStrategy(start_method="fork", timeout_s=200, gradient_as_bucket_view=True),
+    "sharded": lambda: DDPShardedStrategy(start_method="fork", timeout_s=200),
     "sharded views": lambda: DDPShardedStrategy(
-        start_method="fork", timeout_s=60, parameters_as_bucket_view=True
+        start_method="fork", timeout_s=200, parameters_as_bucket_view=True
     ),
 }
 

@@ -64,7 +64,7 @@ def trained(folder: Path, kind: str, unfreezes: bool, save: bool, **options: Any
     generator = torch.Generator().manual_seed(5)
     samples = TensorDataset(*torch.randn(2, STEPS * 8, 7, generator=generator))
     stratagem.Trainer(
-        strategy=KINDS[kind](start_method="fork", timeout_s=60, **options),
+        strategy=KINDS[kind](start_method="fork", timeout_s=200, **options),
         accelerator="cpu",
         devices=4,
         max_epochs=1,

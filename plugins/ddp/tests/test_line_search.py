@@ -47,7 +47,7 @@ def searched(runtime: Any, compares: bool) -> list[Tensor]:
 @pytest.mark.parametrize(("devices", "every"), [(2, 100), (4, 0)])
 def test_all_ranks_search_along_the_mean_of_their_losses(devices: int, every: int) -> None:
     runtime = stratagem.Runtime(
-        strategy=DDPStrategy(start_method="fork", timeout_s=60),
+        strategy=DDPStrategy(start_method="fork", timeout_s=200),
         accelerator="cpu",
         devices=devices,
         check_replicas_every=every,

@@ -84,7 +84,7 @@ def fit(
     stratagem.Trainer(
         accelerator="cpu",
         devices=devices,
-        strategy=DDPStrategy(start_method="fork", timeout_s=60, **options),
+        strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
         callbacks=[gathered],
         logger=False,
         enable_progress_bar=False,
@@ -141,7 +141,7 @@ def test_evaluations_and_the_result_are_of_the_average_and_ranks_keep_their_own(
     trainer = stratagem.Trainer(
         accelerator="cpu",
         devices=2,
-        strategy=DDPStrategy(start_method="fork", timeout_s=60, **LOCAL),
+        strategy=DDPStrategy(start_method="fork", timeout_s=200, **LOCAL),
         callbacks=[parameters],
         logger=False,
         enable_progress_bar=False,

@@ -18,7 +18,7 @@ from stratagem.resolve.run import assemble
 
 def refusal(make: Callable[[nn.Module], Any], **options: Any) -> None:
     """Raise what setting a net up in a worker raises."""
-    strategy = DDPStrategy(start_method="fork", timeout_s=60, **options)
+    strategy = DDPStrategy(start_method="fork", timeout_s=200, **options)
     stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=2).launch(set_up, make, quiet=True)
 
 

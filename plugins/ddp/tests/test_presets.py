@@ -29,7 +29,7 @@ LOCAL = {"start_localSGD_iter": 4}
 
 def launched(function: Callable[..., Any], devices: int, *args: Any, **options: Any) -> Any:
     """Return what rank 0 returns of `function(runtime, *args)`."""
-    strategy = DDPStrategy(start_method="fork", timeout_s=60, **options)
+    strategy = DDPStrategy(start_method="fork", timeout_s=200, **options)
     runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=devices)
     return runtime.launch(function, *args, quiet=True)
 
@@ -290,7 +290,7 @@ class ByHand(stratagem.Module):
 def stepped(tmp_path: Path, **options: Any) -> list[Tensor]:
     module = ByHand()
     stratagem.Trainer(
-        strategy=DDPStrategy(start_method="fork", timeout_s=60, **options),
+        strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
         accelerator="cpu",
         devices=2,
         max_steps=1,

@@ -249,7 +249,7 @@ def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
 
 
 def test_ddp2_takes_the_settings_of_ddp() -> None:
-    strategy = DDP2Strategy(timeout_s=60, find_unused_parameters=True, start_method="fork")
+    strategy = DDP2Strategy(timeout_s=200, find_unused_parameters=True, start_method="fork")
     assert strategy.ddp_kwargs == {"find_unused_parameters": True}
 
 

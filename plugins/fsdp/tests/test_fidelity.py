@@ -28,7 +28,7 @@ from stratagem.errors import DataError
 
 
 def strategy(**options: Any) -> FSDPStrategy:
-    return FSDPStrategy(start_method="fork", timeout_s=60, **options)
+    return FSDPStrategy(start_method="fork", timeout_s=200, **options)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn
 
 def strategy(**options: Any) -> ModelParallelStrategy:
     plan = {"blocks.*.layer": "colwise_gathered", "head": "colwise_gathered", **options.pop("plan", {})}
-    return ModelParallelStrategy(start_method="fork", timeout_s=60, parallelize=plan, **options)
+    return ModelParallelStrategy(start_method="fork", timeout_s=200, parallelize=plan, **options)
 
 
 class Split(InBlocks):

@@ -31,7 +31,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strategy(**options: Any) -> DDPFullyShardedStrategy:
-    return DDPFullyShardedStrategy(start_method="fork", timeout_s=60, **options)
+    return DDPFullyShardedStrategy(start_method="fork", timeout_s=200, **options)
 
 
 def test_parameters_of_blocks(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ class AddedGroup(Fixed):
 
 @pytest.mark.parametrize("as_bucket_view", [False, True])
 def test_ddp_sharded_steps_a_group_that_is_added_in_mid_run(tmp_path: Path, as_bucket_view: bool) -> None:
-    ours = DDPShardedStrategy(start_method="fork", timeout_s=60, parameters_as_bucket_view=as_bucket_view)
+    ours = DDPShardedStrategy(start_method="fork", timeout_s=200, parameters_as_bucket_view=as_bucket_view)
     assert_equals_plain_torch(AddedGroup(), AddedGroup(), ours, tmp_path)

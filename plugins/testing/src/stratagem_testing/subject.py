@@ -53,7 +53,7 @@ class StrategySubject:
     own_processes: bool = False
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
-    timeout_s: float = 90.0
+    timeout_s: float = 120.0
     """After which a task counts as hanging."""
 
     world_size: int = 1

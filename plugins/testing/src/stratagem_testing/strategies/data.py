@@ -142,7 +142,7 @@ class _UnequalModule(RecipeModule):
 @check(world_sizes=(2, 4))
 def check_uneven_inputs(subject: StrategySubject) -> None:
     """Ranks with different numbers of batches end together, after the fewest, and none hangs."""
-    ranks: list[Trained] = subject.run(_unequal, timeout_s=40.0)
+    ranks: list[Trained] = subject.run(_unequal)
     steps = [trained.steps for trained in ranks]
     expect(steps == [4] * len(ranks), f"ranks with 4, 5, … batches make {steps} steps, and not 4 each")
     outputs = [trained.outputs for trained in ranks]

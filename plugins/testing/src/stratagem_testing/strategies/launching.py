@@ -97,7 +97,7 @@ class _Failed:
 
 def _failed(subject: StrategySubject, how: str) -> _Failed:
     _refuse_one_process(subject)
-    failed: _Failed | None = subject.alone(_fail, how, timeout_s=2 * SOON_S)
+    failed: _Failed | None = subject.alone(_fail, how, timeout_s=4 * SOON_S)
     expect(failed is not None, "the failure of a rank is swallowed: fit returns as if all were well")
     assert failed is not None
     expect(failed.seconds <= SOON_S, f"the run only ended after {failed.seconds:.0f} s")
