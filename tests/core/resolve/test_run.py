@@ -134,6 +134,16 @@ def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
     assert run({**ELASTIC, "WORLD_SIZE": "4"}, strategy="ddp", accelerator="cpu").environment.world_size == 4
 
 
+def test_several_nodes_without_a_secret_are_told_so() -> None:
+    nodes = {"strategy": "ddp", "accelerator": "cpu", "num_nodes": 2, "rdzv_endpoint": "localhost:29400"}
+    told = [line for line in plan_lines(run(**nodes)) if line.startswith("secret")]
+    assert told == [
+        "secret      none: whoever reaches the nodes can take part; STRATAGEM_RUN_SECRET is what keeps others out"
+    ]
+    assert not [x for x in plan_lines(run({"STRATAGEM_RUN_SECRET": "a"}, **nodes)) if x.startswith("secret")]
+    assert not [x for x in plan_lines(run(accelerator="cpu")) if x.startswith("secret")]
+
+
 def test_two_environments_of_one_priority_that_recognise_the_variables_are_named(site) -> None:
     site.offer("one-party", '"environment", "one", "one_environment:Mine", "mine", priority=60')
     site.offer("other-party", '"environment", "other", "other_environment:Mine", "mine", priority=60')

@@ -9,6 +9,8 @@ from typing import Any
 
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
 """How a node's workers may be started."""
+RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
+"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
 
 
 @dataclass(frozen=True)

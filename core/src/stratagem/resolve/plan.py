@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stratagem.launchers.base import RUN_SECRET_VARIABLE
+
 if TYPE_CHECKING:
     from stratagem.resolve.run import Run
 
@@ -29,6 +31,9 @@ def plan_lines(run: Run) -> list[str]:
         lines.append(f"{choice.kind:<12}{choice.name:<13} {choice.origin}{why}")
     if run.plan.num_nodes > 1 and run.plan.rdzv_endpoint:
         lines.append(f"{'rendezvous':<12}{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
+        if run.plan.run_id is None:
+            told = f"none: whoever reaches the nodes can take part; {RUN_SECRET_VARIABLE} is what keeps others out"
+            lines.append(f"{'secret':<12}{told}")
     return [*lines, *run.strategy.plan_lines()]
 
 

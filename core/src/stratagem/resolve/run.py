@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.config import RunConfig
 from stratagem.errors import CombinationError, DeviceError
-from stratagem.launchers.base import Launcher, LaunchPlan
+from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
 from stratagem.launchers.rendezvous.nodes import (
     Nodes,
     parse_num_nodes,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from stratagem.accelerators.base import Accelerator
     from stratagem.environments.base import Environment
     from stratagem.strategies.base import Strategy
-
-RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
-"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
 
 
 @dataclass(frozen=True)
