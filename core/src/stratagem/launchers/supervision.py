@@ -49,7 +49,7 @@ class Supervision:
     """
 
     def __init__(self, launch_dir: LaunchDir, is_ending: Callable[[], bool] = lambda: False) -> None:
-        self._exchange = launch_dir
+        self._launch_dir = launch_dir
         self._is_ending = is_ending
         self._signalled: float | None = None
         self._workers: dict[int, _Worker] = {}
@@ -64,7 +64,7 @@ class Supervision:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._exchange.put("closing", b"")
+        self._launch_dir.put("closing", b"")
         self._end_all()
         self._stop.set()
         self._thread.join()
@@ -81,7 +81,7 @@ class Supervision:
         """
         attempt, workers = self._last_attempt()
         marks = self._marks(attempt)
-        recorded = {failure.rank: failure for failure in self._exchange.failures(attempt)}
+        recorded = {failure.rank: failure for failure in self._launch_dir.failures(attempt)}
         # A worker that failed by an exception ends only after its linger: compare the ends.
         found = [(failure.time + LINGER_S, failure) for failure in recorded.values()]
         for rank, worker in workers.items():
@@ -141,7 +141,7 @@ class Supervision:
     def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
         """Return how workers of an attempt noted that they ended, by rank."""
         ends = ("done", "left", "exited")
-        marks = self._exchange.marks()
+        marks = self._launch_dir.marks()
         return {mark.rank: mark for mark in marks if mark.event in ends and mark.attempt == attempt}
 
     def _run(self) -> None:
@@ -150,7 +150,7 @@ class Supervision:
 
     def _look(self) -> None:
         with self._lock:
-            marks = self._exchange.marks()
+            marks = self._launch_dir.marks()
             for mark in marks:
                 if mark.event == "started" and mark.pid not in self._workers:
                     self._workers[mark.pid] = _worker(mark.attempt, mark.rank, mark.pid)

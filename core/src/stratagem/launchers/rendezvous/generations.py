@@ -56,7 +56,7 @@ class GenerationRendezvous(RendezvousHandler):
     """
 
     def __init__(self, inner: RendezvousHandler, launch_dir: LaunchDir, address: str, run_id: str) -> None:
-        self._inner, self._exchange, self._address, self._run_id = inner, launch_dir, address, run_id
+        self._inner, self._launch_dir, self._address, self._run_id = inner, launch_dir, address, run_id
         self._next_round = 0
         self._served: TCPStore | None = None
 
@@ -78,7 +78,7 @@ class GenerationRendezvous(RendezvousHandler):
             agreed = json.loads(info.store.get("stratagem/round"))
             self._served = None
         self._next_round = agreed["round"] + 1
-        self._exchange.put(ROUND, str(agreed["round"]).encode())
+        self._launch_dir.put(ROUND, str(agreed["round"]).encode())
         place = RendezvousStoreInfo(agreed["address"], agreed["port"])
         return RendezvousInfo(info.store, info.rank, info.world_size, place)
 
