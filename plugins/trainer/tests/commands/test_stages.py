@@ -247,7 +247,7 @@ TWO = ["--strategy", "ddp", "--accelerator", "cpu", "--devices", "2"]
 
 
 def test_two_processes(net, folder):
-    done = stratagem("fit", "net.py:Net", *TWO, "--run-dir", "out", "--set", "strategy.timeout_s=200")
+    done = stratagem("fit", "net.py:Net", *TWO, "--run-dir", "out", "--set", "strategy.timeout_s=60")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "run folder  out"
     content = yaml.safe_load((folder / "out" / "config.yaml").read_text())
