@@ -42,6 +42,8 @@ LIGHT = (
     "plugin.sealing",
     "resolve.devices",
     "sdk.catalogue",
+    "sdk.processes",
+    "sdk.runs",
     "sdk.selection",
 )
 
@@ -50,6 +52,14 @@ def test_torch_is_not_imported_before_it_is_needed():
     core = [f"stratagem.{name}" for name in LIGHT]
     modules = ", ".join([*core, "stratagem_cli.main", "stratagem_cli.commands", "stratagem_cli.flags"])
     assert imported_by(f"import stratagem, {modules}") & {"torch", "numpy", "matplotlib"} == set()
+
+
+def test_the_fork_server_is_started_before_torch_is_imported():
+    statement = """
+from stratagem_cli.early import preload_where_likely
+assert preload_where_likely({"strategy": "ddp", "accelerator": "cpu", "devices": "2"}, {})
+"""
+    assert imported_by(statement) & {"torch", "numpy"} == set()
 
 
 def test_the_catalogue_is_read_without_torch():

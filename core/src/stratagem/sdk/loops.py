@@ -5,6 +5,7 @@ from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
 from stratagem.resolve.plan import announce, announce_by_value, announce_data
+from stratagem.runtime.runtime import launch
 from stratagem.runtime.session import seed_everything
 from stratagem.strategies.prepared import loss_of
 
@@ -16,6 +17,7 @@ __all__ = [
     "announce_data",
     "capture_rng",
     "forked_rng",
+    "launch",
     "loss_of",
     "restore_rng",
     "sample_of",

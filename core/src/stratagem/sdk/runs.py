@@ -3,13 +3,11 @@
 from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.run import Run, assemble, preload_for
 from stratagem.resolve.select import choose_strategy
-from stratagem.runtime.runtime import launch
 
 __all__ = [
     "Defaults",
     "Run",
     "assemble",
     "choose_strategy",
-    "launch",
     "preload_for",
 ]

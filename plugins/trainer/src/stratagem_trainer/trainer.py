@@ -9,8 +9,8 @@ from typing import Any
 
 from stratagem import RunConfig, Runtime, Task
 from stratagem.errors import ConfigError
-from stratagem.sdk.loops import announce, announce_by_value
-from stratagem.sdk.runs import assemble, launch
+from stratagem.sdk.loops import announce, announce_by_value, launch
+from stratagem.sdk.runs import assemble
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.bringing_back import (
     SEVERAL_NODES,
