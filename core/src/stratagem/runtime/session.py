@@ -130,10 +130,18 @@ class Session:
         """Open a checkpoint that this run's strategy can load. Collective.
 
         Raises:
-            CheckpointError: as `Checkpointer.open`; or another number of ranks wrote it, and the strategy doesn't
-                declare "resharding".
+            CheckpointError: as `Checkpointer.open` and `refuse_other_ranks`.
         """
         reader = self.checkpointer.open(path, verify)
+        self.refuse_other_ranks(reader)
+        return reader
+
+    def refuse_other_ranks(self, reader: CheckpointReader) -> None:
+        """Refuse a whole checkpoint that this run's strategy can't load. Not collective.
+
+        Raises:
+            CheckpointError: another number of ranks wrote it, and the strategy doesn't declare "resharding".
+        """
         if (
             reader.world_size != self.collectives.world_size
             and "resharding" not in self.run.capabilities.features
@@ -143,7 +151,6 @@ class Session:
                 f"{self.run.strategy_name!r} loads it on as many alone, not on {self.collectives.world_size}: start "
                 f"{reader.world_size}, or choose a strategy that loads it at any world size"
             )
-        return reader
 
     def guard(self, prepared: Prepared) -> ReplicaGuard:
         """Return what compares copies of `prepared` while it trains."""

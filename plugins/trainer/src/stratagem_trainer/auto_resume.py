@@ -64,9 +64,10 @@ class AutoResume:
         """Open the newest checkpoint of earlier attempts that is whole; None where there is none. Collective."""
         for path, step in self._checkpoints:
             try:
-                reader = self._runtime.session.open_checkpoint(path)
+                reader = self._runtime.session.checkpointer.open(path)
             except CheckpointError:
-                continue
+                continue  # not whole: the attempt ended while it was written
+            self._runtime.session.refuse_other_ranks(reader)
             if self._runtime.is_main:
                 line = f"going on from {path}, step {step}, on {self._runtime.world_size} ranks"
                 print(f"  {'restarted':<12}{line}", file=sys.stderr, flush=True)
