@@ -178,8 +178,8 @@ __all__ = [
 ]
 
 
-def import_from(module: str, name: str) -> Any:
-    """Import `name` of a module here or in another distribution of ours.
+def import_from(module: str, name: str, what: str = "") -> Any:
+    """Import `name` of a module here or in another distribution of ours; `what` is how an error calls it.
 
     Raises:
         ImportError: the distribution isn't installed; says which.
@@ -192,7 +192,7 @@ def import_from(module: str, name: str) -> Any:
             raise
         distribution = package.replace("_", "-")
         raise ImportError(
-            f"{name} is in {distribution}, which is not installed: pip install {distribution}"
+            f"{what or name} is in {distribution}, which is not installed: pip install {distribution}"
         ) from None
 
 

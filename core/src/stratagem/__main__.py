@@ -6,8 +6,8 @@ from stratagem import import_from
 
 if __name__ == "__main__":
     try:
-        main = import_from("stratagem_cli.main", "main")
+        main = import_from("stratagem_cli.main", "main", "the command line")
     except ImportError as error:
-        print("Error: the command line" + str(error).removeprefix("main"), file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
     sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -36,8 +35,12 @@ class LazyGroup(click.Group):
         """
         self.lazy[name] = target
 
+    def names(self) -> list[str]:
+        """Names of all commands, sorted."""
+        return sorted({*self.lazy, *self.commands})
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self.lazy, *super().list_commands(ctx)})
+        return self.names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.lazy:
@@ -87,8 +90,9 @@ class PluginGroup(LazyGroup):
     def _ask_plugins(self) -> None:
         if self._owners:
             return
-        for origin, group in plugin_groups():
-            for name in {*group.lazy, *group.commands}:
+        # What a plugin breaks here is shown by `stratagem plugins`; help and other commands go on.
+        for origin, group, _ in plugin_groups():
+            for name in group.names():
                 self._owners.setdefault(name, []).append(origin)
             self.lazy.update(group.lazy)
             self.commands.update(group.commands)
@@ -104,13 +108,16 @@ def _refuse_missing(name: str) -> NoReturn:
     raise UnknownNameError(f"the command {name!r} isn't installed: pip install {OFFERED[name]}")
 
 
-def plugin_groups() -> Iterator[tuple[Origin, LazyGroup]]:
-    """Yield what each plugin adds; one that fails is left out, and shown by `stratagem plugins`."""
+def plugin_groups() -> Iterator[tuple[Origin, LazyGroup, Exception | None]]:
+    """Yield what each plugin adds, and the error of one that fails, which adds nothing."""
     for origin, add in command_plugins():
-        with suppress(Exception):
-            group = LazyGroup()
+        group = LazyGroup()
+        try:
             add(group)
-            yield origin, group
+        except Exception as error:
+            yield origin, LazyGroup(), error
+        else:
+            yield origin, group, None
 
 
 commands = PluginGroup(

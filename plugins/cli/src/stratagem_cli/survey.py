@@ -15,9 +15,8 @@ from stratagem.sdk.catalogue import (
     Catalogue,
     Offer,
     Selection,
-    command_plugins,
 )
-from stratagem_cli.commands import LazyGroup
+from stratagem_cli.commands import plugin_groups
 
 OK, BROKEN, LEFT_OUT, NOTHING = "ok", "broken", "left out", "offers nothing"
 
@@ -58,13 +57,10 @@ def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Describe all entry points, broken and left-out ones, too. Imports no torch."""
     broken = {(b.origin.distribution, b.origin.entry_point): b for b in catalogue.broken}
     commands = {}
-    for origin, add in command_plugins():
-        group = LazyGroup()
-        try:
-            add(group)
-        except Exception as error:
+    for origin, group, error in plugin_groups():
+        commands[origin.distribution, origin.entry_point] = group.names()
+        if error is not None:
             broken.setdefault((origin.distribution, origin.entry_point), BrokenPlugin(origin, error))
-        commands[origin.distribution, origin.entry_point] = sorted({*group.lazy, *group.commands})
     left_out = {(origin.distribution, origin.entry_point) for origin in catalogue.left_out}
     records = []
     for entry_point in importlib_metadata.entry_points(group=GROUP):

@@ -35,9 +35,12 @@ def last_failed(name: str) -> list[Pair]:
 def keep_failed(name: str, outcomes: Iterable[Outcome]) -> None:
     """Keep what failed; what was tried and didn't fail is forgotten. Does nothing where no file can be written."""
     tried = {(outcome.check, outcome.world_size): outcome.verdict == "failed" for outcome in outcomes}
-    before = [pair for pair in last_failed(name) if pair not in tried]
-    now = [*before, *(pair for pair, failed in tried.items() if failed)]
-    kept = {**_kept(), name: now}
+    kept = _kept()
+    before = kept.get(name, [])
+    now = [pair for pair in before if pair not in tried] + [pair for pair, failed in tried.items() if failed]
+    if now == before:
+        return
+    kept[name] = now
     with suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
         beside = _file().with_suffix(f".{os.getpid()}")
