@@ -253,6 +253,8 @@ class Prepared:
     def restore_module(self) -> None:
         """Give the user's module what until now only an engine had, as its weights in full precision.
 
+        Copies on several ranks, buffers included, are equal afterwards, and as a checkpoint of now has them.
+
         Collective; called before `release`, after a run that went well.
         """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stratagem_testing import StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 from stratagem_testing.subject import TOLERANCES
 
 SUBJECT = StrategySubject(
@@ -60,7 +60,7 @@ _NOT_LINEAR = {
     )
     for size in (2, 4)
 } | {"whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design"}
-_SEVERAL_STEPS_APART = ("save_and_load", "mid_epoch")
+_SEVERAL_STEPS_APART = ("mid_epoch", *COMPARED_WITH_ITSELF)
 
 SUBJECTS = {
     "ddp": SUBJECT,

@@ -256,6 +256,7 @@ class DeepSpeedPrepared(Prepared):
         native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
 
     def restore_module(self) -> None:
+        self._make_buffers_equal()
         self.follow_changes()
         self._originals.to_module(self._checkpoint.parameters)
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
         LauncherSubject,
         PrecisionSubject,
     )
-    from stratagem_testing.subject import StrategySubject
+    from stratagem_testing.subject import COMPARED_WITH_ITSELF, StrategySubject
 
 _WHERE = {
+    "COMPARED_WITH_ITSELF": "subject",
     "AcceleratorContract": "contract",
     "AcceleratorSubject": "parts.subject",
     "Check": "checks",
@@ -54,6 +55,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "COMPARED_WITH_ITSELF",
     "AcceleratorContract",
     "AcceleratorSubject",
     "Check",

@@ -29,6 +29,14 @@ TOLERANCES: Mapping[str, float] = {
 }
 """Precision → how far losses and parameters may be from those of one process after 20 steps."""
 
+COMPARED_WITH_ITSELF = (
+    "save_and_load",
+    "validation_changes_nothing",
+    "checkpoint_is_what_was_evaluated",
+    "ranks_after_fit",
+)
+"""Names of checks that compare a run with itself, and so hold at settings with which a strategy loses something."""
+
 
 @dataclass(frozen=True)
 class StrategySubject:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.live import STEPS, Live
 from stratagem_trainer.settings import limited
@@ -26,7 +27,7 @@ def evaluate(trainer: Trainer, live: Live, data: EvalData, stage: str) -> dict[s
     metrics, progress = live.metrics, live.progress
     with metrics.evaluation(stage) as scope, evaluating(live.module):
         live.moments("on_evaluation_start", trainer, live.module, stage)
-        with live.prepared.evaluating():
+        with live.prepared.evaluating(), random_numbers_kept(live.runtime.device):
             for _ in _outputs(trainer, live, data, stage):
                 scope.end_evaluation_step()
             metrics.batch = None
@@ -70,6 +71,16 @@ def _outputs(trainer: Trainer, live: Live, data: EvalData, stage: str) -> Iterat
             end(trainer, live.module, output, batch, idx, stage)
         if counts:
             yield output
+
+
+@contextmanager
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
+    states = capture_rng(device)
+    try:
+        yield
+    finally:
+        restore_rng(states, device)
 
 
 @contextmanager
