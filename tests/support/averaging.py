@@ -45,6 +45,27 @@ class AveragedPrepared(Prepared):
         finally:
             self.syncing = True
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            self.agree_on_buffers()
+        return super().forward(*args, **kwargs)
+
+    def agree_on_buffers(self) -> None:
+        for buffer in self.plain.buffers():
+            dist.broadcast(buffer, 0)
+
+    @contextmanager
+    def evaluating(self) -> Any:
+        self.agree_on_buffers()
+        yield
+
+    def model_tensors(self) -> Any:
+        self.agree_on_buffers()
+        return super().model_tensors()
+
+    def restore_module(self) -> None:
+        self.agree_on_buffers()
+
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
         if self.syncing and sync and loss_of(output) is None:

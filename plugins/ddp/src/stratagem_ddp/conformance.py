@@ -12,7 +12,9 @@ SUBJECT = StrategySubject(
     "ddp",
     options={"timeout_s": 60},
     # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={"unused_parameters": {"find_unused_parameters": True}},
+    options_for={
+        **dict.fromkeys(("unused_parameters", "used_on_some_ranks"), {"find_unused_parameters": True})
+    },
 )
 
 _MANUAL = {

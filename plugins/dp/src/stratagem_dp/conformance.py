@@ -14,7 +14,9 @@ SUBJECT = StrategySubject(
     options={"timeout_s": 60},
     waivers=_COPIES,
     # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={"unused_parameters": {"find_unused_parameters": True}},
+    options_for={
+        **dict.fromkeys(("unused_parameters", "used_on_some_ranks"), {"find_unused_parameters": True})
+    },
 )
 DP = StrategySubject("dp", waivers=_COPIES)
 """What `stratagem conformance dp` and the tests try."""

@@ -8,5 +8,7 @@ SUBJECT = StrategySubject(
     "ddp_sharded",
     options={"timeout_s": 60},
     # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={"unused_parameters": {"find_unused_parameters": True}},
+    options_for={
+        **dict.fromkeys(("unused_parameters", "used_on_some_ranks"), {"find_unused_parameters": True})
+    },
 )
