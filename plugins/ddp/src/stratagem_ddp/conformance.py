@@ -8,13 +8,13 @@ from typing import Any
 from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 from stratagem_testing.subject import TOLERANCES
 
+# DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
+_LOOKS = {"find_unused_parameters": True}
+
 SUBJECT = StrategySubject(
     "ddp",
     options={"timeout_s": 60},
-    # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={
-        **dict.fromkeys(("unused_parameters", "used_on_some_ranks"), {"find_unused_parameters": True})
-    },
+    options_for=dict.fromkeys(("unused_parameters", "used_on_some_ranks"), _LOOKS),
 )
 
 _MANUAL = {

@@ -97,7 +97,8 @@ class StrategySubject:
 
     def tolerance(self, precision: str = "32-true") -> float:
         """How far a number may be from that of one process."""
-        return {**TOLERANCES, **self.tolerances, **self._here(self.tolerances_for)}[precision]
+        here: dict[str, float] = self._here(self.tolerances_for)
+        return {**TOLERANCES, **self.tolerances, **here}[precision]
 
     def shares(self, world_size: int | None = None) -> int:
         """Among how many ranks the data are shared."""

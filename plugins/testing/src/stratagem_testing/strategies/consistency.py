@@ -122,7 +122,7 @@ class _Validated(RecipeModule):
         return DataLoader(Subset(self.recipe.dataset(), range(30)), 4)
 
 
-VALIDATED = {"module_class": _Validated, "val_check_interval": 4}
+VALIDATED: Mapping[str, Any] = {"module_class": _Validated, "val_check_interval": 4}
 """After steps 2 and 4 of each epoch's 5."""
 
 

@@ -91,7 +91,7 @@ class _SeldomUsed(_Unused):
 
 @check(world_sizes=(2, 4))
 def check_used_on_some_ranks(subject: StrategySubject) -> None:
-    """Parameters that only some ranks use in a step train as in one process; or the run ends in a sentence in time."""
+    """Parameters that only some ranks use in a step train as in one process; or the run ends in a sentence."""
     expect_parity_or_refusal(subject, _SeldomUsed(), StratagemError)
 
 
