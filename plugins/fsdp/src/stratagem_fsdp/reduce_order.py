@@ -74,10 +74,11 @@ class ReduceOrder:
             return
         other = next(position for position, pair in enumerate(zip(have, usual)) if pair[0] != pair[1])
         name = self._names.get(id(group.fsdp_params[other].sharded_param), "a parameter")
+        rank, has = self._collectives.rank, "a" if have[other] else "no"
         raise CombinationError(
-            f"rank {self._collectives.rank} has {'a' if have[other] else 'no'} gradient of {name!r} in this step, and that "
-            f"isn't so on all ranks: under {self._strategy} all ranks use the same parameters in a step. Use it on "
-            "every rank, with an empty batch where it has no samples, or choose ddp with find_unused_parameters=True"
+            f"rank {rank} has {has} gradient of {name!r} in this step, and other ranks don't agree: under "
+            f"{self._strategy} all ranks use the same parameters in a step. Use it on every rank, with an empty "
+            "batch where it has no samples, or choose ddp with find_unused_parameters=True"
         )
 
 
