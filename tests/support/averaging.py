@@ -34,7 +34,7 @@ class AveragedPrepared(Prepared):
         self.start()
 
     def start(self) -> None:
-        for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+        for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
             dist.broadcast(tensor.detach(), 0)
 
     @contextmanager
@@ -51,7 +51,7 @@ class AveragedPrepared(Prepared):
         return super().forward(*args, **kwargs)
 
     def agree_on_buffers(self) -> None:
-        for buffer in self.plain.buffers():
+        for buffer in self.original_module.buffers():
             dist.broadcast(buffer, 0)
 
     @contextmanager
@@ -85,7 +85,7 @@ class AveragedPrepared(Prepared):
             grad /= self.world_size
 
     def averaged(self) -> Any:
-        return self.plain.parameters()
+        return self.original_module.parameters()
 
 
 class Averaging(ParallelStrategy):

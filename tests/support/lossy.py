@@ -33,7 +33,7 @@ class LocalPrepared(AveragedPrepared):
         applied = super().step(index, closure)
         self.steps += 1
         if self.steps % self.period == 0:
-            self.average_weights([parameter.data for parameter in self.plain.parameters()])
+            self.average_weights([parameter.data for parameter in self.original_module.parameters()])
         return applied
 
     def average_weights(self, tensors: Any) -> None:
@@ -45,22 +45,22 @@ class LocalPrepared(AveragedPrepared):
 
     @contextmanager
     def evaluating(self) -> Any:
-        own = [parameter.detach().clone() for parameter in self.plain.parameters()]
-        self.average_weights([parameter.data for parameter in self.plain.parameters()])
+        own = [parameter.detach().clone() for parameter in self.original_module.parameters()]
+        self.average_weights([parameter.data for parameter in self.original_module.parameters()])
         with super().evaluating():
             yield
-        for parameter, value in zip(self.plain.parameters(), own):
+        for parameter, value in zip(self.original_module.parameters(), own):
             parameter.data.copy_(value)
 
     def restore_module(self) -> None:
         super().restore_module()
-        self.average_weights([parameter.data for parameter in self.plain.parameters()])
+        self.average_weights([parameter.data for parameter in self.original_module.parameters()])
 
     def model_tensors(self) -> dict[str, Tensor]:
         tensors = super().model_tensors()
         if not self.steps:
             return tensors  # as `load` needs them: what a checkpoint fills
-        trained = {f"model/{name}" for name, _ in self.plain.named_parameters()}
+        trained = {f"model/{name}" for name, _ in self.original_module.named_parameters()}
         copies = {name: tensors[name].detach().clone() for name in tensors if name in trained}
         self.average_weights(copies.values())
         return {**tensors, **copies}
@@ -105,10 +105,10 @@ class RoundingPrepared(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
         self.own = f"residual/{request.collectives.rank}/"
-        self.residuals = {name: torch.zeros_like(p) for name, p in self.plain.named_parameters()}
+        self.residuals = {name: torch.zeros_like(p) for name, p in self.original_module.named_parameters()}
 
     def average(self) -> None:
-        for name, parameter in self.plain.named_parameters():
+        for name, parameter in self.original_module.named_parameters():
             if parameter.grad is not None:
                 whole = parameter.grad + self.residuals[name]
                 parameter.grad = whole.bfloat16().float()
@@ -223,7 +223,7 @@ class SavesTheFirstRanksWeights(LocalPrepared):
 class KeepsTheAverage(LocalPrepared):
     @contextmanager
     def evaluating(self) -> Any:
-        self.average_weights([parameter.data for parameter in self.plain.parameters()])
+        self.average_weights([parameter.data for parameter in self.original_module.parameters()])
         self.agree_on_buffers()
         yield
 
@@ -242,7 +242,7 @@ class AveragesToSave(LocalPrepared):
     """Its checkpoint is right, and training goes on from it."""
 
     def model_tensors(self) -> dict[str, Tensor]:
-        self.average_weights([parameter.data for parameter in self.plain.parameters()])
+        self.average_weights([parameter.data for parameter in self.original_module.parameters()])
         self.agree_on_buffers()
         return Prepared.model_tensors(self)
 
