@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
+from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
 from stratagem.collectives.buckets import gradients_of_any
+from stratagem.strategies.equal_buffers import EqualBuffers
 from stratagem.strategies.prepared import loss_of
 
 FEATURES = {
@@ -25,7 +26,7 @@ FEATURES = {
 }
 
 
-class AveragedPrepared(Prepared):
+class AveragedPrepared(EqualBuffers):
     """A replica per rank; gradients are averaged after the backward of a window's last micro-batch."""
 
     def __init__(self, request: Any) -> None:
@@ -44,27 +45,6 @@ class AveragedPrepared(Prepared):
             yield
         finally:
             self.syncing = True
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self.agree_on_buffers()
-        return super().forward(*args, **kwargs)
-
-    def agree_on_buffers(self) -> None:
-        for buffer in self.original_module.buffers():
-            dist.broadcast(buffer, 0)
-
-    @contextmanager
-    def evaluating(self) -> Any:
-        self.agree_on_buffers()
-        yield
-
-    def model_tensors(self) -> Any:
-        self.agree_on_buffers()
-        return super().model_tensors()
-
-    def restore_module(self) -> None:
-        self.agree_on_buffers()
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)

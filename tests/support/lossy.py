@@ -207,15 +207,15 @@ class EvaluatesItsOwnWeights(LocalPrepared):
 
 @caught_by("checkpoint_is_what_was_evaluated", "computes what is")
 class EvaluatesWithItsOwnBuffers(LocalPrepared):
-    def agree_on_buffers(self) -> None:
+    def make_buffers_equal(self) -> None:
         if torch.is_grad_enabled():
-            super().agree_on_buffers()
+            super().make_buffers_equal()
 
 
 @caught_by("checkpoint_is_what_was_evaluated", "computes what is")
 class SavesTheFirstRanksWeights(LocalPrepared):
     def model_tensors(self) -> dict[str, Tensor]:
-        self.agree_on_buffers()
+        self.make_buffers_equal()
         return Prepared.model_tensors(self)
 
 
@@ -224,7 +224,7 @@ class KeepsTheAverage(LocalPrepared):
     @contextmanager
     def evaluating(self) -> Any:
         self.average_weights([parameter.data for parameter in self.original_module.parameters()])
-        self.agree_on_buffers()
+        self.make_buffers_equal()
         yield
 
 
@@ -243,7 +243,7 @@ class AveragesToSave(LocalPrepared):
 
     def model_tensors(self) -> dict[str, Tensor]:
         self.average_weights([parameter.data for parameter in self.original_module.parameters()])
-        self.agree_on_buffers()
+        self.make_buffers_equal()
         return Prepared.model_tensors(self)
 
 
@@ -253,7 +253,7 @@ class AveragesToSave(LocalPrepared):
 @caught_by("ranks_after_fit", "after the fit, rank")
 class LeavesRanksApart(LocalPrepared):
     def restore_module(self) -> None:
-        self.agree_on_buffers()
+        self.make_buffers_equal()
 
 
 @caught_by("ranks_after_fit", "running_mean")

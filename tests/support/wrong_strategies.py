@@ -490,9 +490,8 @@ class EvaluatesTwice(OtherEvaluation):
 
 @caught_by("metrics_in_bf16", "has sum =")
 class ReducesInHalves(ProcessGroupCollectives):
-    def all_reduce(self, tensor: Any, op: Any = "mean") -> Any:
-        tensor.copy_(tensor.bfloat16())
-        return super().all_reduce(tensor, op)
+    def all_gather(self, tensor: Any, sync_grads: bool = False) -> Any:
+        return super().all_gather(tensor.bfloat16().to(tensor.dtype), sync_grads)
 
 
 @caught_by("predict_in_order", "in the order")

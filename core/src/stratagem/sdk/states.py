@@ -5,6 +5,7 @@ from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.checkpoint.failing import writing
 from stratagem.checkpoint.strict_json import Count
 from stratagem.runtime.checkpoint import fitting, same_ranks
+from stratagem.strategies.equal_buffers import EqualBuffers
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -18,6 +19,7 @@ from stratagem.strategies.optimizer_state import (
 __all__ = [
     "Count",
     "DirectoryCheckpointer",
+    "EqualBuffers",
     "TensorInfo",
     "describe",
     "describe_optimizer",

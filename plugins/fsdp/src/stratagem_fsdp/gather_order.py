@@ -60,7 +60,7 @@ class GatherOrder:
         self.history = 0
         """A number of all orders so far, and of which parameters got gradients."""
         self._handles: list[RemovableHandle] = []
-        self._reduced = ReduceOrder(units, plain, collectives, strategy)
+        self._reduced = ReduceOrder(units, original_module, collectives, strategy)
         if collectives.world_size == 1:
             return
         names = {module: name for name, module in original_module.named_modules()}
