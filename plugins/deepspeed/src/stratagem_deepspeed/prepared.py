@@ -107,9 +107,8 @@ class DeepSpeedPrepared(Prepared):
         self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
         self._originals = originals
         originals.to_engine(self._checkpoint.parameters)
-        self._buffers = self._buffers_differ = self._world_size > 1 and any(
-            True for _ in request.module.buffers()
-        )
+        has_any = any(True for _ in request.module.buffers())
+        self._buffers = self._buffers_differ = self._world_size > 1 and has_any
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
@@ -132,8 +131,7 @@ class DeepSpeedPrepared(Prepared):
         return super().evaluating()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
-        try:
+        try:  # not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules
             return self._computed(*args, **kwargs)
         finally:
             if self._access is not None:
