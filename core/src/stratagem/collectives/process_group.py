@@ -15,6 +15,7 @@ from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.proof import require_own_ranks
 from stratagem.collectives.store import meet
+from stratagem.collectives.torch_private import backend_on, is_on
 from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
@@ -119,4 +120,4 @@ def _connects_by_gloo() -> bool:
     """Whether tensors on the CPU go through gloo."""
     group: Any = dist.group.WORLD
     cpu = torch.device("cpu")
-    return cpu in group._device_types and group._get_backend(cpu).name() == "gloo"
+    return is_on(group, cpu) and backend_on(group, cpu) == "gloo"

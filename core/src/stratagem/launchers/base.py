@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stratagem.launchers.torch_private import COMPILER
+
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
 """How a node's workers may be started."""
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
@@ -50,9 +52,9 @@ class LaunchPlan:
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0
-    preload: tuple[str, ...] = ("torch", "torch._dynamo")
-    """Modules that the fork server imports once per node. The first step of an optimizer imports
-    torch._dynamo, in every rank that doesn't find it imported."""
+    preload: tuple[str, ...] = ("torch", COMPILER)
+    """Modules that the fork server imports once per node. The second would be imported by
+    the first step of an optimizer, in every rank."""
     environ: dict[str, str] = field(default_factory=dict)
     """Variables set in every worker beside the launcher's own."""
     log_dir: str | None = None

@@ -7,8 +7,10 @@ from stratagem.launchers.leftovers import folder_lock
 from stratagem.launchers.rendezvous.network import loopback_variables
 from stratagem.launchers.restart_state import can_save_restart_state, restart_state, save_restart_state
 from stratagem.launchers.sending.pickling import loads, sending
+from stratagem.launchers.torch_private import COMPILER
 
 __all__ = [
+    "COMPILER",
     "LOOPBACK",
     "can_save_restart_state",
     "die_with",

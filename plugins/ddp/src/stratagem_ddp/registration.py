@@ -24,6 +24,7 @@ from stratagem_ddp.local_sgd import (
     fitting_subgroup,
 )
 from stratagem_ddp.power_sgd import PowerSGDMemory
+from stratagem_ddp.torch_private import LEFT_OUT, left_out
 
 if TYPE_CHECKING:
     from stratagem_ddp.strategy import DDPStrategy
@@ -56,11 +57,11 @@ def refuse_own_parameters(module: nn.Module) -> None:
     Raises:
         ConfigError: the module has the attribute that asks DistributedDataParallel for it.
     """
-    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    ignored = left_out(module)
     if ignored:
         raise ConfigError(
             f"{type(module).__name__} asks for {ignored[0]!r} to differ between ranks "
-            "(_ddp_params_and_buffers_to_ignore), and under ddp all ranks train the same parameters, of which a "
+            f"({LEFT_OUT}), and under ddp all ranks train the same parameters, of which a "
             "checkpoint has one copy: leave the attribute out"
         )
 

@@ -18,6 +18,7 @@ from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
+from stratagem_deepspeed.deepspeed_private import forget_children
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
@@ -279,7 +280,7 @@ class DeepSpeedPrepared(Prepared):
         if engine is not None:
             engine.destroy()
             engine.optimizer = engine.basic_optimizer = None
-            engine.__dict__["_modules"].clear()
+            forget_children(engine)
         self._folders.close()
         for parameter, value in whole.values():
             parameter.data = value

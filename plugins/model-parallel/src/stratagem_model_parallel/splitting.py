@@ -28,6 +28,7 @@ from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.filling import Filler
 from stratagem_model_parallel.mesh import DATA, TENSOR
 from stratagem_model_parallel.second_gradients import refuse_second_gradients
+from stratagem_model_parallel.torch_private import is_compiled, is_view
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
@@ -102,7 +103,7 @@ def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
     """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
     if not isinstance(output, (torch.Tensor, tuple, list)):
         return output
-    return map_tensors(lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
+    return map_tensors(lambda tensor: tensor.clone() if is_view(tensor) else tensor, output)
 
 
 def refuse_compiled(plain: nn.Module) -> None:
@@ -112,10 +113,7 @@ def refuse_compiled(plain: nn.Module) -> None:
         ConfigError: names the first.
     """
     for name, module in plain.named_modules():
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None
-        ):
+        if type(module).__name__ == "OptimizedModule" or is_compiled(module):
             raise ConfigError(
                 f"{name or type(plain).__name__!r} is compiled, and torch trains compiled blocks wrongly, without a "
                 "word, once their layers are split and sharded: take torch.compile away, or choose the strategy fsdp "

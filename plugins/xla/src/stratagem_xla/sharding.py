@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from stratagem_xla.xla_private import sharding_spec
+
 
 class Layout:
     """A mesh with one axis over all devices of this process.
@@ -52,10 +54,7 @@ class Layout:
 
 def spec_of(tensor: torch.Tensor) -> str:
     """How XLA has been told to lay `tensor` out, as "{devices=[2,1]0,1}"; empty where it decides itself."""
-    import torch_xla
-
-    spec: str = torch_xla._XLAC._get_xla_sharding_spec(tensor)
-    return spec
+    return sharding_spec(tensor)
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
