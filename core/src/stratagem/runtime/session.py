@@ -45,7 +45,7 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, ParameterLedger] = {}
         with ExitStack() as opened:
-            run.strategy.setup_environment()
+            run.strategy.setup_environment(run)
             opened.callback(run.strategy.teardown)
             self.device = run.device()
             run.accelerator.set_up(self.device)

@@ -84,8 +84,12 @@ class Strategy:
         """Return lines for the printed plan, as of settings that come from a file."""
         return ()
 
-    def setup_environment(self) -> None:
-        """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
+    def setup_environment(self, run: Run) -> None:
+        """Prepare this worker before its process group is opened: variables, libraries. Not collective.
+
+        Args:
+            run: as assembled in this process.
+        """
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """A context around the module's `configure_model`, as for building in shards; None for none."""

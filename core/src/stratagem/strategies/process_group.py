@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
@@ -11,7 +10,7 @@ from stratagem.launchers.base import START_METHODS
 from stratagem.strategies.base import ParallelStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
@@ -122,29 +121,17 @@ class DeferringStrategy(ProcessGroupStrategy):
     each tensor its values where they are needed. Takes what `ProcessGroupStrategy` takes.
     """
 
-    _construction: Construction | None = None
-
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device: tensors get their values later, a few at a time."""
-        return self._deferred()
+        from stratagem.strategies.deferred_init import deferred
 
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        from stratagem.strategies.deferred_init import Construction
-
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
+        return deferred()
 
     def pop_deferred_init(self, plain: nn.Module) -> Construction | None:
         """Return how `plain` was constructed, once; None where it was as anywhere.
 
         Tensors that its modules have beside parameters and buffers get their values now.
         """
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(plain)
-        return construction
+        from stratagem.strategies.deferred_init import pop_deferred
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None}
+        return pop_deferred(plain)

@@ -54,11 +54,14 @@ class DDPPrepared(Prepared):
         self._collectives = request.collectives
         self._hook_state = hook_state(strategy, request.plain, request.collectives)
         self._exchange = StoreExchange(request.collectives)
-        strategy.init_sync = strategy.asked_init_sync
+        settings = strategy
 
         def construct(module: nn.Module) -> DistributedDataParallel:
-            ddp = strategy.configure_ddp(module, request.device)
-            strategy.init_sync = False  # the next ones are over parameters that have been trained
+            nonlocal settings
+            ddp = settings.configure_ddp(module, request.device)
+            settings = (
+                strategy.without_init_sync()
+            )  # the next ones are over parameters that have been trained
             return ddp
 
         self._tracked = TrackedDDP(
@@ -70,7 +73,7 @@ class DDPPrepared(Prepared):
             may_drift=isinstance(self._hook_state, PostLocalSGDState),
         )
         if self._tracked.ddp is None:
-            strategy.init_sync = False
+            settings = strategy.without_init_sync()
             broadcast_coalesced((*self._replica.parameters(), *self._replica.buffers()))
         super().__init__(request, self._tracked.module)
         refuse_unfit(request, self.optimizers, self._hook_state)

@@ -16,22 +16,12 @@ import torch
 from torch import nn
 
 from stratagem.sdk.torch_private import tensor_version
-from stratagem_deepspeed.deepspeed_private import (
-    FETCH,
-    KNOWING,
-    NOT_ASKED,
-    RELEASE,
-    STATE_DICT,
-    WITHOUT_VALUES,
-    as_plain_tensors,
-    put_back,
-    replace,
-)
+from stratagem_deepspeed import deepspeed_private as private
 from stratagem_deepspeed.masters import follow_partition, master_slice
 from stratagem_deepspeed.parameters import piece
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
-ENGINE = ("deepspeed.", "stratagem_deepspeed.", *KNOWING)
+ENGINE = ("deepspeed.", "stratagem_deepspeed.", *private.KNOWING)
 """Modules whose functions know that a parameter may be empty."""
 
 _READ: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
@@ -49,7 +39,7 @@ _PASSED = {
         "is_meta",
         "is_sparse",
         "is_cuda",
-        *WITHOUT_VALUES,
+        *private.WITHOUT_VALUES,
         "output_nr",
     )
     for how in ("__get__", "__set__")
@@ -93,14 +83,14 @@ def _intercept(
             return answer(*args, **named)
         for parameter in _partitioned((*args, *named.values())):
             parameter.ds_access.use(parameter, func == _READ)
-    with as_plain_tensors():
+    with private.as_plain_tensors():
         return func(*args, **named)
 
 
 def _knows(caller: FrameType) -> bool:
     """Whether what calls with a parameter knows that it may be empty."""
     within: str = caller.f_globals.get("__name__", "")
-    return within.startswith(ENGINE) and caller.f_code.co_name not in STATE_DICT
+    return within.startswith(ENGINE) and caller.f_code.co_name not in private.STATE_DICT
 
 
 def _partitioned(values: Iterable[Any]) -> Iterator[Any]:
@@ -128,7 +118,7 @@ def intercept(there: bool) -> bool:
     global _looking
     before, _looking = _looking, there
     if before != there:
-        answer: Any = classmethod(_intercept) if there else NOT_ASKED
+        answer: Any = classmethod(_intercept) if there else private.NOT_ASKED
         PartitionedParameter.__torch_function__ = answer  # type: ignore[method-assign]
     return before
 
@@ -174,8 +164,8 @@ class Access:
             parameter.partition = self._partition_later(parameter)
             parameter.__class__ = PartitionedParameter
         coordinator = self._coordinator = _coordinator(engine)
-        self._fetch = replace(coordinator, FETCH, self._fetching)
-        self._release = replace(coordinator, RELEASE, self._releasing)
+        self._fetch = private.replace(coordinator, private.FETCH, self._fetching)
+        self._release = private.replace(coordinator, private.RELEASE, self._releasing)
         intercept(True)
 
     def remove(self) -> None:
@@ -185,7 +175,7 @@ class Access:
             parameter.__class__ = self._classes[id(parameter)]
             del parameter.ds_access
             parameter.partition = self._partition[id(parameter)]
-        put_back(self._coordinator, FETCH, RELEASE)
+        private.put_back(self._coordinator, private.FETCH, private.RELEASE)
         intercept(False)
 
     def use(self, parameter: Any, is_read: bool) -> None:

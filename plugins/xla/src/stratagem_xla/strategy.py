@@ -73,7 +73,7 @@ class XLAStrategy(XlaStrategy):
         super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
         if start_method not in START_METHODS:
             raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
-        self.parallel_devices = parallel_devices
+        self.given_devices = parallel_devices
         self.sync_module_states = sync_module_states
         self.spmd = spmd
         self.start_method = start_method
@@ -98,11 +98,12 @@ class XLAStrategy(XlaStrategy):
                 f"{len(run.devices)}: leave spmd=True, which drives any number of them from one process"
             )
 
-    def setup_environment(self) -> None:
-        """Set what torch_xla reads; a process that has one device calls it the first."""
-        super().setup_environment()
-        if self.parallel_devices and library.OWN_DEVICE in os.environ:
-            self.parallel_devices = [torch.device("xla", 0)] * len(self.parallel_devices)
+    @property
+    def parallel_devices(self) -> Sequence[torch.device] | None:
+        """Those that it was given; a process that has one device calls it the first."""
+        if self.given_devices and library.OWN_DEVICE in os.environ:
+            return [torch.device("xla", 0)] * len(self.given_devices)
+        return self.given_devices
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""

@@ -79,15 +79,14 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Give tensors that modules have beside parameters and buffers, in lists and dicts too, their values."""
         # Where a list has a parameter itself, a copy of its value would be another tensor.
         own = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
-        for module in root.modules():
-            for name, value in list(module.__dict__.items()):
-                if name.startswith("_") or not any(_is_meta(each) for each in tree_flatten(value)[0]):
-                    continue
-                setattr(
-                    module,
-                    name,
-                    tree_map(lambda each: each if id(each) in own else self._filled(each), value),
-                )
+        for module, name, value in list(_with_meta(root)):
+            filled = tree_map(lambda each: each if id(each) in own else self._filled(each), value)
+            setattr(module, name, filled)
+
+    def made_some_of(self, root: nn.Module) -> bool:
+        """Whether any tensor of a module, or in an attribute of it, was made in this construction."""
+        attributes = (each for _, _, value in _with_meta(root) for each in tree_flatten(value)[0])
+        return any(self.knows(each) for each in (*root.parameters(), *root.buffers(), *attributes))
 
     def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Record a whole function of torch.nn.init that leaves out what is on "meta"."""
@@ -190,6 +189,14 @@ class _Literals(TorchFunctionMode):
         if func in LITERALS and kwargs.get("device") is None:
             kwargs["device"] = torch.device("cpu")
         return func(*args, **kwargs)
+
+
+def _with_meta(root: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Yield attributes of modules, beside parameters and buffers, that are or have tensors on "meta"."""
+    for module in root.modules():
+        for name, value in vars(module).items():
+            if not name.startswith("_") and any(_is_meta(each) for each in tree_flatten(value)[0]):
+                yield module, name, value
 
 
 def _is_meta(value: Any) -> bool:
