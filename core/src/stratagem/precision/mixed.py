@@ -47,6 +47,7 @@ class ScaledPrecision(MixedPrecision):
 
     name = "16-mixed"
     compute_dtype: torch.dtype = torch.float16
+    scales_loss = True
 
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from stratagem.data.batches import moved
 from stratagem.errors import DataError
 from stratagem.plugin.requests import Clipping, SetupRequest
-from stratagem.precision.base import Precision
+from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -74,6 +74,12 @@ class Prepared:
     left_shards: object | None = None
     carries_hooks = False
     has_all_states = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for methods, answer in (({"step"}, "steps_directly"), ({"forward", "evaluate"}, "forwards_directly")):
+            if is_overridden(cls, Prepared, methods, answer):
+                setattr(cls, answer, False)
 
     def __init__(
         self,
@@ -163,14 +169,13 @@ class Prepared:
 
     @property
     def steps_directly(self) -> bool:
-        """Whether calling an optimizer's own `step` does the same as `step`."""
-        return type(self).step is Prepared.step and type(self.precision).step is Precision.step
+        """Whether calling an optimizer's own `step` does the same as `step`, which a subclass may override."""
+        return self.precision.steps_directly
 
     @property
     def forwards_directly(self) -> bool:
-        """Whether calling the module itself does the same as `forward` and `evaluate`."""
-        own = (type(self).forward, type(self).evaluate)
-        return self.is_direct and own == (Prepared.forward, Prepared.evaluate)
+        """Whether calling the module itself is the same as `forward` and `evaluate`; a subclass may override these."""
+        return self.is_direct
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""

@@ -5,8 +5,10 @@ tests/core/strategies/test_torch_private.py tells when torch changes one, or has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -102,17 +104,43 @@ def declared_arguments(operation: Any) -> Iterator[Any]:
     yield from operation._schema.arguments
 
 
+class _Replaced(local):
+    by_name: Mapping[str, Callable[..., Any]] = {}
+
+
+_REPLACED = _Replaced()
+_USERS: list[object] = []
+_LOCK = Lock()
+
+
 @contextmanager
 def replaced_initializers(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have `make(original)` called in the place of each of `INITIALIZERS`, in this process."""
-    originals = {name: getattr(nn.init, name) for name in INITIALIZERS}
-    for name, original in originals.items():
-        setattr(nn.init, name, make(original))
+    """Have `make(original)` called in the place of each of `INITIALIZERS`, in this thread."""
+    user = object()
+    with _LOCK:
+        if not _USERS:
+            for name in INITIALIZERS:
+                setattr(nn.init, name, _by_thread(name, getattr(nn.init, name)))
+        _USERS.append(user)
+    before = _REPLACED.by_name
+    _REPLACED.by_name = {name: make(getattr(nn.init, name).__wrapped__) for name in INITIALIZERS}
     try:
         yield
     finally:
-        for name, original in originals.items():
-            setattr(nn.init, name, original)
+        _REPLACED.by_name = before
+        with _LOCK:
+            _USERS.remove(user)
+            if not _USERS:
+                for name in INITIALIZERS:
+                    setattr(nn.init, name, getattr(nn.init, name).__wrapped__)
+
+
+def _by_thread(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _REPLACED.by_name.get(name, original)(*args, **kwargs)
+
+    return call
 
 
 def forget_sharding(module: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
 
-from stratagem import Precision, Prepared, SetupRequest, place
+from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_ddp.exchange import StoreExchange
@@ -185,7 +185,7 @@ class DDPPrepared(Prepared):
 
     @property
     def steps_directly(self) -> bool:
-        return self._local is None and type(self.precision).step is Precision.step
+        return self._local is None and self.precision.steps_directly
 
     # Checkpoint ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, Optimizer
 
-from stratagem import Collectives, ConfigError, Precision, SetupRequest
+from stratagem import Collectives, ConfigError, SetupRequest
 from stratagem_ddp.comm_hooks import HOOKS, power_sgd, renamed, settings_of
 from stratagem_ddp.local_sgd import (
     Level,
@@ -103,7 +103,7 @@ def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state
     """
     remembers = isinstance(state, PowerSGDMemory) and state.state.use_error_feedback
     local = isinstance(state, PostLocalSGDState)
-    if (remembers or local) and type(request.precision).step is not Precision.step:
+    if (remembers or local) and request.precision.scales_loss:
         what = (
             "PowerSGD's error feedback would keep"
             if remembers

@@ -213,10 +213,6 @@ class DeepSpeedPrepared(Prepared):
     def zero_grad(self, index: int) -> None:
         """Do nothing: the engine drops gradients in `step`."""
 
-    @property
-    def steps_directly(self) -> bool:
-        return False
-
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._access is None:
             yield from super().replicas()

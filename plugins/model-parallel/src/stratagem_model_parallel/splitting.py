@@ -126,9 +126,9 @@ def _carry_out(strategy: ModelParallelStrategy, plain: nn.Module, mesh: DeviceMe
     if strategy.parallelize is not None:
         plan.carry_out(strategy.parallelize, plain, mesh)
         return
-    if isinstance(plain, Module) and type(plain).parallelize is not Module.parallelize:
-        own = plan.returned(plain.parallelize(mesh), plain, f"{type(plain).__name__}.parallelize")
-        plan.carry_out(own, plain, mesh)
+    own = plain.parallelize(mesh) if isinstance(plain, Module) else NotImplemented
+    if own is not NotImplemented:
+        plan.carry_out(plan.returned(own, plain, f"{type(plain).__name__}.parallelize"), plain, mesh)
         return
     found = split_blocks(plain, (*strategy.plans, *BUILT_IN), mesh, strategy.sequence_parallel)
     if strategy.loss_parallel:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import seed_everything
-from stratagem_trainer.hook_names import refuse_uncalled
+from stratagem_trainer.hook_names import overrides, refuse_uncalled
 from stratagem_trainer.loops.callback_runner import CallbackRunner
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
@@ -174,15 +174,12 @@ def build_module(runtime: Runtime, module: Any) -> Module:
     return built
 
 
-def overrides(module: Module, name: str) -> bool:
-    """Whether the user's class, or the object itself, has a method of its own in place of `Module`'s."""
-    return name in vars(module) or getattr(type(module), name) is not getattr(Module, name)
-
-
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     """Step → the method that ends it, for those that the user's class defines."""
     steps = ("training_step", "validation_step", "test_step")
-    return {step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end")}
+    return {
+        step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end", Module)
+    }
 
 
 def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:

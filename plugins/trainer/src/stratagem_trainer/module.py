@@ -86,8 +86,10 @@ class Module(nn.Module):
             mesh: a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions the strategy names.
 
         Returns:
-            A plan as the strategy takes it, or None where this method has split the module itself.
+            A plan as the strategy takes it, None where this method has split the module itself, or NotImplemented,
+            which leaves it to the strategy's own plans.
         """
+        return NotImplemented
 
     def configure_optimizers(self) -> Any:
         """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and

@@ -13,9 +13,11 @@ from stratagem.errors import ConfigError, DataError, UsageError
 from stratagem.sdk.loops import EvalData, TrainData, announce_data, sample_of
 from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.bringing_back import Destination, leave
-from stratagem_trainer.live import Live, Progress, build_module, first_given, overrides
+from stratagem_trainer.hook_names import overrides
+from stratagem_trainer.live import Live, Progress, build_module, first_given
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.module import Module
 from stratagem_trainer.run_folder import locked
 
 if TYPE_CHECKING:
@@ -162,7 +164,7 @@ def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageReq
 def _validation_data(
     trainer: Trainer, runtime: Runtime, module: Any, request: StageRequest
 ) -> EvalData | None:
-    has_step = overrides(module, "validation_step")
+    has_step = overrides(module, "validation_step", Module)
     if request.val_loader is not None and not has_step:
         raise ConfigError(
             f"val_dataloaders were passed, but {type(module).__qualname__} has no validation_step"

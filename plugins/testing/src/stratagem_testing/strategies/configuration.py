@@ -24,7 +24,7 @@ _ABSENT = object()
 
 @check(world_sizes=(1, 2))
 def check_configuration(subject: StrategySubject) -> None:
-    """A run leaves its attributes as they are, they pickle whole, and the object serves a second run like the first."""
+    """A run leaves its attributes alone, they pickle whole, and the object serves a second run as well."""
     for rank, (changes, losses) in enumerate(subject.run(_train_twice)):
         for change in changes:
             expect(False, f"rank {rank}: {change}")

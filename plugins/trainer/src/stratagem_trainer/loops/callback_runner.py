@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 from stratagem_trainer.callbacks.base import HOOKS, Callback
+from stratagem_trainer.hook_names import overrides
 
 
 class CallbackRunner:
@@ -19,9 +20,7 @@ class CallbackRunner:
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
         self._listeners: dict[str, list[Callable[..., None]]] = {
             hook: [
-                getattr(callback, hook)
-                for callback in self.callbacks
-                if hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook)
+                getattr(callback, hook) for callback in self.callbacks if overrides(callback, hook, Callback)
             ]
             for hook in HOOKS
         }
