@@ -18,7 +18,7 @@ from typing import Any
 
 from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
-from stratagem.launchers.base import START_METHODS, Launcher, LaunchPlan, Task
+from stratagem.launchers.base import Launcher, LaunchPlan, Task, check_start_method
 from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
@@ -46,8 +46,7 @@ class ElasticLauncher(Launcher):
     worker_environment = "torchelastic"
 
     def __init__(self, plan: LaunchPlan) -> None:
-        if plan.start_method not in START_METHODS:
-            raise UsageError(f"start_method is {plan.start_method!r}; allowed are {', '.join(START_METHODS)}")
+        check_start_method(plan.start_method)
         if plan.processes_per_node < 1:
             raise UsageError(
                 f"{plan.processes_per_node} processes per node were asked for; at least 1 is needed"

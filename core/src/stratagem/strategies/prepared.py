@@ -174,7 +174,7 @@ class Prepared:
 
     @property
     def forwards_directly(self) -> bool:
-        """Whether calling the module itself is the same as `forward` and `evaluate`; a subclass may override these."""
+        """Whether calling the module itself is the same as `forward` and `evaluate`, unless overridden."""
         return self.is_direct
 
     def zero_grad(self, index: int) -> None:

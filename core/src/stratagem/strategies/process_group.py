@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
-from stratagem.errors import ConfigError
-from stratagem.launchers.base import START_METHODS
+from stratagem.launchers.base import check_start_method
 from stratagem.strategies.base import ParallelStrategy
 
 if TYPE_CHECKING:
@@ -61,9 +60,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
         self.process_group_backend = process_group_backend
         self.timeout = deadline(timeout, timeout_s)
-        self.start_method = start_method
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+        self.start_method = check_start_method(start_method)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group. Collective."""

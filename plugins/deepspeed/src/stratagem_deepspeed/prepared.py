@@ -14,7 +14,7 @@ from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRe
 from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
-from stratagem.sdk.tensors import broadcast_coalesced
+from stratagem.sdk.tensors import EqualBuffers
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
@@ -107,8 +107,7 @@ class DeepSpeedPrepared(Prepared):
         self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
         self._originals = originals
         originals.to_engine(self._checkpoint.parameters)
-        self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
-        self._buffers_differ = self._buffers
+        self._equal_buffers = EqualBuffers(self._computed, self._world_size, differ=True)
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
@@ -121,9 +120,9 @@ class DeepSpeedPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._access is not None:
             self._access.release()
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         result = self.module(*args, **kwargs)
-        self._buffers_differ = self._buffers and self.plain.training
+        self._equal_buffers.note_forward(self.plain.training)
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -227,7 +226,7 @@ class DeepSpeedPrepared(Prepared):
     # Checkpoint -----------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         self.follow_changes()
         return self._checkpoint.model_tensors()
 
@@ -284,9 +283,3 @@ class DeepSpeedPrepared(Prepared):
         if parts:
             self.left_shards = keep(parts)
         output.stop()
-
-    def _make_buffers_equal(self) -> None:
-        """Rank 0's buffers on every rank, before anything reads them. Collective."""
-        if self._buffers_differ:
-            self._buffers_differ = False
-            broadcast_coalesced(self._computed.buffers())

@@ -234,8 +234,9 @@ def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None
 
 
 def _called(structure: Structure) -> str:
-    _, _, (positional, named) = structure
-    return f"{len(positional[2])} positional arguments and the keywords {sorted(named[1]) or 'none'}"
+    assert structure is not None
+    positional, named = structure.items
+    return f"{len(positional.items)} positional arguments and the keywords {sorted(named.keys) or 'none'}"
 
 
 def _first_line(error: BaseException) -> str:
