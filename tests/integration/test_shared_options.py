@@ -1,4 +1,4 @@
-"""The options that strategies on a process group share are the same in each: as `ProcessGroupStrategy` states them."""
+"""The options that strategies share are the same in each: as their base states them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def strategies() -> dict[str, type[Strategy]]:
 
 
 def base_of(cls: type[Strategy]) -> type[Strategy]:
-    return next(
-        base for base in (ProcessGroupStrategy, ParallelStrategy, Strategy) if issubclass(cls, base)
-    )
+    return next(base for base in (ProcessGroupStrategy, ParallelStrategy, Strategy) if issubclass(cls, base))
 
 
 @pytest.mark.parametrize("cls", strategies().values(), ids=strategies())

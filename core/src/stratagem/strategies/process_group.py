@@ -124,11 +124,11 @@ class DeferringStrategy(ProcessGroupStrategy):
 
         return deferred()
 
-    def pop_deferred_init(self, plain: nn.Module) -> Construction | None:
-        """Return how `plain` was constructed, once; None where it was as anywhere.
+    def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
+        """Return how `original_module` was constructed, once; None where it was as anywhere.
 
         Tensors that its modules have beside parameters and buffers get their values now.
         """
         from stratagem.strategies.deferred_init import pop_deferred
 
-        return pop_deferred(plain)
+        return pop_deferred(original_module)

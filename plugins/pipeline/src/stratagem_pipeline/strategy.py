@@ -160,6 +160,6 @@ class PipelineStrategy(DeferringStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module of which this rank has its stages."""
-        construction = self.pop_deferred_init(request.plain)
+        construction = self.pop_deferred_init(request.original_module)
         pipe = GroupCollectives(mesh_of(request.collectives).get_group("pipe"), request.device)
         return PipelinePrepared(request, build(request, self, pipe, construction), self.open_group)

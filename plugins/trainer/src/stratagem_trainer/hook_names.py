@@ -74,13 +74,6 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
             )
 
 
-def overrides(obj: object, name: str, base: type) -> bool:
-    """Whether an object, or its class, has a method of its own in place of its base's; asked once per run."""
-    return name in vars(obj) or any(
-        name in vars(each) for each in type(obj).__mro__[: type(obj).__mro__.index(base)]
-    )
-
-
 def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
     """The functions that classes between `kind` and `base` define."""
     for each in kind.__mro__:

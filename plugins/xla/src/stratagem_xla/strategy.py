@@ -97,7 +97,7 @@ class XLAStrategy(XlaStrategy):
             )
 
     @property
-    def parallel_devices(self) -> Sequence[torch.device] | None:
+    def parallel_devices(self) -> Sequence[torch.device] | None:  # type: ignore[override]
         """Those that it was given; a process that has one device calls it the first."""
         if self.given_devices and library.OWN_DEVICE in os.environ:
             return [torch.device("xla", 0)] * len(self.given_devices)
@@ -105,7 +105,7 @@ class XLAStrategy(XlaStrategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        self.start(request, max(len(request.devices), 1), spmd=self.spmd)
+        self.start(request, len(request.devices), spmd=self.spmd)
         return open_collectives(request)
 
     @hookimpl
@@ -119,7 +119,7 @@ class XLAStrategy(XlaStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is called with batches cut over the devices."""
         self.direct_output(request)
-        layout = Layout(max(len(request.devices), 1), self.axis)
+        layout = Layout(len(request.devices), self.axis)
         if request.collectives.world_size > 1:
             return ReplicaPrepared(request, layout, self.sync_module_states)
         return XlaPrepared(request, layout, replicated(request, layout))
