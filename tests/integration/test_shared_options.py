@@ -13,8 +13,8 @@ from stratagem.sdk.catalogue import load_catalogue
 def strategies() -> dict[str, type[Strategy]]:
     found = {}
     for offer in load_catalogue().of_kind("strategy"):
-        if not offer.component.missing():
-            cls = offer.component.load()
+        if not offer.missing():
+            cls = offer.load()
             found[cls.__name__] = cls
     return found
 

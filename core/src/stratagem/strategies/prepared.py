@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch import nn
@@ -31,19 +31,6 @@ from stratagem.strategies.optimizer_state import (
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
-
-
-class Replica(NamedTuple):
-    """Something that is equal on every rank which has the same `shard` of a `layout`."""
-
-    name: str
-    """For messages, as "parameter 'net.weight'"."""
-    value: Any
-    """A tensor, or what JSON can hold."""
-    layout: str = ""
-    """How it is shared out, as "stages"; empty where every rank has all of it."""
-    shard: str = ""
-    """What this rank has in that layout, as "2"."""
 
 
 class Prepared:
