@@ -23,7 +23,6 @@ from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
 from stratagem.launchers.leftovers import folder_lock
-from stratagem.launchers.logs import refuse_unwritable
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launchers.rendezvous.network import gloo_variables, loopback_variables
@@ -77,6 +76,8 @@ class ElasticLauncher(Launcher):
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
         require_endpoint(self.plan)
         if self.plan.log_dir is not None:
+            from stratagem.launchers.logs import refuse_unwritable  # it imports torch
+
             refuse_unwritable(self.plan.log_dir)
         if self.plan.start_method == "forkserver":
             # It imports torch while the task is pickled.
