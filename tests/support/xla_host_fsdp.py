@@ -39,8 +39,8 @@ class HostFSDP(XLAFSDPStrategy):
     def check_run(self, run: Any) -> None:
         XlaStrategy.check_run(self, run)
 
-    def setup_environment(self, run) -> None:
-        super().setup_environment(run)
+    def setup_environment(self) -> None:
+        super().setup_environment()
         os.environ[OWN_DEVICE] = "1"
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:

@@ -26,8 +26,8 @@ class Counted(DDPStrategy):
     fails_in = ""
     depth = 0
 
-    def setup_environment(self, run) -> None:
-        super().setup_environment(run)
+    def setup_environment(self) -> None:
+        super().setup_environment()
         self.depth += 1
 
     def teardown(self) -> None:

@@ -41,8 +41,9 @@ class XlaStrategy(Strategy):
         super().__init__(accelerator, checkpoint_io, precision_plugin)
         self.debug = debug
 
-    def setup_environment(self, run: Run) -> None:
+    def setup_worker(self, run: Run) -> None:
         """Set what torch_xla reads when it is imported."""
+        super().setup_worker(run)
         output.before_import(run.config.log_level, self.debug)
 
     def start(self, request: ReduceRequest, devices: int, *, spmd: bool) -> None:
