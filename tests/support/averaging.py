@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
 from stratagem.collectives.buckets import gradients_of_any
-from stratagem.strategies.equal_buffers import EqualBuffers
 from stratagem.strategies.prepared import loss_of
+from stratagem.strategies.replicated import ReplicatedPrepared
 
 FEATURES = {
     "several_optimizers",
@@ -26,7 +26,7 @@ FEATURES = {
 }
 
 
-class AveragedPrepared(EqualBuffers):
+class AveragedPrepared(ReplicatedPrepared):
     """A replica per rank; gradients are averaged after the backward of a window's last micro-batch."""
 
     def __init__(self, request: Any) -> None:

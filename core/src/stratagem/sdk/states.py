@@ -5,7 +5,6 @@ from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.checkpoint.failing import writing
 from stratagem.checkpoint.strict_json import Count
 from stratagem.runtime.checkpoint import fitting, same_ranks
-from stratagem.strategies.equal_buffers import EqualBuffers
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -15,11 +14,12 @@ from stratagem.strategies.optimizer_state import (
     parameter_names,
     share_values,
 )
+from stratagem.strategies.replicated import ReplicatedPrepared
 
 __all__ = [
     "Count",
     "DirectoryCheckpointer",
-    "EqualBuffers",
+    "ReplicatedPrepared",
     "TensorInfo",
     "describe",
     "describe_optimizer",

@@ -4,10 +4,6 @@
 hasn't used. A rank that used others sends a message of another length, which gloo aborts at and NCCL takes.
 So what is about to be reduced is held against what this rank reduced there the last time, as in
 `GatherOrder`: nothing is asked as long as that is the same.
-
-Private names of torch (2.9 to 2.13) are used here alone, since nothing public comes before the reduction:
-`FSDPState._fsdp_param_group(s)`, `FSDPParamGroup.post_backward`, `.fsdp_params`, `.reduce_grads`, and
-`FSDPParam.sharded_param`, `._unsharded_param`, `.unsharded_accumulated_grad`.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from torch import nn
 
 from stratagem import CombinationError
 from stratagem.sdk.shards import number_of
+from stratagem_fsdp.torch_private import has_gradient, reduced_groups
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -47,7 +44,7 @@ class ReduceOrder:
         self._names = {id(parameter): name for name, parameter in plain.named_parameters()}
         self._before: dict[int, tuple[bool, ...]] = {}
         self._groups = (
-            [group for unit in units for group in _groups(unit)] if collectives.world_size > 1 else []
+            [group for unit in units for group in reduced_groups(unit)] if collectives.world_size > 1 else []
         )
         for index, group in enumerate(self._groups):
             group.post_backward = partial(self._about_to_reduce, index, group)
@@ -60,7 +57,7 @@ class ReduceOrder:
 
     def _about_to_reduce(self, index: int, group: Any, *unused: Any) -> None:
         if group.reduce_grads:
-            have = tuple(map(_has_gradient, group.fsdp_params))
+            have = tuple(map(has_gradient, group.fsdp_params))
             usual = self._before.get(index)
             if usual is None:
                 usual = tuple([each.sharded_param.requires_grad for each in group.fsdp_params])
@@ -80,17 +77,3 @@ class ReduceOrder:
             f"{self._strategy} all ranks use the same parameters in a step. Use it on every rank, with an empty "
             "batch where it has no samples, or choose ddp with find_unused_parameters=True"
         )
-
-
-def _groups(unit: Any) -> list[Any]:
-    state = unit._get_fsdp_state()
-    if hasattr(state, "_fsdp_param_groups"):
-        return list(state._fsdp_param_groups)
-    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
-
-
-def _has_gradient(parameter: Any) -> bool:
-    # Torch makes the whole parameter when it is gathered for the first time.
-    if not hasattr(parameter, "_unsharded_param"):
-        return False
-    return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None

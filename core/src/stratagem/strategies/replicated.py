@@ -1,4 +1,4 @@
-"""`EqualBuffers`: replicas whose buffers are those of rank 0 wherever they are read."""
+"""`ReplicatedPrepared`: replicas whose buffers are those of rank 0 wherever they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem.collectives.buckets import broadcast_coalesced
 from stratagem.strategies.prepared import Prepared
 
 
-class EqualBuffers(Prepared):
+class ReplicatedPrepared(Prepared):
     """A whole module on every rank of the default process group, whose forwards change buffers rank by rank.
 
     As the statistics of a BatchNorm, which are of a rank's own batches. Training, evaluations, checkpoints
