@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stratagem.sdk.loops import forked_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.live import STEPS, Live
 from stratagem_trainer.settings import limited
@@ -59,7 +60,9 @@ def num_batches(live: Live, data: EvalData, stage: str) -> int | None:
 def _outputs(trainer: Trainer, live: Live, data: EvalData, stage: str) -> Iterator[Any]:
     """Run the steps; yield the output of each batch that counts."""
     step, metrics, ends = STEPS[stage], live.metrics, live.moments.of("on_evaluation_batch_end")
-    batches = islice(iter(live.prepared.dataloader(data)), num_batches(live, data, stage))
+    with forked_rng(live.runtime.device):  # a DataLoader draws a seed when it is begun: not of the training's
+        iterator = iter(live.prepared.dataloader(data))
+    batches = islice(iterator, num_batches(live, data, stage))
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:
