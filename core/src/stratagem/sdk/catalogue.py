@@ -3,7 +3,7 @@
 from stratagem.plugin.catalogue import GROUP, Catalogue, command_plugins, load_catalogue
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
 from stratagem.plugin.hookspecs import CommandGroup
-from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
+from stratagem.plugin.origin import BrokenPlugin, Origin
 
 __all__ = [
     "API_VERSION",
@@ -14,9 +14,7 @@ __all__ = [
     "Catalogue",
     "CommandGroup",
     "Kind",
-    "Offer",
     "Origin",
-    "Selection",
     "command_plugins",
     "imported",
     "load_catalogue",

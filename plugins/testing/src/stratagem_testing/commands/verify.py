@@ -53,6 +53,7 @@ _ORDER = tuple(reversed(_COLOURS))
 @click.pass_context
 def verify(
     ctx: click.Context,
+    /,
     steps: int,
     only: tuple[str, ...],
     skip: tuple[str, ...],

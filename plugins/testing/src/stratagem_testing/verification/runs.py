@@ -17,10 +17,9 @@ from stratagem_testing.verification.observed import (
     Resumed,
     Seen,
     Validated,
-    Watched,
-    sample_digests,
 )
 from stratagem_testing.verification.plan import Plan
+from stratagem_testing.verification.watched import Watched, sample_digests
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -211,7 +210,7 @@ class _Epochs:
 
 def _files(plan: Plan, name: str) -> list[str]:
     """Paths of what the ranks kept, in their order."""
-    found = []
+    found: list[str] = []
     while os.path.exists(path := f"{plan.path(name)}-rank{len(found)}.pt"):
         found.append(path)
     return found

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from stratagem_testing.verification import runs
-from stratagem_testing.verification.compare import (
-    Apart,
-    gradients_apart,
-    losses_apart,
-    mean,
-    mean_losses,
-    weights_apart,
+from stratagem_testing.verification.compare import Apart, mean, mean_losses
+from stratagem_testing.verification.forms import (
+    Compare,
+    Tried,
+    apart_from,
+    by_gradients,
+    by_losses,
+    by_step,
+    by_weights,
+    noisy,
+    try_forms,
 )
 from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.runs import Form, Repetition
+from stratagem_testing.verification.runs import Repetition
 from stratagem_testing.verification.session import Finding, NotRepeatedError, Session, data_ranks, reason
 from stratagem_testing.workers import RankError
-
-Compare = Callable[[Session, Sequence[Seen], Seen, "Seen | None"], "Apart | None"]
 
 SUM = "as where a loss is a sum over the batch: divide it by the number of samples"
 COUNT = (
@@ -29,22 +31,9 @@ COUNT = (
 )
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A run under the strategy, and in which form one process comes to the same."""
-
-    ranks: Sequence[Seen]
-    source: str
-    form: Form | None
-    apart: Apart | None
-    """From one process with all batches joined, or else one after the other; None where it is none."""
-    why_not: str = ""
-    """Why batches can't be joined."""
-
-
 def loss(session: Session, ranks: Sequence[Seen]) -> Finding:
     """Compare each step's loss; set the form in which one process comes to the same."""
-    tried = _tried(session, ranks, "train", _losses)
+    tried = try_forms(session, ranks, "train", by_losses)
     session.form = tried.form
     samples = _samples(ranks, session.plan.accumulate)
     if all(loss is None for seen in ranks for loss in seen.losses):
@@ -52,7 +41,7 @@ def loss(session: Session, ranks: Sequence[Seen]) -> Finding:
     if tried.form == "whole":
         return Finding("loss", "right", f"as of one process on the same {samples} in each step")
     if tried.form == "ranks":
-        return _explained("loss", session, tried, _losses)
+        return _explained("loss", session, tried, by_losses)
     if ranks[0].draws or ranks[0].batch_norms or ranks[0].manual:
         return _compared_otherwise(session, ranks, tried)
     return Finding("loss", "wrong", _unlike(session, ranks, tried))
@@ -65,13 +54,13 @@ def gradients(session: Session) -> Finding:
     except RankError as error:
         told = reason(error)
         return Finding("gradients", "note", f"not read, since a step of plain SGD isn't possible: {told}")
-    tried = _tried(session, ranks, "gradients", _gradients)
+    tried = try_forms(session, ranks, "gradients", by_gradients)
     count = len(ranks[0].trained)
     if tried.form == "whole":
         return Finding("gradients", "right", f"those of the first step, in {count} parameters")
     if tried.form == "ranks":
         if session.form == "whole":
-            return _explained("gradients", session, tried, _gradients)
+            return _explained("gradients", session, tried, by_gradients)
         return Finding(
             "gradients", "right", f"those of the first step, in {count} parameters: the mean over ranks"
         )
@@ -90,9 +79,9 @@ def training(session: Session, ranks: Sequence[Seen]) -> Finding:
             "training", "right", f"after {steps} steps with equal batches, weights are those of one process"
         )
     how = Repetition("train", session.form, steps)
-    found = _weights(session, ranks, session.repeated(how), None)
+    found = by_weights(session, ranks, session.repeated(how), None)
     if found is not None:
-        found = _weights(session, ranks, session.repeated(how), _noisy(session, how))
+        found = by_weights(session, ranks, session.repeated(how), noisy(session, how))
     if found is None:
         return Finding(
             "training", "right", f"after {steps} steps with your optimizer, weights are one process's"
@@ -106,73 +95,6 @@ def training(session: Session, ranks: Sequence[Seen]) -> Finding:
     )
 
 
-# Trying forms -------------------------------------------------------------------------------------------
-
-
-def _tried(
-    session: Session, ranks: Sequence[Seen], source: str, compare: Compare, quiet: bool = False
-) -> Tried:
-    forms: list[Form] = ["whole"]
-    if data_ranks(ranks) > 1 and not ranks[0].manual:
-        forms.append("ranks")
-    apart, why_not = None, ""
-    for form in forms:
-        how = Repetition(source, form, ranks[0].steps, source.startswith("gradients"), quiet=quiet)
-        try:
-            apart = _apart(session, ranks, how, compare)
-        except NotRepeatedError as error:
-            why_not = str(error)
-            continue
-        if apart is None:
-            return Tried(ranks, source, form, None, why_not)
-    return Tried(ranks, source, None, apart, why_not)
-
-
-def _apart(session: Session, ranks: Sequence[Seen], how: Repetition, compare: Compare) -> Apart | None:
-    alone = session.repeated(how)
-    found = compare(session, ranks, alone, None)
-    # Only where they differ it takes to know by how much rounding makes them do so.
-    return compare(session, ranks, alone, _noisy(session, how)) if found is not None else None
-
-
-def _noisy(session: Session, how: Repetition) -> Seen:
-    return session.repeated(replace(how, noise=session.plan.subject.tolerance(session.plan.precision) / 10))
-
-
-def _losses(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
-    count = len(alone.losses) // max(1, len(ranks[0].losses))
-    noise = _by_step(noisy, count) if noisy is not None else None
-    found = losses_apart(mean_losses(ranks), _by_step(alone, count), noise, session.tolerance)
-    if found is None and ranks[0].manual:
-        weights = _weights(session, ranks, alone, noisy)
-        return Apart(weights[0], weights[1], 0.0) if weights is not None else None
-    return found
-
-
-def _gradients(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
-    first = ranks[0]
-    noise = noisy.weights if noisy is not None else None
-    return gradients_apart(first.weights, alone.weights, first.start, noise, first.trained, session.tolerance)
-
-
-def _weights(
-    session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None
-) -> tuple[str, float] | None:
-    first = ranks[0]
-    left_out = first.normalization if first.batch_norms else set()
-    if data_ranks(ranks) > 1:
-        left_out = left_out | first.buffers.keys()  # compared between ranks, by a question of its own
-    names = [name for name in first.weights if name not in left_out and name in alone.weights]
-    return weights_apart(
-        first.weights, alone.weights, first.start, noisy.weights if noisy is not None else None, names
-    )
-
-
-def _by_step(alone: Seen, ranks: int) -> list[float | None]:
-    """Return the mean over the ranks whose batches came one after the other."""
-    return [mean(alone.losses[at : at + ranks]) for at in range(0, len(alone.losses), ranks)]
-
-
 # Where one process comes to something else -----------------------------------------------------------------
 
 
@@ -180,16 +102,14 @@ def _explained(question: str, session: Session, tried: Tried, compare: Compare) 
     """Say why the mean over ranks isn't what one process has of the joined batches; the strategy is right."""
     first, ranks = tried.ranks[0], data_ranks(tried.ranks)
     if tried.why_not:
-        return Finding(
-            question, "note", f"the mean over ranks, as it should be; not that of one batch: {tried.why_not}"
-        )
+        return Finding(question, "note", f"the mean over ranks; not compared with one batch: {tried.why_not}")
     by_source = Repetition(tried.source, "ranks", first.steps, tried.source == "gradients")
     whole = session.repeated(replace(by_source, form="whole"))
     if first.draws or first.batch_norms:
         quiet = replace(by_source, quiet=True)
         one = session.repeated(quiet)
         try:
-            apart = _apart(session, [_as_rank(one, ranks)], replace(quiet, form="whole"), compare)
+            apart = apart_from(session, [_as_rank(one, ranks)], replace(quiet, form="whole"), compare)
         except NotRepeatedError as error:
             return Finding(question, "note", f"the mean over ranks; not compared with one batch: {error}")
         if apart is None:
@@ -208,7 +128,7 @@ def _explained(question: str, session: Session, tried: Tried, compare: Compare) 
         return Finding(
             question, "wrong", "aren't those of one process on all samples, though losses are: " + COUNT
         )
-    ours, theirs = _by_step(one, ranks), whole.losses
+    ours, theirs = by_step(one, ranks), whole.losses
     index = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), 0)
     a, b = ours[index] or 0.0, theirs[index] or 0.0
     is_sum = a and abs(b / a - ranks) < 0.2 * (ranks - 1)
@@ -230,7 +150,7 @@ def _scaled(session: Session, how: Repetition, ranks: int) -> bool:
 
 
 def _as_rank(alone: Seen, ranks: int) -> Seen:
-    return replace(alone, losses=_by_step(alone, ranks))
+    return replace(alone, losses=by_step(alone, ranks))
 
 
 def _by_definition(ranks: Sequence[Seen]) -> str:
@@ -252,14 +172,14 @@ def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -
     first = ranks[0]
     if not first.manual:
         quiet = session.under("training in evaluation mode", runs.capture, "quiet", False, True)
-        if _tried(session, quiet, "quiet", _losses, quiet=True).form is not None:
+        if try_forms(session, quiet, "quiet", by_losses, quiet=True).form is not None:
             session.quiet = True
             return Finding("loss", "note", _by_definition(ranks))
         return Finding("loss", "wrong", _unlike(session, ranks, tried))
     same = session.under("training on equal batches", runs.train_on_same, "same", "train", first.steps)
     same = [replace(seen, start=first.start) for seen in same]
     if data_ranks(ranks) > 1:
-        apart = _apart(session, same, Repetition("train", "same", first.steps), _losses)
+        apart = apart_from(session, same, Repetition("train", "same", first.steps), by_losses)
     else:
         apart = tried.apart
     if apart is not None:
@@ -311,19 +231,19 @@ def _gradients_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) 
     if ranks[0].manual and data_ranks(ranks) > 1:
         same = session.under("gradients on equal batches", runs.train_on_same, "same", "gradients", 1, True)
         same = [replace(seen, start=ranks[0].start) for seen in same]
-        apart = _apart(session, same, Repetition("gradients", "same", 1, True), _gradients)
+        apart = apart_from(session, same, Repetition("gradients", "same", 1, True), by_gradients)
         if apart is None:
             return Finding("gradients", "right", "with equal batches on all ranks, those of the first step")
         return Finding("gradients", "wrong", _gradients_wrong(apart, data_ranks(ranks)))
     quiet = session.under("gradients in evaluation mode", runs.capture, "gradients-quiet", True, True)
-    apart = _tried(session, quiet, "gradients-quiet", _gradients, quiet=True)
-    if apart.form is not None:
+    resting = try_forms(session, quiet, "gradients-quiet", by_gradients, quiet=True)
+    if resting.form is not None:
         return Finding(
             "gradients", "right", "those of the first step, with random numbers and normalization at rest"
         )
-    if apart.apart is None:
-        return Finding("gradients", "note", f"not compared with one process: {apart.why_not}")
-    return Finding("gradients", "wrong", _gradients_wrong(apart.apart, data_ranks(ranks)))
+    if resting.apart is None:
+        return Finding("gradients", "note", f"not compared with one process: {resting.why_not}")
+    return Finding("gradients", "wrong", _gradients_wrong(resting.apart, data_ranks(ranks)))
 
 
 def _gradients_wrong(apart: Apart, ranks: int) -> str:

@@ -15,7 +15,7 @@ from stratagem.sdk.catalogue import load_catalogue
 from stratagem.sdk.runs import assemble
 from stratagem_testing.report import subject_of
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.verification import keeping, runs, training
+from stratagem_testing.verification import continuing, keeping, runs, training
 from stratagem_testing.verification.observed import Seen
 from stratagem_testing.verification.plan import Plan
 from stratagem_testing.verification.session import Finding, NotRepeatedError, Session, reason
@@ -31,10 +31,10 @@ QUESTIONS: Mapping[str, Callable[[Session, Sequence[Seen]], Finding]] = {
     "training": training.training,
     "optimizers": keeping.optimizers,
     "buffers": keeping.buffers,
-    "validation": keeping.validation,
-    "evaluation": keeping.evaluation,
-    "checkpoint": keeping.checkpoint,
-    "resume": keeping.resume,
+    "validation": continuing.validation,
+    "evaluation": continuing.evaluation,
+    "checkpoint": continuing.checkpoint,
+    "resume": continuing.resume,
 }
 """Name → what answers it, in the order in which they are asked: "loss" sets how later ones compare."""
 

@@ -1,0 +1,36 @@
+"""Names of the plugin API that are going to go: they work for one version more, and warn."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+
+class Renamed:
+    """An attribute of a class under its former name: reads what the present one has, and warns.
+
+    Args:
+        path: the present name, with dots for what is in a record of its own now.
+        default: what it reads where there is no such record.
+    """
+
+    def __init__(self, path: str, default: Any = None) -> None:
+        self._path, self._default = path, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._message = f"{owner.__name__}.{name} is now called {owner.__name__}.{self._path}"
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(
+            f"{self._message}; the former name goes with the next plugin API",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        value: Any = instance
+        for name in self._path.split("."):
+            value = getattr(value, name)
+            if value is None:
+                return self._default
+        return value
