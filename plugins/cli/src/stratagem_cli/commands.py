@@ -14,7 +14,7 @@ from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
-    **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
+    **dict.fromkeys(("conformance", "new", "verify"), "stratagem-testing"),
 }
 """Command → the distribution of ours that adds it, for install hints."""
 

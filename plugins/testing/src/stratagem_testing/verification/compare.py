@@ -107,8 +107,9 @@ def weights_apart(
     start: Mapping[str, Tensor],
     noise: Mapping[str, Tensor] | None,
     names: Collection[str],
+    share: float = TRAINED,
 ) -> tuple[str, float] | None:
-    """Return the tensor that is furthest from one process's, in parts of the way it went, if that is too far."""
+    """Return the tensor that is furthest from one process's, in parts of its way, if by more than `share`."""
     worst, found = 1.0, None
     for name in names:
         if not theirs[name].is_floating_point():
@@ -118,7 +119,7 @@ def weights_apart(
         apart, way = (_norm(one[name], theirs[name]) for one in (ours, start))
         rounded = _norm(noise[name], theirs[name]) if noise else 0.0
         epsilon = 16 * torch.finfo(theirs[name].dtype).eps * float(theirs[name].double().norm())
-        allowed = TRAINED * way + NOISE * rounded + epsilon
+        allowed = share * way + NOISE * rounded + epsilon
         if apart > worst * allowed:
             worst = apart / max(allowed, 1e-300)
             found = name, apart / way if way else math.inf

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 from stratagem_testing.verification import runs
-from stratagem_testing.verification.compare import unequal
+from stratagem_testing.verification.compare import LEAST, losses_apart, unequal, weights_apart
 from stratagem_testing.verification.observed import Seen
 from stratagem_testing.verification.session import Finding, Session, reason
 from stratagem_testing.verification.state import differing, shown
 from stratagem_testing.workers import RankError
+
+ROUNDED = 1e-3
+"""In parts of the way that a training has gone: what rounding does to weights, and no lost state."""
 
 NOT_REPEATABLE = (
     "not compared bit by bit, since the same run, started twice, comes to different numbers: something draws from a "
@@ -46,6 +49,8 @@ def resume(session: Session, ranks: Sequence[Seen]) -> Finding:
             f"{shown(resumed[0].outside[name])} after loading, since the state dict lacks it: use register_buffer, "
             "or get_extra_state and set_extra_state",
         )
+    if _only_rounded(ranks, resumed):
+        return Finding("resume", "note", f"from step {first.saved_at}, equal up to rounding: {where}")
     if _first_unlike(ranks, session.again(), whole=True) is not None:
         return Finding("resume", "note", NOT_REPEATABLE)
     if any(one != two for one, two in first.samples):
@@ -171,12 +176,26 @@ def _first_unlike(ranks: Sequence[Seen], others: Sequence[Seen], whole: bool = F
             ):
                 return (
                     f"the loss of micro-batch {skip + index + 1} on rank {rank} is {_number(theirs)}, and was "
-                    f"{_number(mine)} without"
+                    f"{_number(mine)} in the first run"
                 )
         if one.steps != other.steps or len(one.losses) - skip != len(other.losses):
-            return f"rank {rank} makes {other.steps} steps, and made {one.steps} without"
+            return f"rank {rank} makes {other.steps} steps, and made {one.steps} in the first run"
     apart = unequal(others[0].weights, ranks[0].weights)
-    return f"{apart[0]!r} at the end isn't bitwise what it was without" if apart else None
+    return f"{apart[0]!r} at the end isn't bitwise what it was in the first run" if apart else None
+
+
+def _only_rounded(ranks: Sequence[Seen], others: Sequence[Seen]) -> bool:
+    """Whether runs differ by no more than sums that are taken in another order."""
+    first, other = ranks[0], others[0]
+    if first.weights.keys() != other.weights.keys():
+        return False
+    apart = [
+        losses_apart(later.losses, one.losses[-len(later.losses) :], None, LEAST)
+        for one, later in zip(ranks, others)
+        if later.losses
+    ]
+    weights = weights_apart(other.weights, first.weights, first.start, None, first.weights, ROUNDED)
+    return weights is None and not any(apart)
 
 
 def _number(value: float | None) -> str:
