@@ -97,13 +97,26 @@ class TrainsInValidation(Classifier):
             self.net[2].bias.add_(0.01)
 
 
-class DrawsInValidation(Classifier):
-    def make_net(self):
-        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+class CountsInValidation(Classifier):
+    """Weighs its loss by how often it was validated."""
+
+    def __init__(self):
+        super().__init__()
+        self.holder = Holder([0])
+
+    def loss(self, batch):
+        return super().loss(batch) * (1 + 0.1 * self.holder.counts[0])
 
     def validation_step(self, batch, batch_idx):
-        torch.rand(3)
         super().validation_step(batch, batch_idx)
+        self.holder.counts[0] += 1
+
+
+class Holder:
+    """Something that a module keeps and nobody can look into."""
+
+    def __init__(self, counts):
+        self.counts = counts
 
 
 class OwnMetric(Classifier):
@@ -172,7 +185,7 @@ FAULTS = {
     ShufflesItself: ("data", "shuffles itself"),
     SameBatches: ("data", "read the same batches"),
     TrainsInValidation: ("validation", "changes 'net.2.bias'"),
-    DrawsInValidation: ("validation", "draws from the generators"),
+    CountsInValidation: ("validation", "changes the training"),
     OwnMetric: ("evaluation", "val_loss is"),
     StepsCopies: ("run", "aren't parameters of the module"),
     ByRank: ("loss", "looks at its rank"),

@@ -210,8 +210,14 @@ class _Dropping(nn.Module):
 
 
 class Transformer(LanguageModel):
+    """Its validation draws random numbers, too, of which its metrics know nothing."""
+
     def make_net(self):
         return _Dropping()
+
+    def validation_step(self, batch, batch_idx):
+        torch.rand(3)
+        super().validation_step(batch, batch_idx)
 
 
 class _Bag(nn.Module):

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 )
 @click.option("--failed", is_flag=True, help="Only what failed the last time, and hasn't passed since.")
 @click.option("--fail-fast", is_flag=True, help="Stop after the first check that fails.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="So many checks of a strategy at a time, each in processes of its own.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
 @click.pass_context
@@ -41,6 +49,7 @@ def conformance(
     accelerator: str | None,
     failed: bool,
     fail_fast: bool,
+    jobs: int,
     as_json: bool,
     html: str | None,
 ) -> None:
@@ -78,6 +87,7 @@ def conformance(
                 pairs=pairs,
                 accelerator=accelerator,
                 fail_fast=fail_fast,
+                jobs=jobs,
                 tell=tell,
             )
         keep_failed(name, report.outcomes)

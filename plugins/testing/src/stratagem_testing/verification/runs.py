@@ -64,10 +64,8 @@ def resume(plan: Plan, name: str, path: str, names: Collection[str]) -> Seen:
 def train_with_validation(plan: Plan, name: str, interval: int | None) -> Seen:
     """Train as `capture` does, with validations on the way. Run by every rank."""
     callback = Validated(plan.path(name))
-    make = Watched(plan.make_module)
     settings = {"limit_val_batches": 2, "val_check_interval": interval}
-    plan.trainer(name, [callback], **settings).fit(make)
-    callback.seen.validation_draws = make.draws
+    plan.trainer(name, [callback], **settings).fit(Watched(plan.make_module))
     return callback.seen
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stratagem.sdk.loops import forked_rng
+from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
@@ -26,7 +26,7 @@ def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     metrics, progress = state.metrics, state.progress
     with metrics.evaluation(stage) as scope, evaluating(state.module):
         state.callbacks("on_evaluation_start", stage)
-        with state.prepared.evaluating():
+        with state.prepared.evaluating(), random_numbers_kept(state.runtime.device):
             for _ in _outputs(state, data, stage):
                 scope.end_evaluation_step()
             metrics.batch = None
@@ -59,11 +59,7 @@ def num_batches(state: StageState, data: EvalData, stage: str) -> int | None:
 def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
     """Run the steps; yield the output of each batch that counts."""
     step, metrics, ends = STEPS[stage], state.metrics, state.callbacks.of("on_evaluation_batch_end")
-    with forked_rng(
-        state.runtime.device
-    ):  # a DataLoader draws a seed when it is begun: not of the training's
-        iterator = iter(state.prepared.dataloader(data))
-    batches = islice(iterator, num_batches(state, data, stage))
+    batches = islice(iter(state.prepared.dataloader(data)), num_batches(state, data, stage))
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:
@@ -74,6 +70,16 @@ def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
             end(output, batch, idx, stage)
         if counts:
             yield output
+
+
+@contextmanager
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
+    states = capture_rng(device)
+    try:
+        yield
+    finally:
+        restore_rng(states, device)
 
 
 @contextmanager
