@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from typing import Any, Literal
 from stratagem.sdk.catalogue import FEATURES
 from stratagem_testing.checks import Check, ConformanceError, NotApplicable
 from stratagem_testing.workers import RankError, shared_workers
+
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Applicable)\b(:|$)")
+"""The line of a traceback that names the exception."""
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]
 
@@ -91,7 +95,13 @@ def told(error: BaseException) -> str:
     """Say in a line what was wrong."""
     text = str(error).strip()
     if isinstance(error, RankError):
-        first, _, rest = text.partition("\n")
-        last = rest.strip().rpartition("\n")[2]
-        return f"{first.partition(': ')[0]}: {last}" if last else first
+        first, _, traceback = text.partition("\n")
+        return f"{first.partition(': ')[0]}: {_raised(traceback)}" if traceback else first
     return f"{type(error).__name__}: {text}" if not isinstance(error, AssertionError) else text
+
+
+def _raised(traceback: str) -> str:
+    """Return the first line of what a traceback says of its exception, which may say more in further ones."""
+    lines = traceback.rstrip().splitlines()
+    named = [line for line in lines if _EXCEPTION.match(line)]
+    return (named or lines)[-1].strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -129,15 +129,24 @@ def _print(report: dict[str, Any]) -> None:
     for size in sizes:
         table.add_column(str(size), justify="center")
     table.add_column("claim, or what is otherwise", overflow="fold")
-    for check, by_size in rows.items():
+    # What failed comes first.
+    for check, by_size in sorted(rows.items(), key=lambda row: not _has_failed(row[1])):
         marks = [
             f"[{colours[by_size[s]['verdict']]}]{MARKS[by_size[s]['verdict']]}[/]" if s in by_size else ""
             for s in sizes
         ]
         told = {f"{o['verdict']}: {o['reason']}": None for o in by_size.values() if o["reason"]}
         table.add_row(check, *marks, "\n".join(map(escape, told or [next(iter(by_size.values()))["claim"]])))
-    console.print(f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}")
+    tried = " and ".join(filter(None, [", ".join(map(str, sizes[:-1])), str(sizes[-1])])) if sizes else "none"
+    console.print(
+        f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}, with torch "
+        f"{report['torch']}, at world size {tried}"
+    )
     console.print(table)
     seconds = sum(outcome["seconds"] for outcome in report["checks"])
     counts = ", ".join(f"{report[verdict]} {verdict}" for verdict in MARKS)
     console.print(f"{counts} in {seconds:.0f} s")
+
+
+def _has_failed(by_size: Mapping[int, Mapping[str, Any]]) -> bool:
+    return any(outcome["verdict"] == "failed" for outcome in by_size.values())
