@@ -24,15 +24,21 @@ class Outcome:
     """What came of one check at one world size."""
 
     check: str
+    """Name of the check."""
     theme: str
+    """Name of the file that it is in."""
     claim: str
+    """What the component is to do."""
     world_size: int
+    """On how many devices it was tried."""
     verdict: Verdict
     """"waived": it failed, as was expected."""
     reason: str = ""
     """Why it was skipped or waived, or what was wrong."""
     seconds: float = 0.0
+    """How long it took; 0 where it was skipped."""
     error: BaseException | None = None
+    """What was raised, where it failed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""

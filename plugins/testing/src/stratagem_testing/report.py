@@ -39,10 +39,15 @@ class Report:
     """What came of all checks of one component."""
 
     name: str
+    """As it was asked for."""
     kind: Kind
+    """Of the component."""
     distribution: str
+    """That brings it."""
     version: str
+    """Of that distribution."""
     outcomes: tuple[Outcome, ...]
+    """In the order of the checks."""
 
     def count(self, verdict: str) -> int:
         """How many outcomes there are of a verdict."""

@@ -44,13 +44,19 @@ class Verification:
     """What came of verifying one module under one strategy."""
 
     strategy: str
+    """Its name."""
     accelerator: str
+    """Its name."""
     devices: int
+    """How many."""
     precision: str
+    """Its name."""
     steps: int
+    """Optimizer steps of each run."""
     findings: tuple[Finding, ...]
     """In the order of the questions."""
     seconds: float
+    """How long all of it took."""
 
     @property
     def is_right(self) -> bool:
