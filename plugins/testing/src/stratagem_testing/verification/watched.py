@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from stratagem_trainer.building import overrides
 from stratagem_trainer.loops.optimization import read_optimizers
+from stratagem_trainer.module import Module
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from stratagem.sdk.loops import seed_everything
 from stratagem_testing.verification import state
 from stratagem_testing.verification.observed import draw_state
-
-if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
 
 SAMPLES = 3
 """How many samples of a dataset are read again, to compare ranks."""
@@ -82,7 +79,7 @@ class Watched:
         _override(module, training_step)
 
     def _watch_validation(self, module: Module) -> None:
-        self.has_validation = overrides(module, "validation_step")
+        self.has_validation = type(module).validation_step is not Module.validation_step
         if not self.has_validation:
             return
         step = type(module).validation_step
