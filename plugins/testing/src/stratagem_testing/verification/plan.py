@@ -19,6 +19,15 @@ NOT_OURS = (
     *("callbacks", "logger", "log_every_n_steps", "enable_progress_bar", "enable_checkpointing", "run_dir"),
     *("max_epochs", "max_steps", "val_check_interval", "check_val_every_n_epoch", "limit_test_batches"),
     *("limit_predict_batches", "num_nodes", "node_rank", "rdzv_endpoint", "rdzv_backend", "rdzv_conf"),
+    *(
+        "min_epochs",
+        "min_steps",
+        "max_time",
+        "num_sanity_val_steps",
+        "fast_dev_run",
+        "default_root_dir",
+        "log_dir",
+    ),
     *("max_restarts", "environment", "strategy", "strategy_options", "accelerator", "devices"),
 )
 """Settings of a trainer that are the plan's own, or have no meaning for its runs."""
