@@ -4,6 +4,7 @@ from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
+from stratagem.collectives.meshes import mesh_of
 
 __all__ = [
     "GroupCollectives",
@@ -12,4 +13,5 @@ __all__ = [
     "check_tensor",
     "mean_closure",
     "mean_loss",
+    "mesh_of",
 ]
