@@ -93,7 +93,7 @@ fuzz: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -1,8 +1,9 @@
 """What the installed distributions offer."""
 
-from stratagem.plugin.catalogue import GROUP, Catalogue, command_plugins, load_catalogue
+from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
 from stratagem.plugin.hookspecs import CommandGroup
+from stratagem.plugin.installed import GROUP, command_plugins
 from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
 
 __all__ = [

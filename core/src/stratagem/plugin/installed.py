@@ -1,0 +1,140 @@
+"""What is installed: every entry point in the group `stratagem`, and what its module says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+import pluggy
+
+from stratagem.plugin.component import Component
+from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
+from stratagem.plugin.offers import Origin
+from stratagem.plugin.record_cache import Entry, RecordCache
+
+GROUP = "stratagem"
+"""The group of entry points in which plugins are found."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A plugin that is installed."""
+
+    origin: Origin
+    value: str
+    """Its entry point's value: where its module is."""
+    components: tuple[Component, ...] = ()
+    has_commands: bool = False
+    error: BaseException | None = None
+    """Why it can't be loaded; it has neither components nor commands then."""
+
+    def add_commands(self, cli: Any) -> None:
+        """Let it add its commands to a click group; raises whatever its `stratagem_commands` raises."""
+        with _hooks_of(_named(self.value)) as hooks:
+            hooks.stratagem_commands(cli=cli)
+
+
+@lru_cache(maxsize=1)
+def installed_plugins() -> tuple[Installed, ...]:
+    """All plugins, in the order of their entry points; modules are imported where no records are cached."""
+    cache = RecordCache()
+    entries = cache.read()
+    if entries is not None:
+        return tuple(map(_from_cache, entries))
+    found = tuple(_load(origin, value) for origin, value in _entry_points())
+    cache.write([_entry(plugin) for plugin in found])
+    return found
+
+
+def forget_installed() -> None:
+    """Read the entry points again at the next look: after an install in a running process."""
+    installed_plugins.cache_clear()
+
+
+def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
+    """Yield, for every plugin with commands, what lets it add them to a click group.
+
+    That raises whatever the plugin's `stratagem_commands` raises.
+    """
+    for plugin in installed_plugins():
+        if plugin.has_commands:
+            yield plugin.origin, plugin.add_commands
+
+
+def normalise(name: str) -> str:
+    """Return a distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _entry_points() -> Iterator[tuple[Origin, str]]:
+    import importlib_metadata  # as long as reading all cached records
+
+    for entry_point in importlib_metadata.entry_points(group=GROUP):
+        distribution = entry_point.dist
+        # Parsed once: each of `distribution.name` and `.version` would do it again.
+        metadata = distribution.metadata if distribution is not None else None
+        name = entry_point.module if metadata is None else normalise(metadata["Name"])
+        version = "0" if metadata is None else metadata["Version"]
+        yield Origin(name, version, entry_point.name), entry_point.value
+
+
+def _load(origin: Origin, value: str) -> Installed:
+    try:
+        with _hooks_of(_named(value)) as hooks:
+            answers = hooks.stratagem_components()
+            has_commands = bool(hooks.stratagem_commands.get_hookimpls())
+        components = tuple(component for answer in answers for component in answer)
+        wrong = [component for component in components if not isinstance(component, Component)]
+        if wrong:
+            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
+    except (Exception, SystemExit) as error:
+        # A vendor library may raise anything at import, and even call sys.exit.
+        return Installed(origin, value, error=error)
+    return Installed(origin, value, components, has_commands)
+
+
+def _named(value: str) -> Any:
+    """Import what an entry point's value names: "module", or "module:attribute", perhaps with "[extras]"."""
+    module, _, attribute = value.partition("[")[0].replace(" ", "").partition(":")
+    found = import_module(module)
+    return attrgetter(attribute)(found) if attribute else found
+
+
+def _entry(plugin: Installed) -> Entry:
+    origin = (plugin.origin.distribution, plugin.origin.version, plugin.origin.entry_point)
+    components = plugin.components if plugin.error is None else None
+    return Entry(origin, plugin.value, components, plugin.has_commands)
+
+
+def _from_cache(entry: Entry) -> Installed:
+    origin = Origin(*entry.origin)
+    if entry.components is None:
+        return _load(origin, entry.value)
+    return Installed(origin, entry.value, entry.components, entry.has_commands)
+
+
+@contextmanager
+def _hooks_of(module: Any) -> Iterator[Any]:
+    """Hooks that one plugin alone implements: a call can't be broken by another."""
+    manager = _manager()
+    try:
+        manager.register(module)
+        manager.check_pending()
+        yield manager.hook
+        manager.unregister(module)
+    except BaseException:
+        _manager.cache_clear()  # what of a broken plugin has been registered is unknown
+        raise
+
+
+@lru_cache(maxsize=1)
+def _manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(DiscoveryHooks)
+    return manager
