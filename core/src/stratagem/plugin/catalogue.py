@@ -14,7 +14,8 @@ from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.plugin.component import API_VERSION, Kind
-from stratagem.plugin.installed import installed_plugins, normalise
+from stratagem.plugin.entry_points import normalise
+from stratagem.plugin.installed import installed_plugins
 from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from typing import Any
 import pluggy
 
 from stratagem.plugin.component import Component
+from stratagem.plugin.entry_points import plugin_entry_points
 from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
+from stratagem.plugin.locked import lock_path, refuse_unlocked
 from stratagem.plugin.offers import Origin
 from stratagem.plugin.record_cache import Entry, RecordCache
-
-GROUP = "stratagem"
-"""The group of entry points in which plugins are found."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +38,36 @@ class Installed:
             hooks.stratagem_commands(cli=cli)
 
 
-@lru_cache(maxsize=1)
 def installed_plugins() -> tuple[Installed, ...]:
-    """All plugins, in the order of their entry points; modules are imported where no records are cached."""
+    """All plugins, in the order of their entry points; modules are imported where no records are cached.
+
+    Raises:
+        LockError: they aren't those of the lock file that STRATAGEM_LOCKED names; no module has been imported then.
+    """
+    path = lock_path()
+    if path is not None:
+        refuse_unlocked(path)
+    return _read()
+
+
+@lru_cache(maxsize=1)
+def _read() -> tuple[Installed, ...]:
     cache = RecordCache()
     entries = cache.read()
     if entries is not None:
         return tuple(map(_from_cache, entries))
-    found = tuple(_load(origin, value) for origin, value in _entry_points())
+    found = tuple(
+        _load(Origin(name, version, entry_point.name), entry_point.value)
+        for entry_point, name, version in plugin_entry_points()
+    )
     cache.write([_entry(plugin) for plugin in found])
     return found
 
 
 def forget_installed() -> None:
     """Read the entry points again at the next look: after an install in a running process."""
-    installed_plugins.cache_clear()
+    _read.cache_clear()
+    refuse_unlocked.cache_clear()
 
 
 def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
@@ -65,23 +78,6 @@ def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
     for plugin in installed_plugins():
         if plugin.has_commands:
             yield plugin.origin, plugin.add_commands
-
-
-def normalise(name: str) -> str:
-    """Return a distribution's name as package indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _entry_points() -> Iterator[tuple[Origin, str]]:
-    import importlib_metadata  # as long as reading all cached records
-
-    for entry_point in importlib_metadata.entry_points(group=GROUP):
-        distribution = entry_point.dist
-        # Parsed once: each of `distribution.name` and `.version` would do it again.
-        metadata = distribution.metadata if distribution is not None else None
-        name = entry_point.module if metadata is None else normalise(metadata["Name"])
-        version = "0" if metadata is None else metadata["Version"]
-        yield Origin(name, version, entry_point.name), entry_point.value
 
 
 def _load(origin: Origin, value: str) -> Installed:

@@ -2,8 +2,10 @@
 
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
+from stratagem.plugin.entry_points import GROUP
 from stratagem.plugin.hookspecs import CommandGroup
-from stratagem.plugin.installed import GROUP, command_plugins
+from stratagem.plugin.installed import command_plugins
+from stratagem.plugin.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, write_lock
 from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "FEATURES",
     "GROUP",
     "KINDS",
+    "LOCKED_VARIABLE",
+    "LOCK_FILE",
     "BrokenPlugin",
     "Catalogue",
     "CommandGroup",
@@ -21,4 +25,6 @@ __all__ = [
     "command_plugins",
     "imported",
     "load_catalogue",
+    "refuse_unlocked",
+    "write_lock",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ import click
 
 import stratagem
 from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
+from stratagem.sdk.catalogue import LOCKED_VARIABLE, Origin, command_plugins, load_catalogue
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
@@ -74,6 +75,11 @@ class PluginGroup(LazyGroup):
             ConflictError: several distributions add it.
             UnknownNameError, BrokenPluginError: the distribution that has it isn't installed, or is broken.
         """
+        if args[:2] == ["plugins", "lock"]:
+            from stratagem_cli.listing import plugins
+
+            return "plugins", plugins, args[1:]
+        _lock_if_asked(args)
         if args[0] in OFFERED and self.get_command(ctx, args[0]) is None:
             _refuse_missing(args[0])
         found = super().resolve_command(ctx, args)
@@ -85,7 +91,12 @@ class PluginGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; what it returns is no exit code."""
-        super().invoke(ctx)
+        before = os.environ.get(LOCKED_VARIABLE)
+        try:
+            super().invoke(ctx)
+        finally:
+            if before is None:
+                os.environ.pop(LOCKED_VARIABLE, None)
 
     def _ask_plugins(self) -> None:
         if self._owners:
@@ -96,6 +107,18 @@ class PluginGroup(LazyGroup):
                 self._owners.setdefault(name, []).append(origin)
             self.lazy.update(group.lazy)
             self.commands.update(group.commands)
+
+
+def _lock_if_asked(args: list[str]) -> None:
+    """Heed `--locked` before any plugin is imported, also those that bring the command."""
+    from stratagem_cli import flags
+
+    if args[0] == "run":  # what stands after SCRIPT is the script's
+        from stratagem_cli.script import run
+
+        run.make_context("run", args[1:], resilient_parsing=True)
+    elif "--locked" in args:
+        flags.lock_plugins()
 
 
 def _refuse_missing(name: str) -> NoReturn:
