@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -29,6 +29,8 @@ help:
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md again from the hookspecs"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
+	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
+	@echo "make dist    build every distribution into dist/ and check it"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
@@ -69,6 +71,9 @@ docs: .venv/.ready-to-develop
 sdk: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/sdk.py > docs/sdk.md
 	@$(BIN)/python docs/gen/sdk.py --surface > docs/gen/surface.txt
+
+plugins: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md
 
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NoReturn
@@ -11,7 +10,7 @@ import click
 
 import stratagem
 from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.sdk.catalogue import LOCKED_VARIABLE, Origin, command_plugins, load_catalogue
+from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
@@ -79,7 +78,7 @@ class PluginGroup(LazyGroup):
             from stratagem_cli.listing import plugins
 
             return "plugins", plugins, args[1:]
-        _lock_if_asked(args)
+        _lock_if_asked(ctx, args)
         if args[0] in OFFERED and self.get_command(ctx, args[0]) is None:
             _refuse_missing(args[0])
         found = super().resolve_command(ctx, args)
@@ -91,12 +90,7 @@ class PluginGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; what it returns is no exit code."""
-        before = os.environ.get(LOCKED_VARIABLE)
-        try:
-            super().invoke(ctx)
-        finally:
-            if before is None:
-                os.environ.pop(LOCKED_VARIABLE, None)
+        super().invoke(ctx)
 
     def _ask_plugins(self) -> None:
         if self._owners:
@@ -109,16 +103,20 @@ class PluginGroup(LazyGroup):
             self.commands.update(group.commands)
 
 
-def _lock_if_asked(args: list[str]) -> None:
+def _lock_if_asked(ctx: click.Context, args: list[str]) -> None:
     """Heed `--locked` before any plugin is imported, also those that bring the command."""
     from stratagem_cli import flags
 
     if args[0] == "run":  # what stands after SCRIPT is the script's
         from stratagem_cli.script import run
 
-        run.make_context("run", args[1:], resilient_parsing=True)
-    elif "--locked" in args:
-        flags.lock_plugins()
+        context = click.Context(run, info_name="run", resilient_parsing=True, **run.context_settings)
+        given, _, _ = run.make_parser(context).parse_args(args[1:])
+        is_locked = bool(given.get("locked"))
+    else:
+        is_locked = "--locked" in args
+    if is_locked:
+        flags.lock_plugins(ctx)
 
 
 def _refuse_missing(name: str) -> NoReturn:

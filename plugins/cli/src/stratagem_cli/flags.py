@@ -121,7 +121,7 @@ def selection_flags(command: F) -> F:
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=lambda ctx, param, value: lock_plugins() if value else None,
+        callback=lambda ctx, param, value: lock_plugins(ctx) if value and not ctx.resilient_parsing else None,
         help=f"Refuse plugins that differ from {LOCK_FILE}, or aren't in it, before they are imported.",
     )(command)
     for old in RENAMED:
@@ -132,10 +132,11 @@ def selection_flags(command: F) -> F:
     return command
 
 
-def lock_plugins() -> None:
-    """From now on, plugins must be those of the lock file, in this process and in those that it starts."""
+def lock_plugins(ctx: click.Context) -> None:
+    """While this command runs, plugins must be those of the lock file, also in the processes that it starts."""
     if not os.environ.get(LOCKED_VARIABLE):
         os.environ[LOCKED_VARIABLE] = os.path.abspath(LOCK_FILE)
+        ctx.call_on_close(lambda: os.environ.pop(LOCKED_VARIABLE, None))
 
 
 def _old_flag(name: str) -> Callable[[F], F]:
