@@ -72,6 +72,13 @@ sdk: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/sdk.py > docs/sdk.md
 	@$(BIN)/python docs/gen/sdk.py --surface > docs/gen/surface.txt
 
+# hatchling itself, which is here already, needs no network; the release workflow builds by `python -m build`.
+dist: .venv/.ready-to-run
+	@rm -rf dist
+	@for project in $(dir $(PROJECTS)); do (cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist > /dev/null) || exit 1; done
+	@if $(BIN)/python -c 'import twine' 2> /dev/null; then $(BIN)/python -m twine check --strict dist/*; else echo "twine isn't installed: not checked"; fi
+	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions"
+
 plugins: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md
 
@@ -104,7 +111,7 @@ bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done
 
 clean:
-	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf .venv site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
