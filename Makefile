@@ -75,7 +75,7 @@ sdk: .venv/.ready-to-develop
 # hatchling itself, which is here already, needs no network; the release workflow builds by `python -m build`.
 dist: .venv/.ready-to-run
 	@rm -rf dist
-	@for project in $(dir $(PROJECTS)); do (cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist > /dev/null) || exit 1; done
+	@for project in $(dir $(PROJECTS)); do said=$$(cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist 2>&1) || { echo "$$said" >&2; exit 1; }; done
 	@if $(BIN)/python -c 'import twine' 2> /dev/null; then $(BIN)/python -m twine check --strict dist/*; else echo "twine isn't installed: not checked"; fi
 	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions"
 
