@@ -43,7 +43,7 @@ def _names() -> Iterator[str]:
 
 def _row(name: str, catalogue: Catalogue, commands: list[str]) -> str:
     metadata = importlib_metadata.metadata(name)
-    components = [offer.component for offer in catalogue.offers if offer.origin.distribution == name]
+    components = [component for component in catalogue.components if component.origin.distribution == name]
     offers: dict[str, list[str]] = {}
     for component in components:
         offers.setdefault(component.kind, []).append(component.name)

@@ -24,6 +24,7 @@ from stratagem_trainer.loops.step_module import StepModule
 from torch import nn
 
 import stratagem
+from stratagem import LoopPlan, ModuleSteps
 
 WIDTH, LAYERS, BATCH = 1024, 8, 4
 MODEL_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -127,7 +128,11 @@ def train_by_steps(runtime: stratagem.Runtime, width: int) -> tuple[int, int, in
     module = Stack(width)
     steps = StepModule(module)
     prepared = runtime.session.prepare(
-        steps, module, lambda: [torch.optim.Adam(module.parameters(), foreach=False)], part=steps
+        steps,
+        module,
+        lambda: [torch.optim.Adam(module.parameters(), foreach=False)],
+        LoopPlan(),
+        ModuleSteps(steps),
     )
     for index in range(2):
         prepared.forward_backward("training_step", torch.randn(BATCH, width), index)

@@ -63,7 +63,7 @@ assert preload_where_likely({"strategy": "ddp", "accelerator": "cpu", "devices":
 
 
 def test_the_catalogue_is_read_without_torch():
-    statement = "from stratagem.plugin.catalogue import load_catalogue; assert load_catalogue().offers"
+    statement = "from stratagem.plugin.catalogue import load_catalogue; assert load_catalogue().components"
     assert imported_by(statement) & {"torch", "numpy"} == set()
 
 

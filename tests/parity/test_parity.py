@@ -45,7 +45,7 @@ def test_a_cell_that_ended_in_an_error_of_torch(kind: str, column: str) -> None:
 class HalvedPrepared(AveragedPrepared):
     def average(self) -> None:
         super().average()
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             parameter.grad *= 0.5
 
 

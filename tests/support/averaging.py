@@ -34,7 +34,7 @@ class AveragedPrepared(Prepared):
         self.start()
 
     def start(self) -> None:
-        for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+        for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
             dist.broadcast(tensor.detach(), 0)
 
     @contextmanager
@@ -64,7 +64,7 @@ class AveragedPrepared(Prepared):
             grad /= self.world_size
 
     def averaged(self) -> Any:
-        return self.plain.parameters()
+        return self.original_module.parameters()
 
 
 class Averaging(ParallelStrategy):

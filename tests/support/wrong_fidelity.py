@@ -27,7 +27,7 @@ class IgnoresFreezing(AveragedPrepared):
 class AveragesWhatWasTrained(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.trained = [p for p in self.plain.parameters() if p.requires_grad]
+        self.trained = [p for p in self.original_module.parameters() if p.requires_grad]
 
     def averaged(self) -> Any:
         return self.trained
@@ -36,9 +36,9 @@ class AveragesWhatWasTrained(AveragedPrepared):
 @caught_by("frozen_within_a_step", "the loss of micro-batch")
 class ForgetsFreezing(AveragedPrepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        before = [p.requires_grad for p in self.plain.parameters()]
+        before = [p.requires_grad for p in self.original_module.parameters()]
         output = super().forward(*args, **kwargs)
-        for parameter, requires_grad in zip(self.plain.parameters(), before):
+        for parameter, requires_grad in zip(self.original_module.parameters(), before):
             parameter.requires_grad_(requires_grad)
         return output
 
@@ -56,7 +56,9 @@ class _RestoresValues(AveragedPrepared):
         return super().step(index, closure)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.before = [(p, p.detach().clone()) for p in self.plain.parameters() if self.concerned(p)]
+        self.before = [
+            (p, p.detach().clone()) for p in self.original_module.parameters() if self.concerned(p)
+        ]
         return super().forward(*args, **kwargs)
 
 
@@ -74,7 +76,7 @@ class KeepsFrozenValues(_RestoresValues):
 @caught_by("parameter_attributes", "have lost the attribute no_decay")
 class ClearsAttributes(AveragedPrepared):
     def __init__(self, request: Any) -> None:
-        for parameter in request.plain.parameters():
+        for parameter in request.original_module.parameters():
             vars(parameter).clear()
         super().__init__(request)
 
@@ -85,7 +87,7 @@ class ReplacesListedParameters(AveragedPrepared):
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        for module in self.plain.modules():
+        for module in self.original_module.modules():
             if not any(isinstance(value, list) for value in vars(module).values()):
                 continue
             for child in module.children():
@@ -97,7 +99,7 @@ class ReplacesListedParameters(AveragedPrepared):
 @caught_by("parameter_hooks", "_Hooked(")
 class DropsHooks(AveragedPrepared):
     def __init__(self, request: Any) -> None:
-        for parameter in request.plain.parameters():
+        for parameter in request.original_module.parameters():
             for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
                 if hooks:
                     hooks.clear()

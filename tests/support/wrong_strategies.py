@@ -101,7 +101,7 @@ class CutsGradients(ProcessGroupCollectives):
 class AveragesTwice(AveragedPrepared):
     def average(self) -> None:
         super().average()
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             parameter.grad /= self.world_size
 
 
@@ -110,7 +110,7 @@ class StaysInFloat32(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
         if self.precision.name == "64-true":
-            self.plain.float()
+            self.original_module.float()
             self.precision.param_dtype = None
             self.is_direct = True
 
@@ -121,7 +121,7 @@ class RoundsWeights(AveragedPrepared):
     def start(self) -> None:
         super().start()
         if self.precision.name == "bf16-mixed":
-            for parameter in self.plain.parameters():
+            for parameter in self.original_module.parameters():
                 parameter.data = parameter.data.bfloat16().float()
 
 
@@ -131,7 +131,7 @@ class LeavesHalves(AveragedPrepared):
     def release(self) -> None:
         super().release()
         if self.precision.name == "bf16-mixed":
-            self.plain.bfloat16()
+            self.original_module.bfloat16()
 
 
 class RoundsWeightsStrategy(Averaging):
@@ -152,7 +152,7 @@ class KeepsTheLastMicroBatch(AveragedPrepared):
 @caught_by("partial_window", "the loss of micro-batch 10 is")
 class DividesByFullWindows(AveragedPrepared):
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
-        return super().forward_backward(*args, divisor=self.request.accumulate, sync=sync)
+        return super().forward_backward(*args, divisor=self.request.loop.accumulate, sync=sync)
 
 
 # Steps without a loss -----------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class StepsWithoutALoss(AveragedPrepared):
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             if self.syncing and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return output
@@ -179,7 +179,7 @@ class LeavesRanksOut(AveragedPrepared):
         if self.syncing:
             had = torch.tensor(float(output is not None))
             dist.all_reduce(had)
-            for parameter in self.plain.parameters():
+            for parameter in self.original_module.parameters():
                 if parameter.grad is not None and had > 0:
                     parameter.grad *= self.world_size / had
         return output
@@ -271,7 +271,7 @@ class SearchesForTheFirst(AveragedPrepared):
 @caught_by("manual_optimization", "the loss of micro-batch 0 is")
 class LeavesManualGradients(AveragedPrepared):
     def average(self) -> None:
-        if not self.request.manual:
+        if not self.request.loop.manual:
             super().average()
 
 
@@ -282,7 +282,7 @@ class HidesBlocksAfterTheirForward(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
         self.hidden: dict[Any, Any] = {}
-        for module in self.plain.modules():
+        for module in self.original_module.modules():
             for block in module if isinstance(module, nn.ModuleList) else ():
                 block.register_forward_hook(self.hide)
 
@@ -302,11 +302,11 @@ class HidesBlocksAfterTheirForward(AveragedPrepared):
 class LosesWhatItTrained(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.first = {name: value.clone() for name, value in self.plain.state_dict().items()}
+        self.first = {name: value.clone() for name, value in self.original_module.state_dict().items()}
 
     def release(self) -> None:
         super().release()
-        self.plain.load_state_dict(self.first)
+        self.original_module.load_state_dict(self.first)
 
 
 @caught_by("norm_clipping", "max_norm=0.05")
@@ -333,7 +333,7 @@ class ClipsValuesByNorm(AveragedPrepared):
 @caught_by("unused_parameters", "spare.")
 class FillsMissingGradients(AveragedPrepared):
     def average(self) -> None:
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         super().average()
@@ -343,7 +343,7 @@ class FillsMissingGradients(AveragedPrepared):
 class Unties(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         seen = set()
-        for module in request.plain.modules():
+        for module in request.original_module.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter in seen:
                     setattr(module, name, nn.Parameter(parameter.detach().clone()))
@@ -355,13 +355,13 @@ class Unties(AveragedPrepared):
 class ThawsAll(AveragedPrepared):
     def start(self) -> None:
         super().start()
-        self.plain.requires_grad_(True)
+        self.original_module.requires_grad_(True)
 
 
 @caught_by("buffers", "in its checkpoint")
 class ForgetsABuffer(AveragedPrepared):
     def model_tensors(self) -> Any:
-        forgotten = {f"model/{name}" for name, _ in self.plain.named_buffers()}
+        forgotten = {f"model/{name}" for name, _ in self.original_module.named_buffers()}
         return {key: value for key, value in super().model_tensors().items() if key not in forgotten}
 
 
@@ -378,7 +378,7 @@ class OtherBatches(AveragedPrepared):
     """Hands on what `change` makes of the batches of training."""
 
     def dataloader(self, loader: Any) -> Any:
-        return self.change(super().dataloader(loader)) if self.request.training else loader
+        return self.change(super().dataloader(loader)) if self.request.loop.training else loader
 
     def change(self, loader: Any) -> Any:
         return loader
@@ -461,7 +461,7 @@ class SeedsAlike(Reseeded):
 
 class OtherEvaluation(AveragedPrepared):
     def dataloader(self, loader: Any) -> Any:
-        return loader if self.request.training else self.change(loader)
+        return loader if self.request.loop.training else self.change(loader)
 
     def change(self, loader: Any) -> Any:
         return loader
@@ -543,7 +543,7 @@ class HoldsALock(Averaging):
 @caught_by("sparse_gradients", "the loss of micro-batch")
 class AveragesDenseOnes(AveragedPrepared):
     def averaged(self) -> Any:
-        return (p for p in self.plain.parameters() if p.grad is not None and not p.grad.is_sparse)
+        return (p for p in self.original_module.parameters() if p.grad is not None and not p.grad.is_sparse)
 
 
 @caught_by("replicas_are_compared", "nobody has said so")
@@ -556,7 +556,7 @@ class SwallowsErrors(AveragedPrepared):
     def forward_backward(self, *args: Any, **kwargs: Any) -> Any:
         with suppress(ArithmeticError):
             return super().forward_backward(*args, **kwargs)
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.average()  # the others wait for it
         return None

@@ -42,6 +42,9 @@ class RunConfig:
     """How often a failed group of workers is started again."""
     seed: int | None = None
     run_dir: str | None = None
+    log_dir: str | None = None
+    """Where what each worker prints is kept, as `attempt_N/RANK/stdout.log` and `stderr.log`; None keeps none. For
+    workers that the run starts itself."""
     check_replicas_every: int = 100
     """Optimizer steps between two comparisons of ranks that hold copies, beside the first steps and
     checkpoints; 0 for none."""

@@ -16,7 +16,7 @@ from stratagem.resolve.run import assemble
 @pytest.mark.without_engine
 def test_listed_and_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Component, "missing", lambda self: list(self.requires))
-    component = load_catalogue().find("strategy", "deepspeed_stage_2").component
+    component = load_catalogue().find("strategy", "deepspeed_stage_2")
     assert component.missing() == ["deepspeed"]
     with pytest.raises(BrokenPluginError, match=r"pip install 'stratagem\[deepspeed\]'"):
         assemble(RunConfig("deepspeed_stage_2", accelerator="cpu", devices=2))

@@ -40,12 +40,12 @@ def test_a_components_own_subject_goes_first_and_presets_keep_their_name() -> No
 
 def test_presets_with_a_subject_of_their_own_are_tried_under_their_names() -> None:
     catalogue = load_catalogue()
-    component = catalogue.find("strategy", "ddp").component
+    component = catalogue.find("strategy", "ddp")
     names = subject_names(component)
     assert names[0] == "ddp"
     assert {"ddp_fp16", "ddp_powersgd"} < set(names) < set(component.names())
     assert "ddp_fork" not in names
-    assert subject_names(catalogue.find("strategy", "single").component) == ["single"]
+    assert subject_names(catalogue.find("strategy", "single")) == ["single"]
     own = subject_of("strategy", "ddp_bf16", catalogue.find("strategy", "ddp_bf16"))
     assert (own.strategy, own.tolerance()) == ("ddp_bf16", 1e-2)
 

@@ -37,7 +37,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names() -> None:
     catalogue = load_catalogue()
     targets = {
-        name: catalogue.find("strategy", name).component.name
+        name: catalogue.find("strategy", name).name
         for name in ("xla", "tpu", "tpu_spawn", "single_xla", "single_tpu", "xla_fsdp")
     }
     assert targets == {

@@ -19,8 +19,8 @@ def find(name, kind="strategy", **lists):
 def test_an_installed_component_is_found_with_its_origin(site):
     site.offer("third-party", THIRD, version="2.5")
     selection = find("third")
-    assert selection.component.summary == "a third one"
-    assert str(selection.offer.origin) == "third-party 2.5"
+    assert selection.summary == "a third one"
+    assert str(selection.origin) == "third-party 2.5"
     assert load_catalogue().distributions["third-party"] == "2.5"
 
 
@@ -41,16 +41,16 @@ def test_its_target_is_imported_when_it_is_loaded_and_not_before(site):
 
 def test_aliases_and_presets_stand_for_it(site):
     site.offer("third-party", THIRD + ', aliases=("tertium",), presets={"third_fast": {"speed": 3}}')
-    assert find("tertium").component is find("third").component
+    assert find("tertium") is find("third")
     assert find("tertium").options == {}
-    assert find("third_fast").component is find("third").component
+    assert find("third_fast") is find("third")
     assert find("third_fast").options == {"speed": 3}
 
 
 def test_kinds_have_names_of_their_own(site):
     site.offer("third-party", THIRD, '"accelerator", "third", "third_acc:Acc", "a device"')
-    assert find("third").component.kind == "strategy"
-    assert find("third", kind="accelerator").component.kind == "accelerator"
+    assert find("third").kind == "strategy"
+    assert find("third", kind="accelerator").kind == "accelerator"
 
 
 def test_offers_come_by_priority_then_by_name(site):
@@ -58,7 +58,7 @@ def test_offers_come_by_priority_then_by_name(site):
         f'"extension", "{name}", "m:C", "", priority={p}' for name, p in [("b", 0), ("a", 0), ("z", 9)]
     ]
     site.offer("third-party", *records)
-    assert [offer.component.name for offer in load_catalogue().of_kind("extension")] == ["z", "a", "b"]
+    assert [offer.name for offer in load_catalogue().of_kind("extension")] == ["z", "a", "b"]
 
 
 # Conflicts --------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_two_distributions_with_one_name_are_an_error_that_names_both(site):
 def test_the_distribution_settles_a_conflict(site, spelling):
     site.offer("left-party", THIRD)
     site.offer("right-party", THIRD)
-    assert find(f"{spelling}:third").offer.origin.distribution == "right-party"
+    assert find(f"{spelling}:third").origin.distribution == "right-party"
 
 
 def test_an_alias_conflicts_with_a_name(site):
@@ -86,7 +86,7 @@ def test_an_alias_conflicts_with_a_name(site):
     site.offer("right-party", '"strategy", "fourth", "m:C", "", aliases=("third",)')
     with pytest.raises(ConflictError):
         find("third")
-    assert find("fourth").offer.origin.distribution == "right-party"
+    assert find("fourth").origin.distribution == "right-party"
 
 
 def test_a_distribution_that_does_not_offer_the_name_is_unknown(site):
@@ -99,7 +99,7 @@ def test_uninstalling_one_settles_a_conflict(site):
     site.offer("left-party", THIRD)
     site.offer("right-party", THIRD)
     site.uninstall("right-party")
-    assert find("third").offer.origin.distribution == "left-party"
+    assert find("third").origin.distribution == "left-party"
 
 
 # Broken plugins ---------------------------------------------------------------------------------------

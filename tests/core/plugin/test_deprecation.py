@@ -1,73 +1,109 @@
-"""A plugin that writes what the API before this one had is understood, and told what to write instead."""
-
-from __future__ import annotations
+"""Names of the plugin API before this one read what the present ones have, and say so."""
 
 import warnings
-from dataclasses import dataclass, replace
-from inspect import signature
-from types import ModuleType
 
 import pytest
+import torch
+from torch import nn
 
-from stratagem.plugin import catalogue
-from stratagem.plugin.catalogue import load_catalogue
-from stratagem.plugin.component import Component
-from stratagem.plugin.deprecation import renamed_fields, replaced_names
+from stratagem import (
+    Component,
+    LocalCollectives,
+    LoopPlan,
+    ModuleSteps,
+    Precision,
+    Prepared,
+    RunConfig,
+    SetupRequest,
+)
+from stratagem.plugin.deprecation import Renamed, replaced_names
+from stratagem.sdk import catalogue
 
-THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
+NET = nn.Linear(2, 1)
+CPU = torch.device("cpu")
+STEPS = ModuleSteps(NET, {"training_step": sum}, lambda: 3, "test_step")
 
 
-@renamed_fields(since=2, plain="original_module")
-@dataclass(frozen=True)
-class Request:
-    """A request one of whose fields was renamed."""
-
-    original_module: str
-    training: bool = True
-
-
-def test_a_name_that_moved_is_found_and_told_once_at_the_line_that_asks() -> None:
-    module = ModuleType("some_sdk")
-    module.__getattr__ = replaced_names("some_sdk", since=2, Record="stratagem.plugin.component:Component")
-    said = (
-        "some_sdk.Record is deprecated since plugin API 2, and goes with 3: write stratagem.plugin.component."
+def request(**further):
+    return SetupRequest(
+        module=NET,
+        original_module=NET,
+        make_optimizers=lambda: [torch.optim.SGD(NET.parameters(), lr=0.1)],
+        devices=(CPU,),
+        collectives=LocalCollectives(CPU),
+        precision=Precision(),
+        **further,
     )
-    with pytest.warns(DeprecationWarning, match=f"^{said}Component$") as told:
-        assert module.Record is Component
-    assert len(told) == 1
-    assert told[0].filename == __file__
+
+
+FULL = {
+    "loop": LoopPlan(True, accumulate=3, micro_batch_size=5),
+    "steps": STEPS,
+    "config": RunConfig(run_dir="somewhere", log_level="info"),
+}
+FORMER = [
+    ("plain", "original_module", NET),
+    ("training", "loop.training", True),
+    ("manual", "loop.manual", False),
+    ("accumulate", "loop.accumulate", 3),
+    ("clipping", "loop.clipping", LoopPlan().clipping),
+    ("micro_batch_size", "loop.micro_batch_size", 5),
+    ("run_dir", "config.run_dir", "somewhere"),
+    ("log_level", "config.log_level", "info"),
+    ("part", "steps.chunk_module", NET),
+    ("ends", "steps.step_end_fns", STEPS.step_end_fns),
+    ("sample", "steps.make_sample", STEPS.make_sample),
+    ("step", "steps.sample_step", "test_step"),
+]
+
+
+@pytest.mark.parametrize(("former", "present", "value"), FORMER)
+def test_a_requests_former_name_reads_and_warns(former, present, value):
+    with pytest.warns(
+        DeprecationWarning, match=rf"SetupRequest.{former} is now called SetupRequest.{present}"
+    ):
+        assert getattr(request(**FULL), former) == value
+
+
+def test_every_former_name_is_tried_here():
+    assert {name for name, value in vars(SetupRequest).items() if isinstance(value, Renamed)} == {
+        former for former, _, _ in FORMER
+    }
+
+
+@pytest.mark.parametrize(("former", "value"), [("part", None), ("ends", {}), ("step", "training_step")])
+def test_a_former_name_of_a_record_that_is_not_there_reads_as_before(former, value):
+    with pytest.warns(DeprecationWarning, match="is now called"):
+        assert getattr(request(), former) == value
+
+
+def test_prepared_has_its_former_name():
+    with pytest.warns(DeprecationWarning, match="Prepared.plain is now called Prepared.original_module"):
+        assert Prepared(request()).plain is NET
+
+
+def test_present_names_say_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert module.Record is Component
+        made = request(**FULL)
+        assert (made.device, made.loop.accumulate) == (CPU, 3)
+        assert Prepared(made).original_module is NET
+
+
+@pytest.mark.parametrize("former", ["Offer", "Selection"])
+def test_a_former_name_of_the_sdk_is_found_and_warns(former):
+    said = f"stratagem.sdk.catalogue.{former} is now stratagem.Component; the former name goes with the next"
+    with pytest.warns(DeprecationWarning, match=said) as told:
+        assert getattr(catalogue, former) is Component
+    assert told[0].filename == __file__
+
+
+def test_a_former_name_warns_once_and_others_are_as_unknown_as_ever():
+    get = replaced_names("some_sdk", {"Former": "stratagem:Component"})
+    with pytest.warns(DeprecationWarning, match="some_sdk.Former is now stratagem.Component"):
+        assert get("Former") is Component
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert get("Former") is Component
     with pytest.raises(AttributeError, match="module 'some_sdk' has no attribute 'Other'"):
-        _ = module.Other
-
-
-def test_a_field_is_read_by_its_old_name() -> None:
-    with pytest.warns(
-        DeprecationWarning, match=r"Request.plain is deprecated .* API 2.* with 3: write original_module"
-    ) as told:
-        assert Request("a module").plain == "a module"
-    assert told[0].filename == __file__
-
-
-def test_a_record_is_made_and_copied_by_its_old_names() -> None:
-    with pytest.warns(DeprecationWarning, match=r"Request\(plain=…\) .*: write original_module=…") as told:
-        assert Request(plain="a module", training=False) == Request("a module", False)
-    assert told[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"Request\(plain=…\)"):
-        assert replace(Request("one"), plain="other") == Request("other")
-
-
-def test_todays_names_warn_of_nothing() -> None:
-    assert Request(original_module="a").original_module == "a"
-    assert list(signature(Request).parameters) == ["original_module", "training"]
-
-
-def test_a_core_of_the_next_api_takes_plugins_of_this_one(site, monkeypatch) -> None:
-    site.offer("third-party", THIRD + ", api_version=1")
-    site.offer("fourth-party", THIRD.replace("third", "fourth") + ", api_version=3")
-    monkeypatch.setattr(catalogue, "API_VERSION", 2)
-    assert load_catalogue().find("strategy", "third")
-    with pytest.raises(catalogue.ApiVersionError, match="written for plugin API 3, and this core has 2"):
-        load_catalogue().find("strategy", "fourth")
+        get("Other")

@@ -217,7 +217,7 @@ def test_one_is_the_file_in_the_working_directory(site, lock, monkeypatch) -> No
     with pytest.raises(LockError, match=rf"{lock}.* can't be read"):
         load_catalogue()
     written(lock)
-    assert load_catalogue().offers
+    assert load_catalogue().components
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path) -> None:

@@ -251,7 +251,7 @@ def test_damage_within_a_record_is_seen(site, folder) -> None:
     (file,) = folder.iterdir()
     file.write_text(file.read_text().replace("a third one", "a third 0ne"))
     names()
-    assert load_catalogue().find("strategy", "third").component.summary == "a third one"
+    assert load_catalogue().find("strategy", "third").summary == "a third one"
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(site, folder) -> None:

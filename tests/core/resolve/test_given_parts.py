@@ -47,7 +47,7 @@ def test_devices_that_are_none() -> None:
 def test_devices_of_the_cpu() -> None:
     run = assembled(DDPStrategy(parallel_devices=[torch.device("cpu")] * 2))
     assert (run.plan.processes_per_node, run.accelerator.name) == (2, "cpu")
-    assert assembled(SingleDeviceStrategy("cpu")).device() == torch.device("cpu")
+    assert assembled(SingleDeviceStrategy("cpu")).process_devices()[0] == torch.device("cpu")
 
 
 def test_environment_as_an_object() -> None:
@@ -66,7 +66,7 @@ def test_checkpointer_as_an_object() -> None:
     checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")))
     run = assembled(SingleDeviceStrategy(checkpoint_io=checkpointer))  # type: ignore[arg-type]
     assert isinstance(run.launcher(), InProcessLauncher)
-    assert run.create_checkpointer(LocalCollectives(torch.device("cpu"))) is checkpointer
-    assert assembled(SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer)).create_checkpointer
+    assert run.of_kind("checkpoint").value(LocalCollectives(torch.device("cpu"))) is checkpointer
+    assert assembled(SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer)).of_kind("checkpoint").value
     with pytest.raises(ConfigError, match="checkpoint_io=3 is neither a Checkpointer nor a function"):
         assembled(SingleDeviceStrategy(checkpoint_io=3))  # type: ignore[arg-type]

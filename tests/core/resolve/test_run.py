@@ -32,7 +32,7 @@ def run(environ: dict[str, str] | None = None, **config: Any) -> Run:
 
 
 def choice(made: Run, kind: str) -> Any:
-    return next(choice for choice in made.choices if choice.kind == kind)
+    return next(each for each in made.resolved if each.kind == kind)
 
 
 def test_auto_is_one_process_on_the_best_device() -> None:
@@ -75,8 +75,8 @@ def test_what_a_strategy_object_carries_wins() -> None:
     assert made.accelerator is strategy.accelerator
     assert made.plan.processes_per_node == 3
     assert made.precision == "bf16-mixed"
-    assert made.create_checkpointer is stratagem.LocalCollectives
-    assert made.device() == torch.device("cpu")
+    assert made.of_kind("checkpoint").value is stratagem.LocalCollectives
+    assert made.process_devices()[0] == torch.device("cpu")
 
 
 def test_a_subclass_has_its_base_classes_capabilities() -> None:

@@ -8,7 +8,7 @@ from stratagem.checkpoint.base import Checkpoint
 from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import CheckpointError, DataError
-from stratagem.plugin.requests import Clipping, SetupRequest
+from stratagem.plugin.requests import Clipping, LoopPlan, SetupRequest
 from stratagem.precision.base import Precision
 from stratagem.precision.mixed import MixedPrecision
 from stratagem.precision.true16 import TruePrecision
@@ -37,15 +37,15 @@ def sgd(net):
     return lambda: [torch.optim.SGD(net.parameters(), lr=0.1)]
 
 
-def request(net, make=None, precision=None, **how):
+def request(net, make=None, precision=None, **loop):
     return SetupRequest(
         module=net,
-        plain=net,
+        original_module=net,
         make_optimizers=make or sgd(net),
-        device=CPU,
+        devices=(CPU,),
         collectives=LocalCollectives(CPU),
         precision=precision or Precision(),
-        **how,
+        loop=LoopPlan(**loop),
     )
 
 
@@ -311,10 +311,10 @@ def test_another_module_is_refused_with_what_differs(tmp_path):
 
     reader = saved(Prepared(request(Net())), tmp_path / "ckpt")
     prepared = Prepared(request(Other()))
-    before = prepared.plain.layer.weight.detach().clone()
+    before = prepared.original_module.layer.weight.detach().clone()
     with pytest.raises(CheckpointError, match=r"lacks extra\.bias, extra\.weight and has seen in excess"):
         prepared.load(reader, dict(reader.state))
-    assert torch.equal(prepared.plain.layer.weight, before)
+    assert torch.equal(prepared.original_module.layer.weight, before)
 
 
 def test_another_shape_is_refused(tmp_path):

@@ -25,8 +25,8 @@ def describe(path: str) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it isn't complete.
     """
-    filesystem, plain = filesystem_for(path, MANIFEST)
-    folder, manifest = find_manifest(filesystem, plain, path)
+    filesystem, original_module = filesystem_for(path, MANIFEST)
+    folder, manifest = find_manifest(filesystem, original_module, path)
     record = manifest.file("state.json")
     state: Any = {}
     if record is not None:

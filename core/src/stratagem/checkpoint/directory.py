@@ -49,7 +49,7 @@ class DirectoryCheckpointer(Checkpointer):
         from stratagem.checkpoint.saving import agree_on_plan
 
         collectives = self._collectives
-        filesystem, plain = self.filesystem(path)
+        filesystem, original_module = self.filesystem(path)
 
         def encode() -> None:
             # Only rank 0's state is written, but what no rank could write is an error wherever it is.
@@ -62,7 +62,9 @@ class DirectoryCheckpointer(Checkpointer):
         plan = agree_on_plan(collectives, checkpoint.tensors)
 
         with ExitStack() as stack, torch.no_grad():
-            folder = on_first_rank(collectives, lambda: stack.enter_context(temporary(filesystem, plain)))
+            folder = on_first_rank(
+                collectives, lambda: stack.enter_context(temporary(filesystem, original_module))
+            )
             writer = SafetensorsWriter(filesystem, folder)
             plans = writer.prepare_global_plan(plan.plans)
 
@@ -83,15 +85,15 @@ class DirectoryCheckpointer(Checkpointer):
                 encoded_manifest = manifest.encode()
                 check_limit(len(encoded_manifest), MANIFEST_LIMIT_BYTES, f"{path}'s {MANIFEST}")
                 write_checked(filesystem, folder, MANIFEST, [encoded_manifest])
-                publish(filesystem, folder, plain)
+                publish(filesystem, folder, original_module)
 
             written = on_every_rank(collectives, write)
             on_first_rank(collectives, finish)
 
     def open(self, path: str, verify: bool = True) -> CheckpointReader:
-        filesystem, plain = self.filesystem(path)
+        filesystem, original_module = self.filesystem(path)
         folder, manifest = on_first_rank(
-            self._collectives, lambda: find_manifest(filesystem, plain, path, verify)
+            self._collectives, lambda: find_manifest(filesystem, original_module, path, verify)
         )
         readers: list[DirectoryReader] = []
 
@@ -102,8 +104,8 @@ class DirectoryCheckpointer(Checkpointer):
         return readers[0]
 
     def remove(self, path: str) -> None:
-        filesystem, plain = self.filesystem(path)
-        on_first_rank(self._collectives, lambda: remove(filesystem, plain))
+        filesystem, original_module = self.filesystem(path)
+        on_first_rank(self._collectives, lambda: remove(filesystem, original_module))
 
 
 def _manifest(

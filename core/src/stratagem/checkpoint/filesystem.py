@@ -183,9 +183,9 @@ def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
     from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
     try:
-        backend, plain = url_to_fs(path)
+        backend, original_module = url_to_fs(path)
     except Exception as error:  # an unknown scheme, a library that isn't installed, a host that isn't there
         raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {error}") from error
     if isinstance(backend, LocalFileSystem):
-        return LocalFilesystem(last), os.path.abspath(plain)
-    return RemoteFilesystem(backend, last), str(plain)
+        return LocalFilesystem(last), os.path.abspath(original_module)
+    return RemoteFilesystem(backend, last), str(original_module)

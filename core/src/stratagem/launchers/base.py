@@ -54,7 +54,7 @@ class LaunchPlan:
     """Modules that the fork server imports once per node. The first step of an optimizer imports
     torch._dynamo, in every rank that doesn't find it imported."""
     environ: dict[str, str] = field(default_factory=dict)
-    """Variables set in every worker beside the launcher's own."""
+    """Variables set in every worker beside the launcher's own, as by `Environment.complete_plan`."""
     log_dir: str | None = None
     """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
 
@@ -81,6 +81,9 @@ class Launcher(ABC):
     """Whether the task runs in the calling process, so that what it changes is seen by the caller."""
     worker_environment: str | None = None
     """Name of the environment that the workers find themselves in; None means the caller's own."""
+
+    keeps_output: bool = False
+    """Whether what workers print is kept in `LaunchPlan.log_dir`; where it isn't, a run that names one is refused."""
 
     @abstractmethod
     def launch(self, task: Task) -> Any:

@@ -23,6 +23,7 @@ from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
 from stratagem.launchers.leftovers import folder_lock
+from stratagem.launchers.logs import refuse_unwritable
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launchers.rendezvous.network import gloo_variables, loopback_variables
@@ -44,6 +45,7 @@ class ElasticLauncher(Launcher):
     """
 
     worker_environment = "torchelastic"
+    keeps_output = True
 
     def __init__(self, plan: LaunchPlan) -> None:
         if plan.start_method not in START_METHODS:
@@ -75,6 +77,8 @@ class ElasticLauncher(Launcher):
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
         require_endpoint(self.plan)
+        if self.plan.log_dir is not None:
+            refuse_unwritable(self.plan.log_dir)
         if self.plan.start_method == "forkserver":
             # It imports torch while the task is pickled.
             preload_fork_server((*self.plan.preload, *task.preload))

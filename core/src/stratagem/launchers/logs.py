@@ -6,6 +6,7 @@ import os
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
+from stratagem.errors import ConfigError, short
 from stratagem.launchers.launch_dir import log_file
 
 
@@ -59,3 +60,18 @@ class KeptOutput(LogsSpecs):
             tee_stderrs=followed["stderr"],
             error_files=dict(console),
         )
+
+
+def refuse_unwritable(log_dir: str) -> None:
+    """Make the folder for workers' output.
+
+    Raises:
+        ConfigError: it can't be made, or written to.
+    """
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"log_dir={short(log_dir)} can't be made ({reason}): name a folder") from None
+    if not os.access(log_dir, os.W_OK):
+        raise ConfigError(f"log_dir={short(log_dir)} isn't yours to write in: name another folder")

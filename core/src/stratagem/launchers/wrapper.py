@@ -17,6 +17,7 @@ class LauncherWrapper(Launcher):
     def __init__(self, inner: Launcher) -> None:
         self.inner = inner
         self.in_process, self.worker_environment = inner.in_process, inner.worker_environment
+        self.keeps_output = inner.keeps_output
 
     def launch(self, task: Task) -> Any:
         return self.inner.launch(task)

@@ -9,35 +9,38 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.plugin.component import API_VERSION, Kind
+from stratagem.plugin.component import API_VERSION, Component, Kind
 from stratagem.plugin.entry_points import normalise
 from stratagem.plugin.installed import installed_plugins
 from stratagem.plugin.offered import OFFERED
-from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
+from stratagem.plugin.origin import BrokenPlugin, Origin
 
 CORE = "stratagem-core"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All offers, and all plugins that are broken."""
+    """All components, and all plugins that are broken."""
 
-    offers: tuple[Offer, ...]
+    components: tuple[Component, ...]
     broken: tuple[BrokenPlugin, ...] = ()
     left_out: tuple[Origin, ...] = ()
     """Plugins that the allow-list or the deny-list keeps out."""
 
-    def of_kind(self, kind: Kind) -> list[Offer]:
-        """Offers of one kind, highest priority first, then by name."""
-        found = [offer for offer in self.offers if offer.component.kind == kind]
-        return sorted(found, key=lambda offer: (-offer.component.priority, offer.component.name))
+    def of_kind(self, kind: Kind) -> list[Component]:
+        """Components of one kind, highest priority first, then by name."""
+        found = [component for component in self.components if component.kind == kind]
+        return sorted(found, key=lambda component: (-component.priority, component.name))
 
-    def find(self, kind: Kind, name: str) -> Selection:
+    def find(self, kind: Kind, name: str) -> Component:
         """Look a name up: a component's name, alias or preset, or "distribution:name".
+
+        Returns:
+            The component; with the preset's `options`, where a preset was named.
 
         Raises:
             UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
@@ -48,20 +51,20 @@ class Catalogue:
                 f"{kind} {name!r} names no distribution before the colon: write {bare!r}, or DISTRIBUTION:{bare}"
             )
         matching = [
-            offer
-            for offer in self.of_kind(kind)
-            if bare in offer.component.names() and normalise(distribution) in ("", offer.origin.distribution)
+            component
+            for component in self.of_kind(kind)
+            if bare in component.names() and normalise(distribution) in ("", component.origin.distribution)
         ]
         if not matching:
             self._refuse_unknown(kind, name, bare, normalise(distribution))
         if len(matching) > 1:
-            origins = sorted((offer.origin for offer in matching), key=str)
+            origins = sorted((component.origin for component in matching), key=str)
             choices = " or ".join(f"{origin.distribution}:{bare}" for origin in origins)
             owners = " and ".join(map(str, origins))
             raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
-        offer = matching[0]
-        _refuse_newer_api(offer)
-        return Selection(offer, offer.component.presets.get(bare, {}))
+        (component,) = matching
+        _refuse_newer_api(component)
+        return replace(component, options=component.presets.get(bare, {}))
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
         offered = OFFERED.get(kind, {})
@@ -100,12 +103,12 @@ class Catalogue:
 
     def names(self, kind: Kind) -> list[str]:
         """All names that `find` knows for a kind."""
-        return sorted({name for offer in self.of_kind(kind) for name in offer.component.names()})
+        return sorted({name for component in self.of_kind(kind) for name in component.names()})
 
     @cached_property
     def distributions(self) -> dict[str, str]:
         """Distribution → version of everything in the catalogue."""
-        return {offer.origin.distribution: offer.origin.version for offer in self.offers}
+        return {component.origin.distribution: component.origin.version for component in self.components}
 
 
 _LISTED = ("strategy", "accelerator")
@@ -132,7 +135,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
     _refuse_unmatched("--plugin", only)
     _refuse_unmatched("--disable-plugin", without)
-    offers: list[Offer] = []
+    components: list[Component] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
     for plugin in installed_plugins():
@@ -142,8 +145,8 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
         elif plugin.error is not None:
             broken.append(BrokenPlugin(plugin.origin, plugin.error))
         else:
-            offers += [Offer(component, plugin.origin) for component in plugin.components]
-    return Catalogue(tuple(offers), tuple(broken), tuple(left_out))
+            components += plugin.components
+    return Catalogue(tuple(components), tuple(broken), tuple(left_out))
 
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
@@ -161,12 +164,12 @@ def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
             raise UnknownNameError(f"{flag} {name}: no plugin of that name is installed; {hint}")
 
 
-def _refuse_newer_api(offer: Offer) -> None:
-    if offer.component.api_version > API_VERSION:
+def _refuse_newer_api(component: Component) -> None:
+    if component.api_version > API_VERSION:
         raise ApiVersionError(
-            f"{offer.component.kind} {offer.component.name!r} of {offer.origin} was written for plugin API "
-            f"{offer.component.api_version}, and this core has {API_VERSION}: upgrade {CORE}, or install "
-            f"an older {offer.origin.distribution}"
+            f"{component.kind} {component.name!r} of {component.origin} was written for plugin API "
+            f"{component.api_version}, and this core has {API_VERSION}: upgrade {CORE}, or install "
+            f"an older {component.origin.distribution}"
         )
 
 

@@ -8,7 +8,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
-API_VERSION = 1
+from stratagem.errors import BrokenPluginError
+from stratagem.plugin.origin import Origin
+
+API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
 Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension"]
@@ -92,6 +95,10 @@ class Component:
     conformance: str = ""
     """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
     subjects for its own name and some presets; where there is none, the kit makes one from the name."""
+    origin: Origin = field(default=Origin("nowhere", "0", ""), compare=False)
+    """Where it comes from; the catalogue sets it."""
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Keyword values of the preset under whose name it was looked up; the catalogue sets it."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -105,13 +112,33 @@ class Component:
         """Return what of `requires` can't be imported here."""
         return [module for module in self.requires if not _is_installed(module)]
 
+    def refuse_missing(self) -> None:
+        """Refuse it where it lacks a library.
+
+        Raises:
+            BrokenPluginError: says which, and how to get it.
+        """
+        if missing := self.missing():
+            hint = self.install_hint or f"pip install {' '.join(missing)}"
+            raise BrokenPluginError(
+                f"{self.kind} {self.name!r} of {self.origin} needs {', '.join(missing)}, which isn't "
+                f"installed: {hint}"
+            )
+
     def load(self) -> Any:
         """Import and return what `target` names.
 
         Raises:
-            ImportError, AttributeError: as the import of the target raises them.
+            BrokenPluginError: it lacks a library, or can't be imported; the original error is the cause.
         """
-        return imported(self.target)
+        self.refuse_missing()
+        try:
+            return imported(self.target)
+        except Exception as error:
+            hint = f"; {self.install_hint}" if self.install_hint else ""
+            raise BrokenPluginError(
+                f"{self.kind} {self.name!r} of {self.origin} can't be loaded: {type(error).__name__}: {error}{hint}"
+            ) from error
 
 
 def _is_installed(module: str) -> bool:

@@ -1,35 +1,51 @@
-"""What the plugin API before this one had, still understood, with a warning that says what to write in its place.
-
-One line where a name or a field goes, and it works for one more API version::
-
-    __getattr__ = replaced_names(__name__, since=2, Offer="stratagem.sdk.catalogue:Resolved")
-
-    @renamed_fields(since=2, plain="original_module")
-    @dataclass(frozen=True)
-    class SetupRequest: ...
-"""
+"""Names of the plugin API that are going to go: they work for one version more, and warn."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
-
-from stratagem.plugin.component import imported
-
-C = TypeVar("C", bound=type)
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
 
-def replaced_names(module: str, since: int, **replaced: str) -> Callable[[str], Any]:
+class Renamed:
+    """An attribute of a class under its former name: reads what the present one has, and warns.
+
+    Args:
+        path: the present name, with dots for what is in a record of its own now.
+        default: what it reads where there is no such record.
+    """
+
+    def __init__(self, path: str, default: Any = None) -> None:
+        self._path, self._default = path, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._message = f"{owner.__name__}.{name} is now called {owner.__name__}.{self._path}"
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(
+            f"{self._message}; the former name goes with the next plugin API",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        value: Any = instance
+        for name in self._path.split("."):
+            value = getattr(value, name)
+            if value is None:
+                return self._default
+        return value
+
+
+def replaced_names(module: str, replaced: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module some of whose names are elsewhere, or are called something else.
 
     Each name warns once per process, at the line that first asks for it.
 
     Args:
         module: its `__name__`.
-        since: the API version from which on they are deprecated; they go with the next.
-        replaced: old name → "module:name" of what takes its place.
+        replaced: former name → "module:name" of what takes its place.
     """
     found: dict[str, Any] = {}
 
@@ -37,50 +53,13 @@ def replaced_names(module: str, since: int, **replaced: str) -> Callable[[str], 
         if name not in replaced:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if name not in found:
-            found[name] = imported(replaced[name])
-            _warn(f"{module}.{name}", since, replaced[name].replace(":", "."))
+            where, _, present = replaced[name].partition(":")
+            found[name] = getattr(import_module(where), present)
+            warnings.warn(
+                f"{module}.{name} is now {where}.{present}; the former name goes with the next plugin API",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         return found[name]
 
     return get
-
-
-def renamed_fields(since: int, **renamed: str) -> Callable[[C], C]:
-    """Let a dataclass be read, made and copied by the names that some of its fields had.
-
-    Args:
-        since: the API version from which on the old names are deprecated; they go with the next.
-        renamed: old name → new name.
-    """
-
-    def decorate(record: C) -> C:
-        made = record.__init__  # type: ignore[misc]
-
-        @wraps(made)
-        def init(self: Any, *args: Any, **given: Any) -> None:
-            for old in [name for name in given if name in renamed]:
-                _warn(f"{record.__name__}({old}=…)", since, f"{renamed[old]}=…")
-                given[renamed[old]] = given.pop(old)
-            made(self, *args, **given)
-
-        record.__init__ = init  # type: ignore[misc]
-        for old, new in renamed.items():
-            setattr(record, old, property(_reading(f"{record.__name__}.{old}", since, new)))
-        return record
-
-    return decorate
-
-
-def _reading(what: str, since: int, new: str) -> Callable[[Any], Any]:
-    def read(self: Any) -> Any:
-        _warn(what, since, new)
-        return getattr(self, new)
-
-    return read
-
-
-def _warn(what: str, since: int, instead: str) -> None:
-    warnings.warn(
-        f"{what} is deprecated since plugin API {since}, and goes with {since + 1}: write {instead}",
-        DeprecationWarning,
-        stacklevel=3,
-    )

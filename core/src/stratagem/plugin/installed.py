@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from operator import attrgetter
@@ -15,8 +15,8 @@ import pluggy
 from stratagem.plugin.component import Component
 from stratagem.plugin.entry_points import plugin_entry_points
 from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
-from stratagem.plugin.locked import lock_path, refuse_unlocked
-from stratagem.plugin.offers import Origin
+from stratagem.plugin.locked import refuse_unlocked, require_locked
+from stratagem.plugin.origin import Origin
 from stratagem.plugin.record_cache import Entry, RecordCache
 
 
@@ -44,9 +44,7 @@ def installed_plugins() -> tuple[Installed, ...]:
     Raises:
         LockError: they aren't those of the lock file that STRATAGEM_LOCKED names; no module has been imported then.
     """
-    path = lock_path()
-    if path is not None:
-        refuse_unlocked(path)
+    require_locked()
     return _read()
 
 
@@ -85,14 +83,14 @@ def _load(origin: Origin, value: str) -> Installed:
         with _hooks_of(_named(value)) as hooks:
             answers = hooks.stratagem_components()
             has_commands = bool(hooks.stratagem_commands.get_hookimpls())
-        components = tuple(component for answer in answers for component in answer)
+        components = [component for answer in answers for component in answer]
         wrong = [component for component in components if not isinstance(component, Component)]
         if wrong:
             raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
     except (Exception, SystemExit) as error:
         # A vendor library may raise anything at import, and even call sys.exit.
         return Installed(origin, value, error=error)
-    return Installed(origin, value, components, has_commands)
+    return Installed(origin, value, tuple(replace(each, origin=origin) for each in components), has_commands)
 
 
 def _named(value: str) -> Any:
@@ -103,16 +101,14 @@ def _named(value: str) -> Any:
 
 
 def _entry(plugin: Installed) -> Entry:
-    origin = (plugin.origin.distribution, plugin.origin.version, plugin.origin.entry_point)
     components = plugin.components if plugin.error is None else None
-    return Entry(origin, plugin.value, components, plugin.has_commands)
+    return Entry(plugin.origin, plugin.value, components, plugin.has_commands)
 
 
 def _from_cache(entry: Entry) -> Installed:
-    origin = Origin(*entry.origin)
     if entry.components is None:
-        return _load(origin, entry.value)
-    return Installed(origin, entry.value, entry.components, entry.has_commands)
+        return _load(entry.origin, entry.value)
+    return Installed(entry.origin, entry.value, entry.components, entry.has_commands)
 
 
 @contextmanager

@@ -37,6 +37,17 @@ def lock_path() -> str | None:
     return os.path.abspath(LOCK_FILE if given == "1" else given) if given else None
 
 
+def require_locked() -> None:
+    """Compare what is installed with the lock file that counts, where there is one.
+
+    Raises:
+        LockError: as `refuse_unlocked`.
+    """
+    path = lock_path()
+    if path is not None:
+        refuse_unlocked(path)
+
+
 def write_lock(path: str) -> list[str]:
     """Write down what is installed, and return the distributions' names.
 

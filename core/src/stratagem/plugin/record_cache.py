@@ -17,6 +17,7 @@ from zlib import crc32
 
 from stratagem.plugin import component as component_module
 from stratagem.plugin.component import Capabilities, Component
+from stratagem.plugin.origin import Origin
 
 SETTLED_S = 2.0
 """Files that are younger when they are read may change again without another time: nothing is kept of them."""
@@ -33,8 +34,7 @@ _PLAIN = (str, int, float, bool, type(None))
 class Entry:
     """An entry point, and what is known of it."""
 
-    origin: tuple[str, str, str]
-    """Distribution, version, and the entry point's name."""
+    origin: Origin
     value: str
     """Where its module is."""
     components: tuple[Component, ...] | None
@@ -209,10 +209,10 @@ def _row(entry: Entry) -> dict[str, Any]:
     components: list[Any] | None = None
     if entry.components is not None and all(map(_is_plain, entry.components)):
         components = json.loads(json.dumps([_plain_fields(each) for each in entry.components]))
-        if [_component(row) for row in components] != list(entry.components):
+        if [_component(row, entry.origin) for row in components] != list(entry.components):
             components = None  # as tuples in presets, or numbers that JSON doesn't have
     return {
-        "origin": entry.origin,
+        "origin": list(vars(entry.origin).values()),
         "value": entry.value,
         "components": components,
         "has_commands": entry.has_commands,
@@ -221,13 +221,14 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _plain_fields(component: Component) -> dict[str, Any]:
     capabilities = {**vars(component.capabilities), "features": sorted(component.capabilities.features)}
-    return {**vars(component), "capabilities": capabilities}
+    said = {each.name: getattr(component, each.name) for each in fields(component) if each.compare}
+    return {**said, "capabilities": capabilities}
 
 
 def _is_plain(value: Any) -> bool:
     """Whether JSON gives back what it was given, of the same types."""
     if type(value) in (Component, Capabilities):
-        return all(_is_plain(getattr(value, each.name)) for each in fields(value))
+        return all(_is_plain(getattr(value, each.name)) for each in fields(value) if each.compare)
     if type(value) is dict:
         return all(type(key) is str and _is_plain(item) for key, item in value.items())
     if type(value) in (tuple, frozenset, list):
@@ -236,17 +237,17 @@ def _is_plain(value: Any) -> bool:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    distribution, version, name = row["origin"]
+    origin = Origin(*row["origin"])
     components = row["components"]
-    made = None if components is None else tuple(map(_component, components))
-    return Entry((distribution, version, name), row["value"], made, row["has_commands"])
+    made = None if components is None else tuple(_component(each, origin) for each in components)
+    return Entry(origin, row["value"], made, row["has_commands"])
 
 
-def _component(row: dict[str, Any]) -> Component:
+def _component(row: dict[str, Any], origin: Origin) -> Component:
     capabilities = dict(row["capabilities"])
     features = frozenset(capabilities.pop("features"))
     given = {**row, "capabilities": Capabilities(**_tuples(capabilities), features=features)}
-    return Component(**_tuples(given))
+    return Component(**_tuples(given), origin=origin)
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
+
+from stratagem.config import RunConfig
+from stratagem.plugin.deprecation import Renamed
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +38,16 @@ class ReduceRequest:
 
     environment: Environment
     """This process's place among all, and where the ranks meet."""
-    device: torch.device
-    """This process's device, already the current one."""
+    devices: tuple[torch.device, ...]
+    """The devices of this process, the first already the current one; several only for a strategy that has
+    "several_devices"."""
     accelerator: Accelerator
-    """The kind of that device; its `backend` suits it."""
-    devices: tuple[torch.device, ...] = ()
-    """All devices of this process, `device` first; several only for a strategy that has "several_devices"."""
+    """The kind of those devices; its `backend` suits it."""
+
+    @property
+    def device(self) -> torch.device:
+        """The first of `devices`."""
+        return self.devices[0]
 
 
 @dataclass(frozen=True)
@@ -69,25 +77,9 @@ class Clipping:
 
 
 @dataclass(frozen=True)
-class SetupRequest:
-    """For the hook `setup`.
+class LoopPlan:
+    """What a loop is going to do with a module, for engines that must know it beforehand."""
 
-    A strategy may replace parameters before it calls `make_optimizers`; it calls that exactly once
-    when `training`, and never otherwise.
-    """
-
-    module: nn.Module
-    """What is called per step; contains `plain`, or is it. On the CPU, or on "meta"."""
-    plain: nn.Module
-    """The user's module: its parameter names are the keys of every checkpoint."""
-    make_optimizers: Callable[[], Sequence[Optimizer]]
-    """Makes the user's optimizers over the parameters as they are when it is called."""
-    device: torch.device
-    """Where the module is to be, and where batches go."""
-    collectives: Collectives
-    """What the `reduce` hook answered with."""
-    precision: Precision
-    """What the `precision` hook answered with."""
     training: bool = True
     """False for validate, test and predict: there are no optimizers and no backward."""
     manual: bool = False
@@ -95,25 +87,69 @@ class SetupRequest:
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     clipping: Clipping = Clipping()
-    """What the loop is going to pass to `Prepared.clip`, for engines that must know it beforehand."""
+    """What is going to be passed to `Prepared.clip`."""
     micro_batch_size: int | None = None
     """Samples per micro-batch and rank, where the loader tells."""
-    devices: tuple[torch.device, ...] = ()
-    """All devices of this process, `device` first; several only for a strategy that has "several_devices"."""
-    run_dir: str | None = None
-    """Where this run's files go, as an engine's log; None where it keeps none."""
-    log_level: str | None = None
-    """From which level on an engine's records reach the terminal, as "info"; None for its default."""
-    part: nn.Module | None = None
-    """What to call instead of `module` for each part of a micro-batch that the strategy splits; `module` if None."""
-    ends: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
-    """By the name of a step: what makes the outputs of its parts one, where the user's module says it."""
-    sample: Callable[[], Any] | None = None
+
+
+@dataclass(frozen=True)
+class ModuleSteps:
+    """The steps of a user's module, for a strategy that splits a micro-batch into chunks, or has to see one."""
+
+    chunk_module: nn.Module
+    """Called with the name of a step, a chunk and the index of its micro-batch: one step, and nothing after it."""
+    step_end_fns: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
+    """By the name of a step: what makes the outputs of its chunks one, where the user's module says it."""
+    make_sample: Callable[[], Any] | None = None
     """Makes a batch like the first, on the CPU, and moves no loader on; None where that is not available."""
-    step: str = "training_step"
-    """Which step is called with batches like `sample`'s; in a training others are, too, in evaluations."""
-    left_shards: Any = None
+    sample_step: str = "training_step"
+    """Which step is called with batches like the sample; in a training others are, too, in evaluations."""
+
+
+@dataclass(frozen=True)
+class SetupRequest:
+    """For the hook `setup`.
+
+    A strategy may replace parameters before it calls `make_optimizers`; it calls that exactly once
+    when `loop.training`, and never otherwise.
+    """
+
+    module: nn.Module
+    """What is called per step; contains `original_module`, or is it. On the CPU, or on "meta"."""
+    original_module: nn.Module
+    """The user's module: its parameter names are the keys of every checkpoint."""
+    make_optimizers: Callable[[], Sequence[Optimizer]]
+    """Makes the user's optimizers over the parameters as they are when it is called."""
+    devices: tuple[torch.device, ...]
+    """The devices of this process; several only for a strategy that has "several_devices"."""
+    collectives: Collectives
+    """What the `reduce` hook answered with."""
+    precision: Precision
+    """What the `precision` hook answered with."""
+    loop: LoopPlan = LoopPlan()
+    """What the loop is going to do."""
+    steps: ModuleSteps | None = None
+    """Of a module whose steps a loop of ours calls; None where a loop of the user's own calls the module."""
+    config: RunConfig = field(default_factory=RunConfig)
+    """The run's. Its `run_dir` is the folder that all ranks write to, and None where the run keeps no files."""
+    left_shards: object | None = None
     """Of a module that the run before left sharded in this process: its `Prepared.left_shards`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is to be, and where batches go: the first of `devices`."""
+        return self.devices[0]
+
+    plain = Renamed("original_module")
+    training, manual, accumulate = (
+        Renamed("loop.training"),
+        Renamed("loop.manual"),
+        Renamed("loop.accumulate"),
+    )
+    clipping, micro_batch_size = Renamed("loop.clipping"), Renamed("loop.micro_batch_size")
+    run_dir, log_level = Renamed("config.run_dir"), Renamed("config.log_level")
+    part, ends = Renamed("steps.chunk_module"), Renamed("steps.step_end_fns", MappingProxyType({}))
+    sample, step = Renamed("steps.make_sample"), Renamed("steps.sample_step", "training_step")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from stratagem.accelerators.base import Accelerator
+    from stratagem.environments.base import Environment
+    from stratagem.strategies.base import Strategy
 
 MOST = 100_000
 """More devices than any machine has."""
@@ -88,13 +90,41 @@ def devices_of(accelerator: Accelerator, devices: Any, default: int | None = Non
     return indices
 
 
-def given_devices(strategy: Any) -> list[torch.device] | None:
+def node_devices(
+    devices: Any,
+    parallel: Sequence[torch.device] | None,
+    accelerator: Accelerator,
+    environment: Environment,
+) -> tuple[int, ...]:
+    """Return the indices of this node's devices.
+
+    Args:
+        devices: the user's value.
+        parallel: those that the strategy was made with, which win.
+        accelerator: counts its devices.
+        environment: "auto" is a device for each process on this node that it made.
+
+    Raises:
+        DeviceError: as `devices_of` does, or there is none.
+    """
+    if parallel:
+        return tuple(range(len(parallel)))
+    local = environment.local_world_size
+    indices = devices_of(accelerator, devices, local if environment.creates_processes and local > 1 else None)
+    if not indices:
+        raise DeviceError(
+            f"devices={devices!r} asks for no device, and a run needs one: choose at least 1, or 'auto'"
+        )
+    return indices
+
+
+def given_devices(strategy: Strategy) -> list[torch.device] | None:
     """Return the devices that a strategy object was made with; None where it leaves them to the run.
 
     Raises:
         DeviceError: `parallel_devices` holds something else than devices, or some twice.
     """
-    given = getattr(strategy, "parallel_devices", None)
+    given = strategy.parallel_devices
     if not given:
         return None
     import torch

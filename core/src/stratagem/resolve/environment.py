@@ -10,10 +10,9 @@ from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, short
 from stratagem.launchers.rendezvous.nodes import parse_num_nodes
 from stratagem.plugin.catalogue import Catalogue
-from stratagem.plugin.component import Capabilities
-from stratagem.plugin.offers import Offer, Selection
+from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.devices import count_of
-from stratagem.resolve.select import GIVEN, Choice
+from stratagem.resolve.resolved import Resolved, resolved_from
 
 
 def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | None = None) -> RequestedSize:
@@ -31,7 +30,7 @@ def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | No
 
 def choose_environment(
     catalogue: Catalogue, wanted: Any, environ: Mapping[str, str], size: RequestedSize | None = None
-) -> tuple[Environment, Choice]:
+) -> Resolved:
     """Make the environment that is asked for, or the first that recognises its launcher's variables.
 
     Args:
@@ -47,39 +46,32 @@ def choose_environment(
     size = size or RequestedSize()
     if isinstance(wanted, type) and issubclass(wanted, Environment):
         name = getattr(wanted, "name", wanted.__name__)
-        return wanted(environ), Choice("environment", name, GIVEN)
+        return Resolved("environment", name, wanted(environ))
     if isinstance(wanted, Environment):
-        return wanted, Choice("environment", getattr(wanted, "name", type(wanted).__name__), GIVEN)
+        return Resolved("environment", getattr(wanted, "name", type(wanted).__name__), wanted)
     if not isinstance(wanted, str):
         raise ConfigError(
             f"cluster_environment={short(wanted)} is no environment: give a name, or a class derived from "
             "stratagem.Environment or an object of one"
         )
     if wanted != "auto":
-        selection = catalogue.find("environment", wanted)
-        origin = str(selection.offer.origin)
-        made = selection.load().for_run(environ, size)
-        return made, Choice("environment", selection.component.name, origin, "asked for")
-    offers = {Selection(offer).load(): offer for offer in catalogue.of_kind("environment")}
-    cls, why = detect_environment(offers, environ)
-    offer = offers[cls]
-    _refuse_rivals(cls, offers, environ)
-    return cls.for_run(environ, size), Choice("environment", offer.component.name, str(offer.origin), why)
+        component = catalogue.find("environment", wanted)
+        return resolved_from(component, component.load().for_run(environ, size), why="asked for")
+    components = {component.load(): component for component in catalogue.of_kind("environment")}
+    cls, why = detect_environment(components, environ)
+    _refuse_rivals(cls, components, environ)
+    return resolved_from(components[cls], cls.for_run(environ, size), why=why)
 
 
 def _refuse_rivals(
-    cls: type[Environment], offers: Mapping[type[Environment], Offer], environ: Mapping[str, str]
+    cls: type[Environment], components: Mapping[type[Environment], Component], environ: Mapping[str, str]
 ) -> None:
     """Of two with one priority, neither is nearer than the other."""
-    mine = offers[cls]
-    for other, offer in offers.items():
-        if (
-            other is not cls
-            and offer.component.priority == mine.component.priority
-            and other.detect(environ) is not None
-        ):
-            names = [f"{each.component.name!r} of {each.origin}" for each in (mine, offer)]
+    mine = components[cls]
+    for other, component in components.items():
+        if other is not cls and component.priority == mine.priority and other.detect(environ) is not None:
+            names = [f"{each.name!r} of {each.origin}" for each in (mine, component)]
             raise ConflictError(
                 f"environments {' and '.join(names)} both recognise the variables here, and both have the priority "
-                f"{mine.component.priority}: name one with --environment, or uninstall the other"
+                f"{mine.priority}: name one with --environment, or uninstall the other"
             )

@@ -9,18 +9,17 @@ from stratagem.errors import CombinationError, UnknownNameError, short
 from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.hookspecs import RUN_HOOKS
 from stratagem.plugin.sealing import has_hooks
-from stratagem.resolve.select import GIVEN, Choice
+from stratagem.resolve.resolved import Resolved, resolved_from
 
 
-def load_extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
+def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
     """An object given by the caller, "package.module:Class", or the name of an installed extension."""
     if not isinstance(extension, str):
         name = f"{type(extension).__module__}.{type(extension).__qualname__}"
-        return extension, Choice("extension", name, GIVEN)
+        return Resolved("extension", name, extension)
     if extension in catalogue.names("extension") or ":" not in extension:
-        selection = catalogue.find("extension", extension)
-        choice = Choice("extension", selection.component.name, str(selection.offer.origin))
-        return selection.load()(**selection.options), choice
+        component = catalogue.find("extension", extension)
+        return resolved_from(component, component.load()(**component.options))
     module, _, attribute = extension.partition(":")
     try:
         made = getattr(import_module(module), attribute)
@@ -40,4 +39,4 @@ def load_extension(catalogue: Catalogue, extension: Any) -> tuple[Any, Choice]:
             f"extension {extension!r} can't be made without arguments: {type(error).__name__}: {error}; name an "
             "object of your own instead, as MODULE:OBJECT"
         ) from error
-    return value, Choice("extension", extension, GIVEN)
+    return Resolved("extension", extension, value)

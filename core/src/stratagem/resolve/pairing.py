@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratagem.errors import CombinationError, UnknownNameError
+from stratagem.errors import CombinationError, DeviceError, UnknownNameError
+from stratagem.launchers.rendezvous.nodes import parse_num_nodes
 from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import FEATURES, Capabilities, Component
-from stratagem.plugin.offers import Offer
 
 if TYPE_CHECKING:
-    from stratagem.resolve.select import Chosen
+    from stratagem.config import RunConfig
+    from stratagem.environments.base import Environment
+    from stratagem.resolve.resolved import Resolved
 
 
-def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Chosen | None) -> Offer:
+def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolved | None) -> Component:
     """Return what "auto" stands for: the first that wants so many processes, or drives so many devices.
 
     Args:
@@ -25,13 +27,13 @@ def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Chosen
     Raises:
         UnknownNameError: there is none.
     """
-    offers = [offer for offer in catalogue.of_kind("strategy") if not offer.component.missing()]
+    able = [component for component in catalogue.of_kind("strategy") if not component.missing()]
     if accelerator is not None:
-        offers = [offer for offer in offers if _go_together(offer.component, accelerator)]
+        able = [component for component in able if _go_together(component, accelerator)]
     kind = "per-device" if processes > 1 else "one"
-    fitting = [offer for offer in offers if offer.component.capabilities.processes == kind]
+    fitting = [component for component in able if component.capabilities.processes == kind]
     if processes > 1:
-        fitting += [o for o in offers if "several_devices" in o.component.capabilities.features]
+        fitting += [component for component in able if "several_devices" in component.capabilities.features]
     if not fitting:
         raise UnknownNameError(
             f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"
@@ -39,8 +41,8 @@ def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Chosen
     return fitting[0]
 
 
-def _go_together(strategy: Component, accelerator: Chosen) -> bool:
-    return allows(strategy.capabilities.accelerators, accelerator.choice.name) and allows(
+def _go_together(strategy: Component, accelerator: Resolved) -> bool:
+    return allows(strategy.capabilities.accelerators, accelerator.name) and allows(
         accelerator.capabilities.strategies, strategy.name
     )
 
@@ -61,41 +63,86 @@ def refuse_missing_features(
 
 def refusal(catalogue: Catalogue, name: str, what: str, needed: Sequence[str]) -> CombinationError:
     """Return the error that strategy `name` can't do `what`; it names strategies that have the features `needed`."""
-    able = [
-        offer.component.name
-        for offer in catalogue.of_kind("strategy")
-        if set(needed) <= offer.component.capabilities.features
-    ]
+    able = [each.name for each in catalogue.of_kind("strategy") if set(needed) <= each.capabilities.features]
     return CombinationError(f"strategy {name!r} can't do this: {what}; {_instead(able)}")
 
 
-def refuse_accelerator(catalogue: Catalogue, strategy: Chosen, accelerator: Chosen) -> None:
+def refuse_accelerator(catalogue: Catalogue, strategy: Resolved, accelerator: Resolved) -> None:
     """Refuse a strategy and an accelerator that don't go together.
 
     Raises:
         CombinationError: names strategies that do.
     """
-    able = [o.component.name for o in catalogue.of_kind("strategy") if _go_together(o.component, accelerator)]
+    able = [each.name for each in catalogue.of_kind("strategy") if _go_together(each, accelerator)]
     its_own = accelerator.capabilities.strategies
     if strategy.component and not allows(its_own, strategy.component):
         raise CombinationError(
-            f"accelerator {accelerator.choice.name!r} works with {', '.join(its_own)}, not with "
-            f"{strategy.choice.name}; {_instead(able)}"
+            f"accelerator {accelerator.name!r} works with {', '.join(its_own)}, not with "
+            f"{strategy.name}; {_instead(able)}"
         )
-    if not allows(strategy.capabilities.accelerators, accelerator.choice.name):
+    if not allows(strategy.capabilities.accelerators, accelerator.name):
         raise CombinationError(
-            f"strategy {strategy.choice.name!r} works on {', '.join(strategy.capabilities.accelerators)}, not on "
-            f"{accelerator.choice.name}; {_instead(able)}"
+            f"strategy {strategy.name!r} works on {', '.join(strategy.capabilities.accelerators)}, not on "
+            f"{accelerator.name}; {_instead(able)}"
+        )
+
+
+def processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:
+    """Return how many processes a strategy wants on a node with `devices`."""
+    return len(devices) if capabilities.processes == "per-device" else 1
+
+
+def refuse_process_count(
+    catalogue: Catalogue,
+    strategy: Resolved,
+    environment: Environment,
+    devices: tuple[int, ...],
+    config: RunConfig,
+) -> None:
+    """Refuse numbers of processes and devices that the strategy can't have.
+
+    Raises:
+        CombinationError: names strategies that can.
+        DeviceError: a launcher started another number of processes.
+    """
+    name, capabilities = strategy.name, strategy.capabilities
+    splits = "several_devices" in capabilities.features
+    several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
+    made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).max
+    if capabilities.processes == "one" and made > 1:
+        raise CombinationError(
+            f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"
+        )
+    if capabilities.processes != "per-device" and len(devices) > 1 and not splits:
+        raise CombinationError(
+            f"strategy {name!r} uses one device per process, but devices={config.devices!r} asks for {len(devices)}: "
+            f"choose one of {several}, or devices=1"
+        )
+    wanted = processes_per_node(capabilities, devices)
+    if environment.creates_processes and wanted != environment.local_world_size:
+        raise DeviceError(
+            f"{environment.name} started {environment.local_world_size} processes on this node, but "
+            f"devices={config.devices!r} asks for {wanted}: give both the same number"
+        )
+
+
+def refuse_start_method(strategy: Resolved) -> None:
+    """Refuse a way to start processes that the strategy doesn't declare.
+
+    Raises:
+        CombinationError: says which it has.
+    """
+    start_method, able = strategy.value.start_method, strategy.capabilities.start_methods
+    if start_method not in able:
+        raise CombinationError(
+            f"strategy {strategy.name!r} can't be started with start_method={start_method!r}: choose one of "
+            f"{', '.join(able)}"
         )
 
 
 def strategies_for(catalogue: Catalogue, processes: str) -> list[str]:
     """Names of installed strategies that want this many processes, nearest first."""
-    return [
-        offer.component.name
-        for offer in catalogue.of_kind("strategy")
-        if offer.component.capabilities.processes == processes
-    ]
+    return [each.name for each in catalogue.of_kind("strategy") if each.capabilities.processes == processes]
 
 
 def _instead(names: Sequence[str]) -> str:

@@ -26,9 +26,9 @@ def plan_lines(run: Run) -> list[str]:
         lines = [f"{'processes':<12}{least} to {world_size} on {run.plan.min_nodes} to {nodes}, {how}"]
     else:
         lines = [f"{'processes':<12}{world_size} on {nodes}, {how}"]
-    for choice in run.choices:
-        why = f" · {choice.why}" if choice.why else ""
-        lines.append(f"{choice.kind:<12}{choice.name:<13} {choice.origin}{why}")
+    for each in run.resolved:
+        why = f" · {each.why}" if each.why else ""
+        lines.append(f"{each.kind:<12}{each.name:<13} {each.origin}{why}")
     if run.plan.num_nodes > 1 and run.plan.rdzv_endpoint:
         lines.append(f"{'rendezvous':<12}{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
         if run.plan.run_id is None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+from typing import TYPE_CHECKING, Any, Callable
 
-from stratagem.data.batches import moved
 from stratagem.data.evaluate import EvalData
 from stratagem.data.train import TrainData
 from stratagem.errors import DataError
-from stratagem.runtime.rank_view import RankView
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
-    from stratagem.strategies.prepared import Prepared
+    from stratagem.runtime.session import Session
 
 
 class EpochLoader:
@@ -100,43 +97,25 @@ class EvalLoader:
         return self._data.num_batches
 
 
-class LoaderView(RankView):
-    """A `RankView` that shares loaders among the ranks."""
+def share_loader(
+    session: Session,
+    loader: Iterable[Any],
+    mover: Callable[[Iterable[Any]], Iterable[Any]],
+    *,
+    evaluation: bool,
+    share: bool,
+) -> EpochLoader | EvalLoader:
+    """Return `loader` shared among ranks and on the device; see `Runtime.dataloader`. Collective.
 
-    _prepared: list[Prepared]
-
-    @overload
-    def dataloader(
-        self,
-        loader: Iterable[Any],
-        *,
-        evaluation: Literal[False] = False,
-        use_distributed_sampler: bool = True,
-    ) -> EpochLoader: ...
-
-    @overload
-    def dataloader(
-        self, loader: Iterable[Any], *, evaluation: Literal[True], use_distributed_sampler: bool = True
-    ) -> EvalLoader: ...
-
-    def dataloader(
-        self, loader: Iterable[Any], *, evaluation: bool = False, use_distributed_sampler: bool = True
-    ) -> EpochLoader | EvalLoader:
-        """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective.
-
-        Args:
-            loader: a DataLoader, or any iterable of batches.
-            evaluation: each sample comes once over all ranks, in the data's own order. Otherwise ranks
-                have equally many batches, in the order that the loader says.
-            use_distributed_sampler: whether to share out; False leaves every loader as it is.
-
-        Raises:
-            DataError: several loaders were given, or one without a batch.
-        """
-        session = self.session
-        data = session.collectives.data
-        mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=session.device)
-        if evaluation:
-            features = session.run.capabilities.features
-            return EvalLoader(loader, data, mover, use_distributed_sampler, "collective_forward" in features)
-        return EpochLoader(loader, data, mover, session.run.config.seed or 0, use_distributed_sampler)
+    Args:
+        session: live.
+        loader: the user's.
+        mover: yields batches on the device.
+        evaluation: whether each sample comes once.
+        share: False leaves the loader as it is.
+    """
+    data, run = session.collectives.data, session.run
+    if evaluation:
+        is_collective = "collective_forward" in run.capabilities.features
+        return EvalLoader(loader, data, mover, share, is_collective)
+    return EpochLoader(loader, data, mover, run.config.seed or 0, share)

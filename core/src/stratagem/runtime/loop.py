@@ -9,9 +9,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.collectives.closures import mean_closure
+from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
+    from stratagem.runtime.session import Session
     from stratagem.strategies import ReplicaGuard
     from stratagem.strategies.prepared import Prepared
 
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 class PreparedModule(nn.Module):
     """Calls go through the strategy and the precision; everything else is the user's module.
 
-    `state_dict` has the plain module's names. Other attributes are looked up on the plain module.
+    `state_dict` has the user's module's names. Other attributes are looked up on that module.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         super().__init__()
-        self.plain = prepared.plain
+        self.original_module = prepared.original_module
         object.__setattr__(self, "prepared", prepared)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -32,16 +34,16 @@ class PreparedModule(nn.Module):
         return prepared.forward(*args, **kwargs) if self.training else prepared.evaluate(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.plain.state_dict(*args, **kwargs)
+        return self.original_module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.plain.load_state_dict(*args, **kwargs)
+        return self.original_module.load_state_dict(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("plain"), name)
+            return getattr(super().__getattr__("original_module"), name)
 
 
 class PreparedOptimizer(Optimizer):
@@ -95,3 +97,63 @@ def optimizers_for(
         return made
 
     return make
+
+
+def wrap(prepared: Prepared, session: Session) -> tuple[nn.Module, list[Optimizer]]:
+    """Return what a loop of the user's own calls for what was prepared; the objects themselves, where they can."""
+    is_module = prepared.module is prepared.original_module and prepared.forwards_directly
+    wrapped = prepared.original_module if is_module else PreparedModule(prepared)
+    guard, data_ranks = session.guard(prepared), session.collectives.data
+    if prepared.steps_directly and not guard.is_active and data_ranks.world_size == 1:
+        return wrapped, list(prepared.optimizers)
+    return wrapped, [
+        PreparedOptimizer(prepared, index, guard, data_ranks) for index in range(len(prepared.optimizers))
+    ]
+
+
+def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Prepared:
+    """Return what of `everything` is of `module`, as it was given or is wrapped; the only one for None.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    if module is None and len(everything) == 1:
+        return everything[0]
+    wrapped = module.prepared if isinstance(module, PreparedModule) else None
+    for prepared in everything:
+        if prepared is wrapped or prepared.original_module is module:
+            return prepared
+    raise ConfigError(
+        f"{len(everything)} modules were set up: pass module=, one that setup() returned"
+        if everything
+        else "no module was set up: call setup() first"
+    )
+
+
+def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) -> tuple[Prepared, int]:
+    """Return what of `everything` has `optimizer`, and its index there.
+
+    Raises:
+        ConfigError: none has it.
+    """
+    if isinstance(optimizer, PreparedOptimizer):
+        return optimizer.prepared, optimizer.index
+    for prepared in everything:
+        for index, candidate in enumerate(prepared.optimizers):
+            if candidate is optimizer:
+                return prepared, index
+    raise ConfigError("clip got an optimizer that wasn't set up: pass one that setup() returned")
+
+
+def only_prepared(everything: Sequence[Prepared]) -> Prepared:
+    """Return the one of `everything`.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    if len(everything) != 1:
+        raise ConfigError(
+            f"save and load take the one module that was set up, and there are {len(everything)}: put several into "
+            "one nn.ModuleDict"
+        )
+    return everything[0]

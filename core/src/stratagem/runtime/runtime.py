@@ -1,52 +1,37 @@
-"""`Runtime`: your own training loop under any strategy.
-
-The trainer is built on it. A script that is to run on any number of processes looks like this::
-
-    def main(runtime):
-        model = Net()
-        model, optimizer = runtime.setup(model, torch.optim.AdamW(model.parameters()))
-        for batch in runtime.dataloader(loader):
-            loss = loss_of(model, batch)
-            runtime.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-
-    if __name__ == "__main__":
-        Runtime(strategy="ddp", devices=2).launch(main)
-"""
+"""`Runtime`: a training loop of your own under any strategy; the trainer is built on it."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem.config import Devices, RunConfig
-from stratagem.errors import ConfigError, StratagemError, UsageError
+from stratagem.config import Devices
+from stratagem.data.batches import moved
+from stratagem.errors import StratagemError, UsageError
 from stratagem.launchers.base import Task
-from stratagem.plugin.requests import Clipping
+from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.plan import announce, announce_by_value
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.checkpoint import load_session, save_session
-from stratagem.runtime.loaders import LoaderView
-from stratagem.runtime.loop import PreparedModule, PreparedOptimizer, optimizers_for
-from stratagem.runtime.script_flags import with_flags
+from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
+from stratagem.runtime.loop import only_prepared, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.script_flags import run_config
 from stratagem.runtime.session import Session, seed_everything
 from stratagem.strategies.prepared import Prepared
 
 if TYPE_CHECKING:
     import torch
 
+    from stratagem.collectives.base import Collectives, ReduceOp
 
-class Runtime(LoaderView):
+
+class Runtime:
     """Selection of a run, and, between the start and the end of `launch`, its live facade.
 
     Args:
@@ -74,29 +59,21 @@ class Runtime(LoaderView):
         seed: int | None = None,
         **further: Any,
     ) -> None:
-        names = [field.name for field in fields(RunConfig)]
-        unknown = sorted(set(further) - set(names))
-        if unknown:
-            raise ConfigError(
-                f"Runtime has no argument {unknown[0]!r}; it has {', '.join(names)}, and plugins"
-            )
-        self.config = with_flags(
-            RunConfig(
-                strategy=strategy,
-                accelerator=accelerator,
-                devices=devices,
-                num_nodes=num_nodes,
-                precision=precision,
-                extensions=tuple(plugins),
-                seed=seed,
-                **further,
-            )
+        self.config = run_config(
+            "Runtime",
+            plugins,
+            strategy=strategy,
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=precision,
+            seed=seed,
+            **further,
         )
-        self.in_launching_process = True  # what happens to objects here is seen by the caller of `launch`
+        self.in_launching_process = True
+        """Whether the caller of `launch` sees what happens to objects here."""
         self._session: Session | None = None
         self._prepared: list[Prepared] = []
-
-    # Start and end --------------------------------------------------------------------------------
 
     def launch(self, function: Callable[..., Any] | None = None, *args: Any, quiet: bool = False) -> Any:
         """Run `function(runtime, *args)` in every rank, and return what rank 0 returned.
@@ -111,26 +88,26 @@ class Runtime(LoaderView):
         run = assemble(self.config)
         if not quiet and run.environment.global_rank == 0:
             announce(run)
-        if function is not None:
-            return launch(run, Task(function, args, notice=None if quiet else announce_by_value))
-        if not run.launcher().in_process:
-            raise UsageError(
-                f"launch() without a function needs {run.plan.world_size} running processes: start the script "
-                "with `stratagem run`, or pass the function that each rank is to run"
-            )
-        self._open(run)
-        # Python keeps the error that ends a script: nobody needs to wait for a rank that has one.
-        atexit.register(lambda: self._close(failed=getattr(sys, "last_value", None) is not None))
-        return None
+        from stratagem.runtime.launching import attach, launch
 
-    def _open(self, run: Run) -> None:
+        if function is None:
+            return attach(run, self)
+        return launch(run, Task(function, args, notice=None if quiet else announce_by_value), self)
+
+    def open(self, run: Run, *, in_launching_process: bool) -> None:
+        """Bring `run` to life in this rank, as `launch` does. Collective.
+
+        Raises:
+            UsageError: this runtime is live already.
+        """
         if self._session is not None:
             raise UsageError("this runtime is live already: make another Runtime for another run")
         if run.config.seed is not None:
             seed_everything(run.config.seed)
-        self._session = Session(run)
+        self._session, self.in_launching_process = Session(run), in_launching_process
 
-    def _close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False) -> None:
+        """End the live run in this rank. Collective, unless this rank `failed`."""
         session, self._session = self._session, None
         self._prepared.clear()
         if session is not None:
@@ -152,7 +129,66 @@ class Runtime(LoaderView):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_prepared": []}
 
-    # Modules, optimizers, data ----------------------------------------------------------------------
+    @property
+    def collectives(self) -> Collectives:
+        """How the ranks talk."""
+        return self.session.collectives
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        return self.session.device
+
+    @property
+    def rank(self) -> int:
+        """This process among all, from 0."""
+        return self.collectives.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return self.collectives.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.collectives.world_size
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this process reads, from 0; ranks that share a copy of the model read one."""
+        return self.collectives.data.rank
+
+    @property
+    def data_ranks(self) -> int:
+        """In how many parts the data are shared."""
+        return self.collectives.data.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
+        """See `Collectives.all_reduce`."""
+        return self.collectives.all_reduce(tensor, op)
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        """See `Collectives.all_gather`."""
+        return self.collectives.all_gather(tensor, sync_grads)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """See `Collectives.broadcast`."""
+        return self.collectives.broadcast(value, src)
+
+    def barrier(self, name: str | None = None) -> None:
+        """See `Collectives.barrier`."""
+        self.collectives.barrier(name)
+
+    def print(self, *values: object) -> None:
+        """Print on rank 0 only."""
+        if self.is_main:
+            print(*values, flush=True)
 
     def setup(
         self,
@@ -176,24 +212,43 @@ class Runtime(LoaderView):
             module,
             module,
             optimizers_for(module, optimizers),
-            training=bool(optimizers),
-            accumulate=accumulate,
-            clipping=clipping or Clipping(),
+            LoopPlan(bool(optimizers), accumulate=accumulate, clipping=clipping or Clipping()),
             run_dir=self.config.run_dir,
         )
         self._prepared.append(prepared)
-        is_module = prepared.module is module and prepared.forwards_directly
-        wrapped = module if is_module else PreparedModule(prepared)
-        guard = self.session.guard(prepared)
-        data_ranks = self.session.collectives.data
-        steps_directly = prepared.steps_directly and not guard.is_active and data_ranks.world_size == 1
-        stepped = [
-            optimizer if steps_directly else PreparedOptimizer(prepared, index, guard, data_ranks)
-            for index, optimizer in enumerate(prepared.optimizers)
-        ]
+        wrapped, stepped = wrap(prepared, self.session)
         return (wrapped, *stepped) if optimizers else wrapped
 
-    # Per step -------------------------------------------------------------------------------------
+    @overload
+    def dataloader(
+        self,
+        loader: Iterable[Any],
+        *,
+        evaluation: Literal[False] = False,
+        use_distributed_sampler: bool = True,
+    ) -> EpochLoader: ...
+
+    @overload
+    def dataloader(
+        self, loader: Iterable[Any], *, evaluation: Literal[True], use_distributed_sampler: bool = True
+    ) -> EvalLoader: ...
+
+    def dataloader(
+        self, loader: Iterable[Any], *, evaluation: bool = False, use_distributed_sampler: bool = True
+    ) -> EpochLoader | EvalLoader:
+        """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective.
+
+        Args:
+            loader: a DataLoader, or any iterable of batches.
+            evaluation: each sample comes once over all ranks, in the data's own order. Otherwise ranks
+                have equally many batches, in the order that the loader says.
+            use_distributed_sampler: whether to share out; False leaves every loader as it is.
+
+        Raises:
+            DataError: several loaders were given, or one without a batch.
+        """
+        mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=self.device)
+        return share_loader(self.session, loader, mover, evaluation=evaluation, share=use_distributed_sampler)
 
     def backward(self, loss: torch.Tensor, module: nn.Module | None = None) -> None:
         """Run backward through the strategy; collective.
@@ -202,11 +257,11 @@ class Runtime(LoaderView):
             loss: a scalar.
             module: what `setup` returned; only needed where several modules were set up.
         """
-        self._of(module).backward(loss)
+        prepared_of(self._prepared, module).backward(loss)
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
-        return self._of(module).no_sync()
+        return prepared_of(self._prepared, module).no_sync()
 
     def clip(
         self,
@@ -221,29 +276,8 @@ class Runtime(LoaderView):
         Returns:
             The total norm before clipping, when `max_norm` is given.
         """
-        clipping = Clipping(max_norm, max_value, norm_type)
-        if isinstance(optimizer, PreparedOptimizer):
-            return optimizer.prepared.clip(optimizer.index, clipping)
-        for prepared in self._prepared:
-            for index, candidate in enumerate(prepared.optimizers):
-                if candidate is optimizer:
-                    return prepared.clip(index, clipping)
-        raise ConfigError("clip got an optimizer that wasn't set up: pass one that setup() returned")
-
-    def _of(self, module: nn.Module | None) -> Prepared:
-        if module is None and len(self._prepared) == 1:
-            return self._prepared[0]
-        for prepared in self._prepared:
-            wrapped = module.prepared if isinstance(module, PreparedModule) else None
-            if prepared is wrapped or prepared.plain is module:
-                return prepared
-        raise ConfigError(
-            f"{len(self._prepared)} modules were set up: pass module=, one that setup() returned"
-            if self._prepared
-            else "no module was set up: call setup() first"
-        )
-
-    # Checkpoints ------------------------------------------------------------------------------------
+        prepared, index = prepared_of_optimizer(self._prepared, optimizer)
+        return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
 
     def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
         """Write modules, optimizers and random number generators to a checkpoint. Collective.
@@ -252,7 +286,7 @@ class Runtime(LoaderView):
             path: a folder to be made or replaced, or an fsspec URL.
             state: what else to keep: JSON-able values and small tensors; rank 0's is written.
         """
-        save_session(self.session, self._only_prepared(), os.fspath(path), state or {})
+        save_session(self.session, only_prepared(self._prepared), os.fspath(path), state or {})
 
     def load(self, path: str | os.PathLike[str], verify: bool = True) -> dict[str, Any]:
         """Read what `save` wrote, at any world size and under any strategy. Collective.
@@ -263,36 +297,4 @@ class Runtime(LoaderView):
         Raises:
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
-        return load_session(self.session, self._only_prepared(), os.fspath(path), verify)
-
-    def _only_prepared(self) -> Prepared:
-        if len(self._prepared) != 1:
-            raise ConfigError(
-                f"save and load take the one module that was set up, and there are {len(self._prepared)}: put "
-                "several into one nn.ModuleDict"
-            )
-        return self._prepared[0]
-
-
-def launch(run: Run, task: Task) -> Any:
-    """Call `task.function(runtime, *task.args)` in every rank of `run`; see `Launcher.launch`."""
-    launcher = run.launcher()
-    ours: Run | RunConfig = run if launcher.in_process else run.worker_config(launcher)
-    return launcher.launch(replace(task, function=_work, args=(ours, task.function, task.args)))
-
-
-def _work(run: Run | RunConfig, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What every worker does."""
-    here = run if isinstance(run, Run) else assemble(run)
-    arguments = {field.name: getattr(here.config, field.name) for field in fields(here.config)}
-    runtime = Runtime(plugins=arguments.pop("extensions"), **arguments)
-    runtime.in_launching_process = isinstance(run, Run)
-    runtime._open(here)
-    try:
-        result = function(runtime, *args)
-    except BaseException as error:
-        error.failed_at = time.time()  # type: ignore[attr-defined]  # closing makes the others fail, too
-        runtime._close(failed=True)
-        raise
-    runtime._close()
-    return result
+        return load_session(self.session, only_prepared(self._prepared), os.fspath(path), verify)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,7 +16,27 @@ CONFIG_VARIABLE = "STRATAGEM_CONFIG"
 """Where the flags are left, as JSON: fields of `RunConfig` and their values."""
 
 
-def with_flags(config: RunConfig) -> RunConfig:
+def run_config(owner: str, plugins: Sequence[Any], **settings: Any) -> RunConfig:
+    """Return the configuration of a run, with the flags that `stratagem run` was given.
+
+    Args:
+        owner: whose arguments these are, as "Runtime".
+        plugins: objects with hook implementations, or names of installed extensions.
+        settings: other fields of `RunConfig`.
+
+    Raises:
+        ConfigError: there is no such setting, or a flag contradicts one.
+    """
+    names = sorted({field.name for field in fields(RunConfig)} - {"extensions"})
+    unknown = sorted(set(settings) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"{owner} has no argument {unknown[0]!r}; beside its own it has those of RunConfig: {', '.join(names)}"
+        )
+    return _with_flags(RunConfig(extensions=tuple(plugins), **settings))
+
+
+def _with_flags(config: RunConfig) -> RunConfig:
     """Fill defaults in `config` from the flags that `stratagem run` was given.
 
     Raises:

@@ -6,13 +6,21 @@ import gc
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Callable
 
 import torch
 import torch.distributed as dist
 
 from stratagem.errors import CheckpointError, CombinationError, DigestMismatchError
-from stratagem.plugin.requests import CheckpointRequest, PrecisionRequest, ReduceRequest, SetupRequest
+from stratagem.plugin.requests import (
+    CheckpointRequest,
+    LoopPlan,
+    ModuleSteps,
+    PrecisionRequest,
+    ReduceRequest,
+    SetupRequest,
+)
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
 from stratagem.strategies.optimizer_trial import why_not
@@ -47,43 +55,52 @@ class Session:
         with ExitStack() as opened:
             run.strategy.setup_environment()
             opened.callback(run.strategy.teardown)
-            self.device = run.device()
+            devices = run.process_devices()
+            self.device = devices[0]
             run.accelerator.set_up(self.device)
             if dist.is_available() and not dist.is_initialized():
                 opened.callback(_close_group_left_open)
             opened.callback(run.strategy.bind_collectives, None)
-            self.collectives = run.hooks.reduce(
-                ReduceRequest(run.environment, self.device, run.accelerator, run.process_devices())
-            )
+            self.collectives = run.hooks.reduce(ReduceRequest(run.environment, devices, run.accelerator))
             opened.callback(self.collectives.close, failed=True)
             _check_ranks(run, self.collectives)
             run.strategy.bind_collectives(self.collectives)
             _compare_ranks(run, self.collectives.gather_objects((run.digest(), run.versions())))
             self.precision = run.hooks.precision(
-                PrecisionRequest(run.precision, run.create_precision, self.device, run.accelerator)
+                PrecisionRequest(run.precision, run.of_kind("precision").value, self.device, run.accelerator)
             )
             self.checkpointer = run.hooks.checkpoint(
-                CheckpointRequest(run.create_checkpointer, self.collectives)
+                CheckpointRequest(run.of_kind("checkpoint").value, self.collectives)
             )
             opened.pop_all()
 
     def prepare(
         self,
         module: nn.Module,
-        plain: nn.Module,
+        original_module: nn.Module,
         make_optimizers: Callable[[], Sequence[Optimizer]],
-        **how: Any,
+        loop: LoopPlan,
+        steps: ModuleSteps | None = None,
+        run_dir: str | None = None,
     ) -> Prepared:
-        """Ask the `setup` hook. Collective. `how` are the further fields of `SetupRequest`.
+        """Ask the `setup` hook. Collective.
+
+        Args:
+            module: as in `SetupRequest`, and so are the three after it, and `steps`.
+            original_module: the user's.
+            make_optimizers: called once if `loop.training`.
+            loop: what is going to be done.
+            steps: of a module whose steps are called.
+            run_dir: the folder that ranks agreed on; None where the run keeps no files.
 
         Raises:
             CombinationError: a run before this one left the module sharded, and this one can't go on with that.
         """
-        left_shards = shards_for(plain, self.run.strategy, self.collectives)
-        if how.get("training", True):
-            refuse_untrainable(plain, self.device, self.collectives.world_size)
-            self.run.require(needed_features(plain))
-        ledger = ParameterLedger(plain, self.collectives.world_size)
+        left_shards = shards_for(original_module, self.run.strategy, self.collectives)
+        if loop.training:
+            refuse_untrainable(original_module, self.device, self.collectives.world_size)
+            self.run.require(needed_features(original_module))
+        ledger = ParameterLedger(original_module, self.collectives.world_size)
 
         def make_over_todays() -> Sequence[Optimizer]:
             ledger.carry_over()
@@ -95,18 +112,18 @@ class Session:
         prepared = self.run.hooks.setup(
             SetupRequest(
                 module=module,
-                plain=plain,
+                original_module=original_module,
                 make_optimizers=make_over_todays,
-                device=self.device,
+                devices=self.run.process_devices(),
                 collectives=self.collectives,
                 precision=self.precision,
-                devices=self.run.process_devices(),
-                log_level=self.run.config.log_level,
+                loop=loop,
+                steps=steps,
+                config=replace(self.run.config, run_dir=run_dir),
                 left_shards=left_shards,
-                **how,
             )
         )
-        forget_shards(plain)
+        forget_shards(original_module)
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
         self._prepared[prepared] = ledger
@@ -177,7 +194,7 @@ class Session:
                 if prepared.leaves_module_sharded:
                     world_size, rank = self.collectives.world_size, self.collectives.rank
                     left = LeftSharded(self.run.strategy_name, world_size, rank, prepared.left_shards)
-                    leave_sharded(prepared.plain, left)
+                    leave_sharded(prepared.original_module, left)
 
 
 def seed_everything(seed: int) -> None:

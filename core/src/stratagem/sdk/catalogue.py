@@ -2,11 +2,12 @@
 
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
+from stratagem.plugin.deprecation import replaced_names
 from stratagem.plugin.entry_points import GROUP
 from stratagem.plugin.hookspecs import CommandGroup
 from stratagem.plugin.installed import command_plugins
-from stratagem.plugin.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, write_lock
-from stratagem.plugin.offers import BrokenPlugin, Offer, Origin, Selection
+from stratagem.plugin.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, require_locked, write_lock
+from stratagem.plugin.origin import BrokenPlugin, Origin
 
 __all__ = [
     "API_VERSION",
@@ -19,12 +20,14 @@ __all__ = [
     "Catalogue",
     "CommandGroup",
     "Kind",
-    "Offer",
     "Origin",
-    "Selection",
     "command_plugins",
     "imported",
     "load_catalogue",
     "refuse_unlocked",
+    "require_locked",
     "write_lock",
 ]
+
+# A component has its origin and the values of the preset by which it was looked up, since plugin API 2.
+__getattr__ = replaced_names(__name__, {"Offer": "stratagem:Component", "Selection": "stratagem:Component"})

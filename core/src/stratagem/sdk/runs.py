@@ -3,6 +3,7 @@
 from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.run import Run, assemble, preload_for
 from stratagem.resolve.select import choose_strategy
+from stratagem.runtime.script_flags import run_config
 
 __all__ = [
     "Defaults",
@@ -10,4 +11,5 @@ __all__ = [
     "assemble",
     "choose_strategy",
     "preload_for",
+    "run_config",
 ]

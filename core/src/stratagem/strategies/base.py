@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from stratagem.resolve.run import Run
 
 
+_LIVE: dict[int, Collectives] = {}
+"""Identity of a strategy → the collectives of its run that is live in this process: no part of its configuration."""
+
+
 class Strategy:
     """Trains on one device in one process; the base of all strategies.
 
@@ -44,6 +48,10 @@ class Strategy:
     capabilities: Capabilities = Capabilities()
     """What it can do, for a class that no distribution declares; one derived from a declared class has that one's
     declaration, unless it sets its own."""
+    parallel_devices: Sequence[torch.device] | None = None
+    """This node's devices, which win over the run's; None leaves them to the run."""
+    cluster_environment: Environment | type[Environment] | str | None = None
+    """Wins over detection; None detects."""
     optimizer_cuts: Sequence[Cut] = CUTS
     """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
     "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
@@ -58,7 +66,6 @@ class Strategy:
         self.accelerator = accelerator
         self.checkpoint_io = checkpoint_io
         self.precision_plugin = precision_plugin
-        self._collectives: Collectives | None = None
 
     # Overridable, without knowing pluggy ---------------------------------------------------------
 
@@ -109,7 +116,7 @@ class Strategy:
         Raises:
             CombinationError: a wrapper hides that several ranks read the same batches.
         """
-        opened = self._collectives
+        opened = _LIVE.get(id(self))
         if collectives is not None and opened is not None:
             kept, wanted = collectives.data, opened.data
             if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
@@ -118,7 +125,10 @@ class Strategy:
                     f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
                     f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
                 )
-        self._collectives = collectives
+        if collectives is None:
+            _LIVE.pop(id(self), None)
+        else:
+            _LIVE[id(self)] = collectives
 
     def teardown(self) -> None:
         """Undo `setup_environment`, after the process group was closed. Not collective."""
@@ -128,8 +138,8 @@ class Strategy:
     @hookimpl
     def reduce(self, request: ReduceRequest) -> Collectives:
         """Answer with the run's collectives."""
-        self._collectives = self.open_collectives(request)
-        return self._collectives
+        _LIVE[id(self)] = opened = self.open_collectives(request)
+        return opened
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
@@ -145,9 +155,10 @@ class Strategy:
         Raises:
             StratagemError: no run of this strategy is live in this process.
         """
-        if self._collectives is None:
+        live = _LIVE.get(id(self))
+        if live is None:
             raise StratagemError(f"{type(self).__name__} has ranks only during a run")
-        return self._collectives
+        return live
 
     @property
     def global_rank(self) -> int:
@@ -179,9 +190,6 @@ class Strategy:
     def barrier(self, name: str | None = None) -> None:
         """See `Collectives.barrier`."""
         self.collectives.barrier(name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_collectives": None}
 
 
 class ParallelStrategy(Strategy):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    plain: nn.Module,
+    original_module: nn.Module,
     targets: dict[str, torch.Tensor],
     reader: CheckpointReader,
     extra: dict[str, Any],
@@ -24,7 +24,7 @@ def load_model(
     """Fill `targets` ("model/<name>" → tensor) from `reader`, and give modules their extra state.
 
     Args:
-        plain: the module.
+        original_module: the module.
         targets: what this rank has of it.
         reader: the opened checkpoint.
         extra: name → extra state.
@@ -44,7 +44,7 @@ def load_model(
         reader.read(targets)
     if extra:
         # set_extra_state is only reachable through load_state_dict.
-        plain.load_state_dict({**plain.state_dict(), **extra})
+        original_module.load_state_dict({**original_module.state_dict(), **extra})
 
 
 def _some(keys: list[str]) -> str:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
 
-def parameter_names(plain: nn.Module) -> dict[int, str]:
+def parameter_names(original_module: nn.Module) -> dict[int, str]:
     """Map id(parameter) → name; a tied parameter has the first of its names."""
-    return {id(parameter): name for name, parameter in plain.named_parameters()}
+    return {id(parameter): name for name, parameter in original_module.named_parameters()}
 
 
-def optimizer_tensors(plain: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, torch.Tensor]:
+def optimizer_tensors(original_module: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, torch.Tensor]:
     """Return all tensors in the states of `optimizers`, by "optimizer/<index>/<name>/<state>".
 
     Raises:
@@ -29,7 +29,7 @@ def optimizer_tensors(plain: nn.Module, optimizers: Sequence[Optimizer]) -> dict
     """
     tensors: dict[str, torch.Tensor] = {}
     for index, optimizer in enumerate(optimizers):
-        names = _names_in(plain, optimizer)
+        names = _names_in(original_module, optimizer)
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
@@ -37,13 +37,13 @@ def optimizer_tensors(plain: nn.Module, optimizers: Sequence[Optimizer]) -> dict
     return tensors
 
 
-def describe_optimizer(plain: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+def describe_optimizer(original_module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return what isn't a tensor of its own: groups with parameter names, and other state values.
 
     Raises:
         CheckpointError: the optimizer has a parameter that isn't one of the module.
     """
-    names = _names_in(plain, optimizer)
+    names = _names_in(original_module, optimizer)
     groups = [
         {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
         for group in optimizer.param_groups
@@ -103,8 +103,8 @@ def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) 
         each["values"] = {name: others for values in everyone for name, others in values[index].items()}
 
 
-def _names_in(plain: nn.Module, optimizer: Optimizer) -> dict[int, str]:
-    names = parameter_names(plain)
+def _names_in(original_module: nn.Module, optimizer: Optimizer) -> dict[int, str]:
+    names = parameter_names(original_module)
     unknown = sum(
         id(parameter) not in names for group in optimizer.param_groups for parameter in group["params"]
     )
@@ -117,7 +117,7 @@ def _names_in(plain: nn.Module, optimizer: Optimizer) -> dict[int, str]:
 
 
 def load_optimizer(
-    plain: nn.Module,
+    original_module: nn.Module,
     optimizer: Optimizer,
     index: int,
     reader: CheckpointReader,
@@ -130,7 +130,7 @@ def load_optimizer(
     moments are sharded alike.
 
     Args:
-        plain: the module whose parameters' names are used.
+        original_module: the module whose parameters' names are used.
         optimizer: to be brought to the saved state by its `load_state_dict`.
         index: its place among the run's optimizers.
         reader: the opened checkpoint.
@@ -145,7 +145,7 @@ def load_optimizer(
             f"the checkpoint has {len(saved)} optimizers and this run needs at least {index + 1}: load its "
             "weights alone, or configure the same optimizers"
         )
-    description, names = saved[index], _names_in(plain, optimizer)
+    description, names = saved[index], _names_in(original_module, optimizer)
     groups = optimizer.param_groups
     ours = [[names[id(parameter)] for parameter in group["params"]] for group in groups]
     theirs = [group["params"] for group in description["groups"]]

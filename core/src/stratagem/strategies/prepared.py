@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
 from stratagem.errors import DataError
+from stratagem.plugin.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.base import Precision
 from stratagem.strategies.model_state import load_model
@@ -55,7 +56,7 @@ class Prepared:
 
     Attributes:
         module: the wrapped module; a strategy that synchronises in its forward puts its wrapper here.
-        plain: the user's module, whose names are used in checkpoints.
+        original_module: the user's module, whose names are used in checkpoints.
         optimizers: in the order in which the user gave them; empty when not training.
         precision: the run's precision.
         device: where batches go.
@@ -74,6 +75,7 @@ class Prepared:
     left_shards: object | None = None
     carries_hooks = False
     has_all_states = True
+    plain = Renamed("original_module")
 
     def __init__(
         self,
@@ -83,11 +85,11 @@ class Prepared:
     ) -> None:
         self.precision = request.precision
         self.device = request.device
-        self.clipping = request.clipping
-        self.plain = request.plain
+        self.clipping = request.loop.clipping
+        self.original_module = request.original_module
         self.module = module if module is not None else place(request)
         if optimizers is None:
-            optimizers = request.make_optimizers() if request.training else ()
+            optimizers = request.make_optimizers() if request.loop.training else ()
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
         # Asked once: for full precision a forward is then a plain call.
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
@@ -186,7 +188,7 @@ class Prepared:
         them equal, nothing that differs on purpose.
         """
         trained = []
-        for name, parameter in self.plain.named_parameters():
+        for name, parameter in self.original_module.named_parameters():
             yield f"parameter {name!r}", parameter
             if parameter.requires_grad:
                 trained.append(name)
@@ -204,7 +206,7 @@ class Prepared:
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """This rank's part of the parameters and buffers, by "model/<name>": whole tensors or DTensors."""
-        state = self.plain.state_dict()
+        state = self.original_module.state_dict()
         return {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     def model_names(self, tensors: Mapping[str, torch.Tensor]) -> Collection[str]:
@@ -216,17 +218,19 @@ class Prepared:
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """This rank's part of the optimizers' states, by "optimizer/<index>/<name>/<state>"."""
-        return optimizer_tensors(self.plain, self.optimizers)
+        return optimizer_tensors(self.original_module, self.optimizers)
 
     def state(self) -> dict[str, Any]:
         """What isn't a tensor: parameter groups, extra states of modules, the precision's state."""
         extra = {
             name: value
-            for name, value in self.plain.state_dict().items()
+            for name, value in self.original_module.state_dict().items()
             if not isinstance(value, torch.Tensor)
         }
         return {
-            "optimizers": [describe_optimizer(self.plain, optimizer) for optimizer in self.optimizers],
+            "optimizers": [
+                describe_optimizer(self.original_module, optimizer) for optimizer in self.optimizers
+            ],
             "extra": extra,
             "precision": self.precision.state_dict(),
         }
@@ -238,7 +242,7 @@ class Prepared:
             CheckpointError: names or shapes differ from this module's.
         """
         targets = self.model_tensors()
-        load_model(self.plain, targets, reader, state.get("extra", {}), self.model_names(targets))
+        load_model(self.original_module, targets, reader, state.get("extra", {}), self.model_names(targets))
         if model_only:
             return
         saved = state.get("optimizers", [])
@@ -248,7 +252,7 @@ class Prepared:
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
-        load_optimizer(self.plain, self.optimizers[index], index, reader, saved)
+        load_optimizer(self.original_module, self.optimizers[index], index, reader, saved)
 
     def restore_module(self) -> None:
         """Give the user's module what until now only an engine had, as its weights in full precision.
@@ -258,7 +262,7 @@ class Prepared:
 
     def release(self) -> None:
         """Let go of what holds the process group; called once, before it is closed."""
-        self.module = self.plain
+        self.module = self.original_module
 
     def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self.precision.converts_input:

@@ -136,15 +136,15 @@ class DeferringStrategy(ProcessGroupStrategy):
         with self._construction.recorded():
             yield
 
-    def pop_deferred_init(self, plain: nn.Module) -> Construction | None:
-        """Return how `plain` was constructed, once; None where it was as anywhere.
+    def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
+        """Return how `original_module` was constructed, once; None where it was as anywhere.
 
         Tensors that its modules have beside parameters and buffers get their values now.
         """
         construction, self._construction = self._construction, None
         if construction is not None:
-            construction.fill_attributes(plain)
+            construction.fill_attributes(original_module)
         return construction
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_construction": None}
+        return {**self.__dict__, "_construction": None}

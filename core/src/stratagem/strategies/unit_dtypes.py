@@ -11,19 +11,21 @@ from stratagem.errors import ConfigError
 from stratagem.strategies.deferred_init import own_modules
 
 
-def refuse_mixed_dtypes(unit: nn.Module, inner: Collection[nn.Module], plain: nn.Module, advice: str) -> None:
+def refuse_mixed_dtypes(
+    unit: nn.Module, inner: Collection[nn.Module], original_module: nn.Module, advice: str
+) -> None:
     """Refuse a unit whose trained parameters have several dtypes, as complex ones beside real ones.
 
     Args:
         unit: about to be sharded as one.
         inner: units that are sharded already.
-        plain: the user's module, whose names the message uses.
+        original_module: the user's module, whose names the message uses.
         advice: what to change, as the end of the message.
 
     Raises:
         ConfigError: names a parameter of each dtype.
     """
-    names = {id(parameter): name for name, parameter in plain.named_parameters()}
+    names = {id(parameter): name for name, parameter in original_module.named_parameters()}
     first: dict[torch.dtype, str] = {}
     for module in own_modules(unit, set(inner)):
         for name, parameter in module._parameters.items():

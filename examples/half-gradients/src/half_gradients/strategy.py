@@ -34,7 +34,7 @@ class HalfGradientsPrepared(Prepared):
         self.residuals: dict[str, torch.Tensor] = {}
         self._syncing = True
         with torch.no_grad():
-            for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+            for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
                 tensor.copy_(self.collectives.broadcast(tensor))
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
@@ -61,7 +61,7 @@ class HalfGradientsPrepared(Prepared):
 
     def average(self) -> None:
         """Average the gradients over the ranks: one collective for all of a dtype. Collective."""
-        everything = dict(self.plain.named_parameters())
+        everything = dict(self.original_module.named_parameters())
         has_one = [parameter.grad is not None for parameter in everything.values()]
         gradients_of_any(list(everything.values()), has_one, self.device)
         named = [(name, p) for name, p in everything.items() if p.grad is not None]
@@ -97,7 +97,7 @@ class HalfGradientsPrepared(Prepared):
         """Go on from a checkpoint; a rank that the saving run didn't have begins with nothing to send."""
         super().load(reader, state, model_only=model_only)
         prefix = f"residual/{self.collectives.rank}/"
-        parameters = dict(self.plain.named_parameters())
+        parameters = dict(self.original_module.named_parameters())
         names = [key[len(prefix) :] for key in reader.tensors if key.startswith(prefix)]
         self.residuals = {} if model_only else {name: torch.zeros_like(parameters[name]) for name in names}
         reader.read({prefix + name: value for name, value in self.residuals.items()})

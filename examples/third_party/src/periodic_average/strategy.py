@@ -47,7 +47,7 @@ class PeriodicAveragePrepared(Prepared):
         self.steps = 0
         self.collectives = request.collectives
         with torch.no_grad():
-            for tensor in (*self.plain.parameters(), *self.plain.buffers()):
+            for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
                 tensor.copy_(self.collectives.broadcast(tensor))
 
     def step(self, index, closure=None):
@@ -60,8 +60,8 @@ class PeriodicAveragePrepared(Prepared):
 
     @torch.no_grad()
     def average(self):
-        vector = parameters_to_vector(self.plain.parameters())
-        vector_to_parameters(self.collectives.all_reduce(vector, "mean"), self.plain.parameters())
+        vector = parameters_to_vector(self.original_module.parameters())
+        vector_to_parameters(self.collectives.all_reduce(vector, "mean"), self.original_module.parameters())
 
     def state(self):
         return {**super().state(), "steps": self.steps}

@@ -10,7 +10,7 @@ import click
 
 import stratagem
 from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
+from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, require_locked
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
@@ -117,6 +117,7 @@ def _lock_if_asked(ctx: click.Context, args: list[str]) -> None:
         is_locked = "--locked" in args
     if is_locked:
         flags.lock_plugins(ctx)
+        require_locked()
 
 
 def _refuse_missing(name: str) -> NoReturn:

@@ -75,12 +75,12 @@ def versions_digest(catalogue: Catalogue) -> str:
 
 def _environment(catalogue: Catalogue) -> tuple[dict[str, Any], list[str]]:
     try:
-        environment, choice = choose_environment(catalogue, "auto", os.environ)
+        here = choose_environment(catalogue, "auto", os.environ)
         return {
-            "name": choice.name,
-            "why": choice.why,
-            "rank": environment.global_rank,
-            "world_size": environment.world_size,
+            "name": here.name,
+            "why": here.why,
+            "rank": here.value.global_rank,
+            "world_size": here.value.world_size,
         }, []
     except StratagemError as error:
         return {"name": "", "why": str(error), "rank": 0, "world_size": 1}, [str(error)]

@@ -66,6 +66,11 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "NAME", "help": "The plugin that writes checkpoints; directory if not given."},
     ),
     (
+        "--log-dir",
+        "log_dir",
+        {"metavar": "FOLDER", "help": "Keep what each worker prints, in a file of its own there."},
+    ),
+    (
         "--log-level",
         "log_level",
         {

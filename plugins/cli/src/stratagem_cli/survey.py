@@ -8,14 +8,8 @@ from typing import Any
 
 import importlib_metadata
 
-from stratagem.sdk.catalogue import (
-    API_VERSION,
-    GROUP,
-    BrokenPlugin,
-    Catalogue,
-    Offer,
-    Selection,
-)
+from stratagem import Component
+from stratagem.sdk.catalogue import API_VERSION, GROUP, BrokenPlugin, Catalogue
 from stratagem_cli.commands import plugin_groups
 
 OK, BROKEN, LEFT_OUT, NOTHING = "ok", "broken", "left out", "offers nothing"
@@ -24,18 +18,18 @@ OK, BROKEN, LEFT_OUT, NOTHING = "ok", "broken", "left out", "offers nothing"
 def accelerator_records(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Describe the accelerators, best first; see docs/reference/cli.md for the keys. Imports torch."""
     records = []
-    for offer in catalogue.of_kind("accelerator"):
-        devices, why_not, found = 0, _why_not(catalogue, offer), ""
+    for component in catalogue.of_kind("accelerator"):
+        devices, why_not, found = 0, _why_not(catalogue, component), ""
         if why_not is None:
             try:
-                accelerator = Selection(offer).load()()
+                accelerator = component.load()()
                 availability = accelerator.availability()
                 found = availability.reason
                 why_not = None if availability.ok else availability.reason
                 devices = accelerator.device_count() if availability.ok else 0
             except (Exception, SystemExit) as error:  # a driver or a vendor library may raise anything
                 why_not = _said(error)
-        records.append({**_record(offer, why_not, found), "devices": devices})
+        records.append({**_record(component, why_not, found), "devices": devices})
     return records
 
 
@@ -43,13 +37,13 @@ def strategy_records(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Describe the strategies, best first; see docs/reference/cli.md for the keys. Imports torch."""
     here = [record["name"] for record in accelerator_records(catalogue) if record["runs_here"]]
     records = []
-    for offer in catalogue.of_kind("strategy"):
-        allowed = offer.component.capabilities.accelerators
-        why_not = _why_not(catalogue, offer)
+    for component in catalogue.of_kind("strategy"):
+        allowed = component.capabilities.accelerators
+        why_not = _why_not(catalogue, component)
         on = [name for name in here if "*" in allowed or name in allowed]
         if why_not is None and not on:
             why_not = f"works on {', '.join(allowed)}; here is {', '.join(here) or 'no accelerator'}"
-        records.append({**_record(offer, why_not, f"on {', '.join(on)}"), "accelerators": list(allowed)})
+        records.append({**_record(component, why_not, f"on {', '.join(on)}"), "accelerators": list(allowed)})
     return records
 
 
@@ -69,8 +63,12 @@ def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
         version = distribution.version if distribution is not None else "0"
         key = (re.sub(r"[-_.]+", "-", name).lower(), entry_point.name)
         failed_here: BrokenPlugin | None = broken.get(key)
-        offers = [o for o in catalogue.offers if (o.origin.distribution, o.origin.entry_point) == key]
-        status = OK if offers or commands.get(key) else NOTHING
+        components = [
+            each
+            for each in catalogue.components
+            if (each.origin.distribution, each.origin.entry_point) == key
+        ]
+        status = OK if components or commands.get(key) else NOTHING
         records.append(
             {
                 "distribution": key[0],
@@ -78,7 +76,7 @@ def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
                 "entry_point": entry_point.name,
                 "status": LEFT_OUT if key in left_out else BROKEN if failed_here else status,
                 "error": _said(failed_here.error) if failed_here else "",
-                "components": [{"kind": o.component.kind, "name": o.component.name} for o in offers],
+                "components": [{"kind": each.kind, "name": each.name} for each in components],
                 "commands": commands.get(key, []),
             }
         )
@@ -88,11 +86,11 @@ def plugin_records(catalogue: Catalogue) -> list[dict[str, Any]]:
 def unloadable(catalogue: Catalogue) -> list[str]:
     """Load every component that has what it requires; return a sentence for each that fails. Slow."""
     sentences = []
-    for offer in catalogue.offers:
-        if offer.component.missing():
+    for component in catalogue.components:
+        if component.missing():
             continue
         try:
-            Selection(offer).load()
+            component.load()
         except (Exception, SystemExit) as error:
             sentences.append(_said(error))
     return sentences
@@ -101,50 +99,46 @@ def unloadable(catalogue: Catalogue) -> list[str]:
 def conflicts(catalogue: Catalogue) -> list[str]:
     """Return a sentence for every name that several distributions offer."""
     sentences = set()
-    for offer in catalogue.offers:
-        for name, others in _rivals(catalogue, offer):
-            owners = sorted([offer.origin.distribution, *others])
-            sentences.add(f"{offer.component.kind} {name!r} is offered by {' and '.join(owners)}")
+    for component in catalogue.components:
+        for name, others in _rivals(catalogue, component):
+            owners = sorted([component.origin.distribution, *others])
+            sentences.add(f"{component.kind} {name!r} is offered by {' and '.join(owners)}")
     return sorted(sentences)
 
 
-def _record(offer: Offer, why_not: str | None, why: str) -> dict[str, Any]:
-    component = offer.component
+def _record(component: Component, why_not: str | None, why: str) -> dict[str, Any]:
     return {
         "name": component.name,
         "aliases": list(component.aliases),
         "presets": sorted(component.presets),
-        "distribution": offer.origin.distribution,
-        "version": offer.origin.version,
+        "distribution": component.origin.distribution,
+        "version": component.origin.version,
         "summary": component.summary,
         "runs_here": why_not is None,
         "why": why if why_not is None else why_not,
     }
 
 
-def _why_not(catalogue: Catalogue, offer: Offer) -> str | None:
-    component = offer.component
+def _why_not(catalogue: Catalogue, component: Component) -> str | None:
     if component.api_version > API_VERSION:
         return f"written for plugin API {component.api_version}; this core has {API_VERSION}"
-    missing = offer.component.missing()
+    missing = component.missing()
     if missing:
         hint = f"; {component.install_hint}" if component.install_hint else ""
         return f"{', '.join(missing)} isn't installed{hint}"
-    for name, others in _rivals(catalogue, offer):
+    for name, others in _rivals(catalogue, component):
         if name == component.name:
-            return f"{', '.join(others)} offers it, too: choose {offer.origin.distribution}:{name}"
+            return f"{', '.join(others)} offers it, too: choose {component.origin.distribution}:{name}"
     return None
 
 
-def _rivals(catalogue: Catalogue, offer: Offer) -> Iterable[tuple[str, list[str]]]:
-    """Names of an offer that other distributions offer as well, with those."""
-    for name in offer.component.names():
+def _rivals(catalogue: Catalogue, component: Component) -> Iterable[tuple[str, list[str]]]:
+    """Names of a component that other distributions offer as well, with those."""
+    for name in component.names():
         others = {
             other.origin.distribution
-            for other in catalogue.offers
-            if other is not offer
-            and other.component.kind == offer.component.kind
-            and name in other.component.names()
+            for other in catalogue.components
+            if other is not component and other.kind == component.kind and name in other.names()
         }
         if others:
             yield name, sorted(others)

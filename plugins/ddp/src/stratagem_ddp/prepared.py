@@ -49,10 +49,10 @@ class DDPPrepared(Prepared):
     """
 
     def __init__(self, request: SetupRequest, strategy: DDPStrategy) -> None:
-        refuse_own_parameters(request.plain)
+        refuse_own_parameters(request.original_module)
         self._replica = place(request)
         self._collectives = request.collectives
-        self._hook_state = hook_state(strategy, request.plain, request.collectives)
+        self._hook_state = hook_state(strategy, request.original_module, request.collectives)
         self._exchange = StoreExchange(request.collectives)
         strategy.init_sync = strategy.asked_init_sync
 
@@ -63,7 +63,7 @@ class DDPPrepared(Prepared):
 
         self._tracked = TrackedDDP(
             self._replica,
-            list(request.plain.named_parameters()),
+            list(request.original_module.named_parameters()),
             construct,
             partial(register, strategy, state=self._hook_state),
             self._exchange,
@@ -177,7 +177,7 @@ class DDPPrepared(Prepared):
         if self._local is None:
             return super().replicas()
         # Between two averages ranks have parameters and optimizer states of their own.
-        own, named = self._local.ids, self.plain.named_parameters()
+        own, named = self._local.ids, self.original_module.named_parameters()
         return ((f"parameter {name!r}", parameter) for name, parameter in named if id(parameter) not in own)
 
     @property
@@ -192,7 +192,7 @@ class DDPPrepared(Prepared):
             return super().model_tensors()
         assert self._local is not None
         own = self._local.ids
-        names = self.plain.named_parameters(remove_duplicate=False)
+        names = self.original_module.named_parameters(remove_duplicate=False)
         trained = {f"model/{name}" for name, parameter in names if id(parameter) in own}
         return self._averaged(super().model_tensors(), trained)
 

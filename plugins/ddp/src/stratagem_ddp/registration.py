@@ -113,7 +113,9 @@ def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state
             "bf16-mixed or 32-true"
         )
     if isinstance(state, PowerSGDMemory):
-        scalars = [name for name, p in request.plain.named_parameters() if p.requires_grad and p.ndim == 0]
+        scalars = [
+            name for name, p in request.original_module.named_parameters() if p.requires_grad and p.ndim == 0
+        ]
         if scalars:
             raise ConfigError(
                 f"PowerSGD sees each gradient as a matrix, and parameter {scalars[0]!r} has no "

@@ -107,7 +107,7 @@ class DDPStrategy(ProcessGroupStrategy):
     def __getstate__(self) -> dict[str, Any]:
         state = self.ddp_comm_state
         sent = PickledPowerSGD.of(state) if isinstance(state, PowerSGDState) else state
-        return {**super().__getstate__(), "ddp_comm_state": sent}
+        return {**self.__dict__, "ddp_comm_state": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -195,9 +195,9 @@ class DDPStrategy(ProcessGroupStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose gradients are averaged over ranks."""
-        if not request.training:
+        if not request.loop.training:
             return ReplicaPrepared(request)
-        if request.manual:
+        if request.loop.manual:
             return ManualDDPPrepared(request, self.manual_dtype())
         return DDPPrepared(request, self)
 

@@ -52,7 +52,7 @@ class EngineCheckpoint:
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, of which each rank keeps some rows, and buffers."""
-        parameters, buffers = named(self._prepared.plain)
+        parameters, buffers = named(self._prepared.original_module)
         kept: dict[int, torch.Tensor] = {}
         for parameter in parameters.values():
             if id(parameter) not in kept:
@@ -62,13 +62,15 @@ class EngineCheckpoint:
 
     def whole_parameters(self) -> dict[int, tuple[nn.Parameter, torch.Tensor]]:
         """Every parameter with its whole value."""
-        return {id(p): (p, self.parameters.read(p).clone()) for p in self._prepared.plain.parameters()}
+        return {
+            id(p): (p, self.parameters.read(p).clone()) for p in self._prepared.original_module.parameters()
+        }
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimizer's states, cut as its parameters."""
         if self._states is not None:
             return self._states.read(self._keep)
-        return optimizer_tensors(self._prepared.plain, self._prepared.optimizers)
+        return optimizer_tensors(self._prepared.original_module, self._prepared.optimizers)
 
     def _keep(self, whole: torch.Tensor) -> torch.Tensor:
         return row_shard(whole, self._mesh)
@@ -77,7 +79,7 @@ class EngineCheckpoint:
         """Groups, extra states of modules, the engine's scheduler and scale."""
         prepared = self._prepared
         with engine_at_work():
-            plain_state = prepared.plain.state_dict()
+            plain_state = prepared.original_module.state_dict()
         state: dict[str, Any] = {
             "optimizers": [self._describe()] if prepared.optimizers else [],
             "extra": {name: v for name, v in plain_state.items() if not isinstance(v, torch.Tensor)},
@@ -94,7 +96,7 @@ class EngineCheckpoint:
     def _describe(self) -> dict[str, Any]:
         (optimizer,) = self._prepared.optimizers
         if self._states is None:
-            return describe_optimizer(self._prepared.plain, optimizer)
+            return describe_optimizer(self._prepared.original_module, optimizer)
         groups = [{**group, "params": list(names)} for group, names in self._groups]
         return {"class": type(optimizer).__name__, "groups": groups, "values": {}}
 
@@ -108,7 +110,7 @@ class EngineCheckpoint:
             self._load_groups(saved)
             self._states.write(reader)
         else:
-            load_optimizer(self._prepared.plain, self._prepared.optimizers[0], 0, reader, saved)
+            load_optimizer(self._prepared.original_module, self._prepared.optimizers[0], 0, reader, saved)
         precision = dict(state.get("precision", {}))
         scaler = _scaler(self._prepared.engine)
         if scaler is not None and "scale" in precision:
@@ -141,8 +143,8 @@ class EngineCheckpoint:
                     group[key] = tuple(value) if isinstance(group[key], tuple) else value
 
     def _load_model(self, reader: CheckpointReader, extra: dict[str, Any]) -> None:
-        plain = self._prepared.plain
-        parameters, buffers = named(plain)
+        original_module = self._prepared.original_module
+        parameters, buffers = named(original_module)
         targets = {f"model/{name}" for name in (*parameters, *buffers)}
         saved = {key for key in reader.tensors if key.startswith("model/")}
         if targets != saved:
@@ -164,7 +166,7 @@ class EngineCheckpoint:
         self._write(reader, batch)
         if extra:
             # set_extra_state is only reachable through load_state_dict.
-            plain.load_state_dict(extra, strict=False)
+            original_module.load_state_dict(extra, strict=False)
 
     def _write(self, reader: CheckpointReader, batch: Sequence[tuple[str, nn.Parameter]]) -> None:
         wholes = {}
@@ -195,7 +197,7 @@ def engine_checkpoint(
         live: names of the parameters in each of the engine's groups.
         paused: see `IdleParameters`.
     """
-    parameters = dict(request.plain.named_parameters())
+    parameters = dict(request.original_module.named_parameters())
     trained = [parameters[name] for names in live for name in names]
     halved = config["bf16"]["enabled"] or config["fp16"]["enabled"]
     states = None

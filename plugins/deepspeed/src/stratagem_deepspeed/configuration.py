@@ -99,10 +99,10 @@ class Configuration:
     def _decide_batch(self, tree: dict[str, Any], request: SetupRequest) -> None:
         world_size = request.collectives.data.world_size
         micro = self._agree(
-            tree, "train_micro_batch_size_per_gpu", request.micro_batch_size, "the loader's batches have"
+            tree, "train_micro_batch_size_per_gpu", request.loop.micro_batch_size, "the loader's batches have"
         )
         steps = self._agree(
-            tree, "gradient_accumulation_steps", request.accumulate, "accumulate_grad_batches is"
+            tree, "gradient_accumulation_steps", request.loop.accumulate, "accumulate_grad_batches is"
         )
         total = tree.pop("train_batch_size", None)
         steps = steps or 1
@@ -128,7 +128,7 @@ class Configuration:
         return int(said)
 
     def _decide_clipping(self, tree: dict[str, Any], request: SetupRequest) -> None:
-        clipping = request.clipping
+        clipping = request.loop.clipping
         if clipping.max_norm is not None and clipping.norm_type != 2.0:
             raise ConfigError(
                 f"deepspeed clips by the Euclidean norm, and norm_type={clipping.norm_type:g} was asked for: choose "

@@ -26,5 +26,5 @@ def follow_gradients(
         parameters = [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
         return WholeGradients(engine, parameters, request.device)
     if hasattr(engine.optimizer, "bf16_groups"):
-        return Bf16Gradients(engine, names, request.device, request.accumulate or 1)
+        return Bf16Gradients(engine, names, request.device, request.loop.accumulate or 1)
     return Gradients(engine, stage, names, request.device)

@@ -15,19 +15,19 @@ class Computed(nn.Module):
     def __init__(self, request: SetupRequest) -> None:
         super().__init__()
         self.module = request.module
-        self.__dict__["_plain"] = request.plain
+        self.__dict__["_original"] = request.original_module
         self._precision = request.precision
 
     # The engine's own checkpoints have the names of the user's module.
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_plain"].named_parameters(*args, **kwargs)
+        return self.__dict__["_original"].named_parameters(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_plain"].state_dict(*args, **kwargs)
+        return self.__dict__["_original"].state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_plain"].load_state_dict(*args, **kwargs)
+        return self.__dict__["_original"].load_state_dict(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._precision.converts_input:

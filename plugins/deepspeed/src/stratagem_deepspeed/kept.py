@@ -22,7 +22,9 @@ class KeptParts:
     """Id of a parameter → this rank's part, flat, and the whole's shape."""
 
 
-def own_parts(plain: nn.Module, access: Access) -> list[tuple[nn.Parameter, torch.Tensor, torch.Size]]:
+def own_parts(
+    original_module: nn.Module, access: Access
+) -> list[tuple[nn.Parameter, torch.Tensor, torch.Size]]:
     """Return what `keep` takes of a module that is in an engine at stage 3. Not collective.
 
     Returns:
@@ -30,7 +32,7 @@ def own_parts(plain: nn.Module, access: Access) -> list[tuple[nn.Parameter, torc
     """
     access.follow_changes()
     parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
-    for parameter in plain.parameters():
+    for parameter in original_module.parameters():
         zero3: Any = parameter
         part = access.own_part(zero3)
         if part.numel() != zero3.ds_tensor.ds_numel:
@@ -58,12 +60,12 @@ class Parts:
     """Makes parameters of parts that were kept whole again, a few at a time.
 
     Args:
-        kept: what the run before left, in as many processes; None for a module that is whole.
+        kept: what the run before left, in as many processes, as `KeptParts`; else the module is whole.
         collectives: of all ranks.
     """
 
-    def __init__(self, kept: KeptParts | None, collectives: Collectives) -> None:
-        self._parts = {} if kept is None else kept.parts
+    def __init__(self, kept: object | None, collectives: Collectives) -> None:
+        self._parts = kept.parts if isinstance(kept, KeptParts) else {}
         self._collectives = collectives
 
     def restore(self, parameters: Iterable[Any]) -> None:

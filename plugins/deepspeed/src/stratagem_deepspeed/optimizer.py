@@ -21,7 +21,7 @@ def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer 
     Raises:
         CombinationError: there are several.
     """
-    if not request.training or engine_makes_it:
+    if not request.loop.training or engine_makes_it:
         return None
     made = request.make_optimizers()
     if len(made) != 1:
@@ -33,12 +33,12 @@ def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer 
 
 
 def client_groups(
-    plain: nn.Module, optimizer: Optimizer | None, stage: int, engine: Any = None
+    original_module: nn.Module, optimizer: Optimizer | None, stage: int, engine: Any = None
 ) -> tuple[Groups, list[list[str]]]:
     """Note the names of the parameters in each group, and take out of the groups what isn't trained.
 
     Args:
-        plain: the user's module.
+        original_module: the user's module.
         optimizer: the user's, before the engine has it; or the engine's own.
         stage: ZeRO's; at 0, the engine steps the very parameters and groups, which stay as they are.
         engine: given with the engine's own optimizer, which has one group of all that is trained.
@@ -49,9 +49,9 @@ def client_groups(
     if optimizer is None:
         return [], []
     if engine is not None:
-        trained = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
+        trained = [name for name, parameter in original_module.named_parameters() if parameter.requires_grad]
         return [(optimizer.param_groups[0], trained)], [trained]
-    names = parameter_names(plain)
+    names = parameter_names(original_module)
     groups: Groups = []
     live: list[list[str]] = []
     for group in optimizer.param_groups:

@@ -83,11 +83,11 @@ def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     return padded_flat_shard(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
 
 
-def named(plain: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
+def named(original_module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
     """Return what a checkpoint has of a module: parameters, under every name, and buffers."""
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, torch.Tensor] = {}
-    state: Mapping[str, Any] = plain.state_dict(keep_vars=True)
+    state: Mapping[str, Any] = original_module.state_dict(keep_vars=True)
     for name, value in state.items():
         if isinstance(value, nn.Parameter):
             parameters[name] = value

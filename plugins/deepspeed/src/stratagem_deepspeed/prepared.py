@@ -63,7 +63,7 @@ class DeepSpeedPrepared(Prepared):
         self._collectives = request.collectives
         self._world_size = request.collectives.world_size
         self.leaves_module_sharded = self.stage == 3 and self._world_size > 1
-        config = configuration.for_run(request)
+        module, config = request.original_module, configuration.for_run(request)
         self._folders = OwnFolders(config)
         self._traces = Traces(request.module)
         output.silence_deprecations()
@@ -77,29 +77,30 @@ class DeepSpeedPrepared(Prepared):
             made = materialize(request, construction, parts)
             if request.precision.param_dtype is not None:
                 request.precision.convert_module(request.module)
-            rounded = request.plain.parameters() if configuration.half(request.precision.name) else ()
+            rounded = module.parameters() if configuration.half(request.precision.name) else ()
             originals = Originals(rounded, request.collectives.rank == 0)
             request.module.to(request.device)
         self._computed = Computed(request)
         for group in client.param_groups if client is not None else ():
             group["params"] = [made[id(p)][1] if id(p) in made else p for p in group["params"]]
         self.engine: Any = None
-        self._groups, live = client_groups(request.plain, client, self.stage)
-        if request.training or self.stage == 3:
-            self.engine = start_engine(library, self._computed, self.stage, config, client, request.training)
+        self._groups, live = client_groups(module, client, self.stage)
+        if request.loop.training or self.stage == 3:
+            trains = request.loop.training
+            self.engine = start_engine(library, self._computed, self.stage, config, client, trains)
             self.engine.set_gradient_accumulation_boundary(True)
         optimizers: list[Optimizer] = []
-        if request.training:
+        if request.loop.training:
             optimizers = [self.engine.basic_optimizer]
             repair_adagrad(self.engine, self.stage)
             if client is None:
-                self._groups, live = client_groups(request.plain, optimizers[0], self.stage, self.engine)
+                self._groups, live = client_groups(module, optimizers[0], self.stage, self.engine)
         super().__init__(request, self.engine or self._computed, optimizers)
         self.is_direct = True
-        parameters = dict(request.plain.named_parameters())
+        parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._gradients = (
-            follow_gradients(self.engine, self.stage, names, request) if request.training else None
+            follow_gradients(self.engine, self.stage, names, request) if request.loop.training else None
         )
         paused = self._gradients.paused if self._gradients is not None else {}
         self._paused = paused
@@ -122,7 +123,7 @@ class DeepSpeedPrepared(Prepared):
             self._access.release()
         self._make_buffers_equal()
         result = self.module(*args, **kwargs)
-        self._buffers_differ = self._buffers and self.plain.training
+        self._buffers_differ = self._buffers and self.original_module.training
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -222,7 +223,7 @@ class DeepSpeedPrepared(Prepared):
             return
         # Its parameters are in parts, of which no rank has a copy.
         yield "the order in which layers were called", self._access.order
-        trained = [name for name, parameter in self.plain.named_parameters() if parameter.requires_grad]
+        trained = [name for name, p in self.original_module.named_parameters() if p.requires_grad]
         yield "the set of parameters that require gradients", trained
         for index, optimizer in enumerate(self.optimizers):
             yield from optimizer_replicas(index, optimizer, self.has_all_states)
@@ -272,10 +273,10 @@ class DeepSpeedPrepared(Prepared):
         parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
         if self._access is not None:
             if self.leaves_module_sharded:
-                parts = own_parts(self.plain, self._access)
+                parts = own_parts(self.original_module, self._access)
             self._access.remove()
             self._access = None
-        self.module = self.plain
+        self.module = self.original_module
         if engine is not None:
             engine.destroy()
             engine.optimizer = engine.basic_optimizer = None

@@ -73,11 +73,11 @@ def check_run(configuration: Configuration, precision: str, accelerator: str, wo
         )
 
 
-def check_dtypes(plain: nn.Module, stage: int, precision: str) -> None:
+def check_dtypes(original_module: nn.Module, stage: int, precision: str) -> None:
     """Refuse parameters that the engine would train in another precision than their own, without a word.
 
     Args:
-        plain: the user's module.
+        original_module: the user's module.
         stage: ZeRO's.
         precision: the run's.
 
@@ -88,7 +88,7 @@ def check_dtypes(plain: nn.Module, stage: int, precision: str) -> None:
     fitting = {torch.float32, halves.get(precision.split("-")[0], torch.float32)}
     if stage == 0:
         fitting |= {torch.bfloat16, torch.float16}
-    for name, parameter in plain.named_parameters():
+    for name, parameter in original_module.named_parameters():
         if parameter.requires_grad and parameter.dtype not in fitting:
             raise PrecisionError(
                 f"parameter {name!r} is {_dtype(parameter.dtype)}, and deepspeed under precision={precision!r} steps "
@@ -96,13 +96,13 @@ def check_dtypes(plain: nn.Module, stage: int, precision: str) -> None:
             )
 
 
-def check_shapes(plain: nn.Module) -> None:
+def check_shapes(original_module: nn.Module) -> None:
     """Refuse parameters without a dimension, which the engine can't send.
 
     Raises:
         ConfigError: names one.
     """
-    for name, parameter in plain.named_parameters():
+    for name, parameter in original_module.named_parameters():
         if not parameter.dim():
             raise ConfigError(
                 f"parameter {name!r} has no dimension, and deepspeed sends parameters along one: give it one, as in "
@@ -110,13 +110,13 @@ def check_shapes(plain: nn.Module) -> None:
             )
 
 
-def check_compiled(plain: nn.Module) -> None:
+def check_compiled(original_module: nn.Module) -> None:
     """Refuse modules made by torch.compile, whose wrapper gives the inner module's parameters away at stage 3.
 
     Raises:
         ConfigError: names one.
     """
-    for name, module in plain.named_modules():
+    for name, module in original_module.named_modules():
         if type(module).__name__ == "OptimizedModule":
             raise ConfigError(
                 f"{name or 'the module'!r} is made by torch.compile, and deepspeed's stage 3 can't go through its "

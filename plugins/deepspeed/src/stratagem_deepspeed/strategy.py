@@ -233,24 +233,26 @@ class DeepSpeedStrategy(DeferringStrategy):
         """Answer with a module in an engine."""
         from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
-        construction = self.pop_deferred_init(request.plain)
-        if request.training or self.configuration.stage == 3:
-            refusals.check_shapes(request.plain)
+        construction = self.pop_deferred_init(request.original_module)
+        if request.loop.training or self.configuration.stage == 3:
+            refusals.check_shapes(request.original_module)
         if self.configuration.stage == 3:
-            refusals.check_compiled(request.plain)
-        if request.training:
-            refusals.check_dtypes(request.plain, self.configuration.stage, request.precision.name)
+            refusals.check_compiled(request.original_module)
+        if request.loop.training:
+            refusals.check_dtypes(request.original_module, self.configuration.stage, request.precision.name)
         if self.activation_checkpointing_policy is not None:
             recompute_activations(
                 modules_named(
-                    request.plain, self.activation_checkpointing_policy, "activation_checkpointing_policy"
+                    request.original_module,
+                    self.activation_checkpointing_policy,
+                    "activation_checkpointing_policy",
                 )
             )
         engine = library.load(request.device.type)
         rank = request.collectives.rank
-        output.direct(request.run_dir, rank, self.logging_level, request.log_level)
+        output.direct(request.config.run_dir, rank, self.logging_level, request.config.log_level)
         builds.make(self.configuration, request.collectives)
         prepared = DeepSpeedPrepared(request, engine, self.configuration, construction)
-        if self.engine_checkpoint is not None and request.training:
+        if self.engine_checkpoint is not None and request.loop.training:
             prepared.load_engine(self.engine_checkpoint)
         return prepared

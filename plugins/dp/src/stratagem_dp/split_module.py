@@ -28,8 +28,8 @@ class SplitModule(nn.Module):
     turn: accelerators work in the background anyway, and the order of random numbers stays the same.
 
     Args:
-        request: with at least one device; `request.part` is called for each part, and the end of a step,
-            where the user's module defines it, with the list of all outputs.
+        request: with at least one device; the `chunk_module` of its `steps` is called for each part, and the end of a
+            step, where the user's module defines it, with the list of all outputs.
 
     Raises:
         ConfigError: the user's module has what can't be copied.
@@ -37,40 +37,45 @@ class SplitModule(nn.Module):
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__()
-        refuse_uncopyable(request.plain)
-        self.part = request.module if request.part is None else request.part
+        refuse_uncopyable(request.original_module)
+        steps = request.steps
+        self.chunk_module = request.module if steps is None else steps.chunk_module
+        self.step_end_fns = {} if steps is None else steps.step_end_fns
         self.devices = request.devices
-        self.ends = request.ends
-        self._plain = (request.plain,)  # in a tuple, so that it isn't registered a second time
+        self._original = (request.original_module,)  # in a tuple, so that it isn't registered a second time
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         parts = split((args, kwargs), len(self.devices))
         logs = ChunkLogs()
         # All copies before the first part runs: it may change buffers.
-        replicas = [replicate(self.part, device) for device in self.devices[1 : len(parts)]]
+        replicas = [replicate(self.chunk_module, device) for device in self.devices[1 : len(parts)]]
         called = [self._called(replica, device) for replica, device in zip(replicas, self.devices[1:])]
         advice = _ADVICE if len(parts) > 1 else None
         outputs: list[Any] = []
-        for (module, plain), device, (value, size) in zip(
-            [(self.part, self._plain[0]), *called], self.devices, parts
+        for (module, original_module), device, (value, size) in zip(
+            [(self.chunk_module, self._original[0]), *called], self.devices, parts
         ):
             part_args, part_kwargs = map_tensors(partial(_moved, device=device), value)
-            logging = logs.of_part(plain, size, advice) if isinstance(plain, Module) else nullcontext()
+            logging = (
+                logs.of_part(original_module, size, advice)
+                if isinstance(original_module, Module)
+                else nullcontext()
+            )
             with logging, _frozen_before() if outputs else nullcontext():
                 outputs.append(module(*part_args, **part_kwargs))
         for replica in replicas:
-            replica.refuse_other_changes(self._plain[0])
-        if isinstance(self._plain[0], Module):
-            logs.replay(self._plain[0])
-        end = self.ends.get(args[0]) if self.ends else None
+            replica.refuse_other_changes(self._original[0])
+        if isinstance(self._original[0], Module):
+            logs.replay(self._original[0])
+        end = self.step_end_fns.get(args[0]) if self.step_end_fns else None
         return _merged(outputs, [size for _, size in parts]) if end is None else end(outputs)
 
     def _called(self, replica: Replica, device: torch.device) -> tuple[nn.Module, nn.Module]:
         """Return copies on `device` of what is called, and of the user's module in it."""
-        plain = replica.modules[id(self._plain[0])]
-        if isinstance(plain, Module):
-            plain.replica_device = device
-        return replica.modules[id(self.part)], plain
+        original_module = replica.modules[id(self._original[0])]
+        if isinstance(original_module, Module):
+            original_module.replica_device = device
+        return replica.modules[id(self.chunk_module)], original_module
 
 
 @contextmanager

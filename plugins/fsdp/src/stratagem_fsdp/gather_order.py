@@ -39,7 +39,7 @@ class GatherOrder:
     Args:
         units: everything that is gathered by itself.
         root: the one among them that each step calls, if there is one.
-        plain: the user's module, whose names messages use.
+        original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
         strategy: name of the strategy, for messages.
     """
@@ -48,7 +48,7 @@ class GatherOrder:
         self,
         units: Sequence[FSDPModule],
         root: FSDPModule | None,
-        plain: nn.Module,
+        original_module: nn.Module,
         collectives: Collectives,
         strategy: str,
     ) -> None:
@@ -61,7 +61,7 @@ class GatherOrder:
         self._handles: list[RemovableHandle] = []
         if collectives.world_size == 1:
             return
-        names = {module: name for name, module in plain.named_modules()}
+        names = {module: name for name, module in original_module.named_modules()}
         inner = [unit for unit in units if unit is not root]
         shared = {id(each) for unit in inner for each in _parameters(unit)}
         follows_root = root is not None and any(id(each) not in shared for each in _parameters(root))

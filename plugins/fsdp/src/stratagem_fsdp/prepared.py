@@ -52,13 +52,15 @@ class FSDPPrepared(Prepared):
         self._collectives = request.collectives
         self._micro_batch = 0
         roots = sharded.roots
-        by_hand = request.manual and request.training
-        self._shards = [each for each in self.plain.parameters() if isinstance(each, DTensor)]
-        self._automatic = request.training and not request.manual
+        by_hand = request.loop.manual and request.loop.training
+        self._shards = [each for each in self.original_module.parameters() if isinstance(each, DTensor)]
+        self._automatic = request.loop.training and not request.loop.manual
         freed = [unit for unit in sharded.units if by_hand or unit not in roots]
-        self._mirror = ShardMirror(sharded.units, freed, self.plain)
+        self._mirror = ShardMirror(sharded.units, freed, self.original_module)
         root = roots[0] if roots and not by_hand else None
-        self._order = GatherOrder(sharded.units, root, self.plain, request.collectives, self.strategy_name)
+        self._order = GatherOrder(
+            sharded.units, root, self.original_module, request.collectives, self.strategy_name
+        )
         self._reduces = True
         self._unreduced = False
         buffers = [each for each in request.module.buffers() if not isinstance(each, DTensor)]
@@ -74,7 +76,7 @@ class FSDPPrepared(Prepared):
         with self._explaining():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
-        self._buffers_differ = self._has_buffers and self.plain.training
+        self._buffers_differ = self._has_buffers and self.original_module.training
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -168,11 +170,11 @@ class FSDPPrepared(Prepared):
         self._order.release()
         self._reshard()
         self._mirror.release()
-        self.left_shards = leave_shards(self.plain, self._sharded.snapshot, self._world_size)
+        self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
         del self._sharded, self._shards
 
     def _explaining(self) -> AbstractContextManager[None]:
-        return explaining(self.plain, self._sharded.units, self.strategy_name, self.advice)
+        return explaining(self.original_module, self._sharded.units, self.strategy_name, self.advice)
 
     def _refuse_scaling(self) -> None:
         """Torch's loss scaler takes gradients of one kind only."""
@@ -180,7 +182,7 @@ class FSDPPrepared(Prepared):
             return
         for index in range(len(self.optimizers)):
             if len(by_kind(self._parameters[index])) > 1:
-                names = {id(parameter): name for name, parameter in self.plain.named_parameters()}
+                names = {id(parameter): name for name, parameter in self.original_module.named_parameters()}
                 whole = [p for p in self._parameters[index] if not isinstance(p, DTensor)]
                 raise PrecisionError(
                     f"parameter {names[id(whole[0])]!r} has no dimension along which to shard it, and "

@@ -34,11 +34,13 @@ class ShardMirror:
         units: everything that is gathered by itself.
         freed: those among them whose copies are freed after their forward; of the others, `settle` takes up
             the changes.
-        plain: the user's module, whose names messages use.
+        original_module: the user's module, whose names messages use.
     """
 
-    def __init__(self, units: Sequence[FSDPModule], freed: Collection[FSDPModule], plain: nn.Module) -> None:
-        names = {id(parameter): name for name, parameter in plain.named_parameters()}
+    def __init__(
+        self, units: Sequence[FSDPModule], freed: Collection[FSDPModule], original_module: nn.Module
+    ) -> None:
+        names = {id(parameter): name for name, parameter in original_module.named_parameters()}
         self._units = [_Unit(unit, names) for unit in units]
         self._handles: list[RemovableHandle] = []
         self.changes = torch.zeros((), dtype=torch.int64)

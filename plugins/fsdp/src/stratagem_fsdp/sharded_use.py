@@ -14,11 +14,13 @@ _SIGNS = ("DTensor", "sharding strategy", "setStorage")
 
 
 @contextmanager
-def explaining(plain: nn.Module, units: Sequence[object], strategy: str, advice: str) -> Iterator[None]:
+def explaining(
+    original_module: nn.Module, units: Sequence[object], strategy: str, advice: str
+) -> Iterator[None]:
     """Around a forward or backward: what torch raises of shards becomes an error that names the parameter.
 
     Args:
-        plain: the user's module, whose names the message uses.
+        original_module: the user's module, whose names the message uses.
         units: blocks whose parameters are shards outside of their own forward and backward.
         strategy: its name.
         advice: what to change.
@@ -31,14 +33,16 @@ def explaining(plain: nn.Module, units: Sequence[object], strategy: str, advice:
     except RuntimeError as error:
         if not any(sign in str(error) for sign in _SIGNS):
             raise
-        raise _explained(error, plain, units, strategy, advice) from error
+        raise _explained(error, original_module, units, strategy, advice) from error
 
 
 def _explained(
-    error: RuntimeError, plain: nn.Module, units: Sequence[object], strategy: str, advice: str
+    error: RuntimeError, original_module: nn.Module, units: Sequence[object], strategy: str, advice: str
 ) -> ShardedUseError:
-    blocks = [name for name, module in plain.named_modules() if module in units and name]
-    used = parameter_used_in(error.__traceback__, {id(p): name for name, p in plain.named_parameters()})
+    blocks = [name for name, module in original_module.named_modules() if module in units and name]
+    used = parameter_used_in(
+        error.__traceback__, {id(p): name for name, p in original_module.named_parameters()}
+    )
     of = next((name for name in reversed(blocks) if used is not None and used.startswith(f"{name}.")), None)
     if used is not None:
         what = (

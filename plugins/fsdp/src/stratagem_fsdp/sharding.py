@@ -54,18 +54,20 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     A rank holds one unit whole at a time, beside its shards, unless the module came whole.
     """
     root, world_size = request.module, request.collectives.world_size
-    if root is not request.plain:
+    if root is not request.original_module:
         # Nobody computes with what the outermost module returns, so that it may be a view.
         warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
     snapshot = ModuleSnapshot(root)
-    by_hand = request.manual and request.training
-    candidates = modules_named(request.plain, strategy.auto_wrap_policy)
+    by_hand = request.loop.manual and request.loop.training
+    candidates = modules_named(request.original_module, strategy.auto_wrap_policy)
     if by_hand:
-        candidates += callable_children(request.plain)
-    modules = units_among(request.plain, candidates)
+        candidates += callable_children(request.original_module)
+    modules = units_among(request.original_module, candidates)
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"
-        recompute_activations(modules_named(request.plain, strategy.activation_checkpointing_policy, what))
+        recompute_activations(
+            modules_named(request.original_module, strategy.activation_checkpointing_policy, what)
+        )
     mesh = options.make_mesh(
         strategy.sharding_strategy,
         strategy.device_mesh,
@@ -77,7 +79,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     materializer: Materializer | Refill
     if isinstance(request.left_shards, KeptShards):
         request.left_shards.check_mesh(mesh)
-        materializer = refill = Refill(request.plain, request.left_shards, world_size)
+        materializer = refill = Refill(request.original_module, request.left_shards, world_size)
     else:
         materializer = Materializer(
             root, construction, strategy.param_init_fn, strategy.sync_module_states, request.collectives
@@ -94,7 +96,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
         if has_meta:
             request.precision.convert_module(module)
         if module is not root or not by_hand:
-            refuse_mixed_dtypes(module, done, request.plain, APART)
+            refuse_mixed_dtypes(module, done, request.original_module, APART)
             is_outermost = module in outermost
             # What the outermost unit gathered is needed again as soon as backward begins; not so where parts
             # are called one by one, and read between calls.

@@ -150,7 +150,7 @@ class FSDPStrategy(DeferringStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
         self._say_what_is_moot(request)
-        construction = self.pop_deferred_init(request.plain)
+        construction = self.pop_deferred_init(request.original_module)
         return FSDPPrepared(request, shard(request, self, construction))
 
     def _say_what_is_moot(self, request: SetupRequest) -> None:

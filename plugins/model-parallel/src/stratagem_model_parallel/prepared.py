@@ -40,7 +40,7 @@ class ModelParallelPrepared(FSDPPrepared):
     ) -> None:
         super().__init__(request, sharded)
         self._loss_parallel = loss_parallel
-        self._replicas = Replicas(self.plain, mesh)
+        self._replicas = Replicas(self.original_module, mesh)
         self._index = {id(optimizer): index for index, optimizer in enumerate(self.optimizers)}
         self._settled: set[int] = set()
 

@@ -25,14 +25,14 @@ class Replicas:
     """Settles gradients before they are clipped or used.
 
     Args:
-        plain: the user's module.
+        original_module: the user's module.
         mesh: ("data", "tensor").
     """
 
-    def __init__(self, plain: nn.Module, mesh: DeviceMesh) -> None:
+    def __init__(self, original_module: nn.Module, mesh: DeviceMesh) -> None:
         self._group = mesh[TENSOR].get_group()
         self._size = mesh[TENSOR].size()
-        self._names = {id(parameter): name for name, parameter in plain.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in original_module.named_parameters()}
         self._looked: set[int] = set()
 
     def settle(self, parameters: Sequence[nn.Parameter]) -> None:

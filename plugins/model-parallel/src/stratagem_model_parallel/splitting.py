@@ -44,18 +44,18 @@ def split(
 
     Collective. A rank holds one unit whole at a time, beside its parts, unless the module came whole.
     """
-    root, plain = request.module, request.plain
+    root, original_module = request.module, request.original_module
     snapshot = ModuleSnapshot(root)
     refill: Refill | None = None
     if isinstance(request.left_shards, KeptShards):
-        refill = Refill(plain, request.left_shards, request.collectives.world_size)
+        refill = Refill(original_module, request.left_shards, request.collectives.world_size)
     source = refill or Materializer(
         root, construction, None, strategy.sync_module_states, request.collectives
     )
     filler = Filler(root, source, request.precision)
     if mesh[TENSOR].size() > 1:
-        refuse_compiled(plain)
-        _carry_out(strategy, plain, mesh)
+        refuse_compiled(original_module)
+        _carry_out(strategy, original_module, mesh)
         if any(isinstance(module, FSDPModule) for module in root.modules()):
             raise ConfigError(
                 "the plan called fully_shard: leave that out, the strategy shards over the data dimension itself"
@@ -63,15 +63,15 @@ def split(
         filler.tie_again()
     elif isinstance(strategy.parallelize, Mapping):
         for name in strategy.parallelize:
-            plan.modules_like(name, plain)  # refuses what names no module
-    by_hand = request.manual and request.training
-    candidates = modules_named(plain, strategy.auto_wrap_policy)
+            plan.modules_like(name, original_module)  # refuses what names no module
+    by_hand = request.loop.manual and request.loop.training
+    candidates = modules_named(original_module, strategy.auto_wrap_policy)
     if by_hand:
-        candidates += callable_children(plain)
-    units = units_among(plain, candidates)
+        candidates += callable_children(original_module)
+    units = units_among(original_module, candidates)
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"
-        recompute_activations(modules_named(plain, strategy.activation_checkpointing_policy, what))
+        recompute_activations(modules_named(original_module, strategy.activation_checkpointing_policy, what))
     shards = mesh[DATA].size() > 1
     outermost = set(units) - {each for unit in units for each in inside(unit)} if by_hand else {root}
     done: set[nn.Module] = set()
@@ -79,7 +79,7 @@ def split(
         filler.fill(module, done)
         if shards and (module is not root or not by_hand):
             apart = "keep those of one dtype in a module of their own that auto_wrap_policy names"
-            refuse_mixed_dtypes(module, done, plain, apart)
+            refuse_mixed_dtypes(module, done, original_module, apart)
             module.register_forward_hook(_own_memory)
             fully_shard(
                 module,
@@ -93,7 +93,7 @@ def split(
     if refill is not None:
         refill.finish()
     whole = move_the_rest(request)
-    refuse_second_gradients(plain)
+    refuse_second_gradients(original_module)
     snapshot.note()
     return Sharded(made, tuple(unit for unit in made if unit in outermost), whole if shards else (), snapshot)
 
@@ -105,38 +105,43 @@ def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
     return map_tensors(lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
 
 
-def refuse_compiled(plain: nn.Module) -> None:
+def refuse_compiled(original_module: nn.Module) -> None:
     """Refuse modules that `torch.compile` has been applied to.
 
     Raises:
         ConfigError: names the first.
     """
-    for name, module in plain.named_modules():
+    for name, module in original_module.named_modules():
         if (
             type(module).__name__ == "OptimizedModule"
             or getattr(module, "_compiled_call_impl", None) is not None
         ):
             raise ConfigError(
-                f"{name or type(plain).__name__!r} is compiled, and torch trains compiled blocks wrongly, without a "
-                "word, once their layers are split and sharded: take torch.compile away, or choose the strategy fsdp "
-                "or ddp"
+                f"{name or type(original_module).__name__!r} is compiled, and torch trains compiled "
+                "blocks wrongly, without a word, once their layers are split and sharded: take torch.compile away, "
+                "or choose the strategy fsdp or ddp"
             )
 
 
-def _carry_out(strategy: ModelParallelStrategy, plain: nn.Module, mesh: DeviceMesh) -> None:
+def _carry_out(strategy: ModelParallelStrategy, original_module: nn.Module, mesh: DeviceMesh) -> None:
     """Split layers by the plan that there is: the strategy's, the module's own, or the built-in ones."""
     if strategy.parallelize is not None:
-        plan.carry_out(strategy.parallelize, plain, mesh)
+        plan.carry_out(strategy.parallelize, original_module, mesh)
         return
-    if isinstance(plain, Module) and type(plain).parallelize is not Module.parallelize:
-        own = plan.returned(plain.parallelize(mesh), plain, f"{type(plain).__name__}.parallelize")
-        plan.carry_out(own, plain, mesh)
+    if isinstance(original_module, Module) and type(original_module).parallelize is not Module.parallelize:
+        own = plan.returned(
+            original_module.parallelize(mesh),
+            original_module,
+            f"{type(original_module).__name__}.parallelize",
+        )
+        plan.carry_out(own, original_module, mesh)
         return
-    found = split_blocks(plain, (*strategy.plans, *BUILT_IN), mesh, strategy.sequence_parallel)
+    found = split_blocks(original_module, (*strategy.plans, *BUILT_IN), mesh, strategy.sequence_parallel)
     if strategy.loss_parallel:
-        heads.split_heads(plain, mesh)
+        heads.split_heads(original_module, mesh)
     elif not found:
         raise ConfigError(
-            f"the built-in plans know no block of {type(plain).__name__}, so that nothing would be split: give "
+            f"the built-in plans know no block of {type(original_module).__name__}, so that nothing "
+            "would be split: give "
             "parallelize={name: style, ...}, or a method parallelize(self, mesh) that returns such a dict"
         )

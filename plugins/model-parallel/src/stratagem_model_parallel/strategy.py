@@ -152,7 +152,7 @@ class ModelParallelStrategy(DeferringStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is split."""
-        construction = self.pop_deferred_init(request.plain)
+        construction = self.pop_deferred_init(request.original_module)
         mesh = self.device_mesh
         return ModelParallelPrepared(
             request, split(request, self, mesh, construction), mesh, self.loss_parallel

@@ -74,13 +74,13 @@ def build(
         DataError: a batch has fewer samples than there are micro-batches.
     """
     is_traced = strategy.split_points is not None
-    name, net = pipelined_module(request.plain, strategy.pipeline_module, traced=is_traced)
+    name, net = pipelined_module(request.original_module, strategy.pipeline_module, traced=is_traced)
     stand_in = ForwardInterceptor(net, name)
     stages = pipe.world_size * strategy.stages_per_rank
     micro_batches = stages if strategy.micro_batches is None else strategy.micro_batches
     strategy.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
-    size = request.micro_batch_size
-    if request.training and size is not None and size < micro_batches:
+    size = request.loop.micro_batch_size
+    if request.loop.training and size is not None and size < micro_batches:
         refuse_small_batch(size, micro_batches)
     trace = (
         None
@@ -89,7 +89,7 @@ def build(
     )
     layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.pieces)
     refuse_more_stages(len(layers), stages)
-    placement = Placement(request.plain, pipe, request.collectives, construction, request.device)
+    placement = Placement(request.original_module, pipe, request.collectives, construction, request.device)
     balance = strategy.balance
     if isinstance(balance, str):
         entry = partial(_entry, request, stand_in, micro_batches, trace)
@@ -112,7 +112,7 @@ def build(
         request.precision,
         strategy.activation_checkpointing,
         strategy.schedule,
-        tuple(parameter for parameter in request.plain.parameters() if id(parameter) not in inside),
+        tuple(parameter for parameter in request.original_module.parameters() if id(parameter) not in inside),
     )
     return Pipeline(
         line, stand_in, micro_batches, placement.holders(), strategy.batch_statistics_per_part, trace
@@ -161,10 +161,10 @@ def _automatic(
     """Measure on rank 0, for all."""
     if stages == 1:
         return [len(layers)]
-    if what == "parameters" or not request.training:
+    if what == "parameters" or not request.loop.training:
         # Without a training there is nothing kept for backward, and no backward to time.
         return partition(parameter_bytes(layers), stages)
-    if request.sample is None:
+    if request.steps is None or request.steps.make_sample is None:
         raise DataError(
             f"balance={what!r} is measured on a batch, and none can be had of this loader without "
             "taking it away from "
@@ -189,7 +189,7 @@ def _trace(
     request: SetupRequest, split_points: Sequence[str], stand_in: ForwardInterceptor, micro_batches: int
 ) -> Traced:
     """Trace the pipelined module with a part of a batch, on every rank."""
-    if request.sample is None:
+    if request.steps is None or request.steps.make_sample is None:
         raise DataError(
             f"split_points has {stand_in.name} traced with a batch, and none can be had of this "
             "loader without taking it "
@@ -200,7 +200,7 @@ def _trace(
             f"{stand_in.name} is to be traced and isn't whole on this rank: construct it again, on every rank"
         )
     # A graph keeps the devices that the module's code makes tensors on.
-    request.plain.to(request.device)
+    request.original_module.to(request.device)
     args, kwargs = _called_with(request, stand_in, micro_batches, request.device)
     return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
 
@@ -220,9 +220,14 @@ def _called_with(
     request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the step calls the pipelined module with, for the first part of a batch on `device`."""
-    assert request.sample is not None
-    steps = request.module if request.part is None else request.part
-    ((part, _), *_) = split(to_device(request.sample(), device), micro_batches)
-    muted = ChunkLogs().of_part(request.plain, 1) if isinstance(request.plain, Module) else nullcontext()
-    with muted, buffers_kept(request.plain), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return stand_in.called_with(lambda: steps(request.step, part, 0))
+    steps = request.steps
+    assert steps is not None
+    assert steps.make_sample is not None
+    ((chunk, _), *_) = split(to_device(steps.make_sample(), device), micro_batches)
+    muted = (
+        ChunkLogs().of_part(request.original_module, 1)
+        if isinstance(request.original_module, Module)
+        else nullcontext()
+    )
+    with muted, buffers_kept(request.original_module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return stand_in.called_with(lambda: steps.chunk_module(steps.sample_step, chunk, 0))

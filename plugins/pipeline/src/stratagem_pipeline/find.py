@@ -7,11 +7,11 @@ from torch import nn
 from stratagem import ConfigError
 
 
-def pipelined_module(plain: nn.Module, name: str | None, *, traced: bool) -> tuple[str, nn.Module]:
-    """Find the pipelined module, and its name in `plain`.
+def pipelined_module(original_module: nn.Module, name: str | None, *, traced: bool) -> tuple[str, nn.Module]:
+    """Find the pipelined module, and its name in `original_module`.
 
     Args:
-        plain: the user's module.
+        original_module: the user's module.
         name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers.
         traced: whether it is to be traced, so that it needn't be a Sequential.
 
@@ -19,46 +19,47 @@ def pipelined_module(plain: nn.Module, name: str | None, *, traced: bool) -> tup
         ConfigError: there is none, there are several, or it isn't a Sequential.
     """
     if name is None:
-        return _only_child(plain) if traced else _only_sequential(plain)
+        return _only_child(original_module) if traced else _only_sequential(original_module)
     try:
-        module = plain.get_submodule(name)
+        module = original_module.get_submodule(name)
     except AttributeError:
-        names = ", ".join(child for child, _ in plain.named_children()) or "none"
+        names = ", ".join(child for child, _ in original_module.named_children()) or "none"
         raise ConfigError(
-            f"pipeline_module={name!r} names no submodule of {type(plain).__name__}; it has {names}"
+            f"pipeline_module={name!r} names no submodule of {type(original_module).__name__}; it has {names}"
         ) from None
     if not traced and not isinstance(module, nn.Sequential):
         raise ConfigError(
             f"pipeline_module={name!r} is a {type(module).__name__}, not an nn.Sequential: write it as one, or give "
             "split_points=[…], the submodules at which stages begin, to have it traced"
         )
-    return name or type(plain).__name__, module
+    return name or type(original_module).__name__, module
 
 
-def _only_sequential(plain: nn.Module) -> tuple[str, nn.Module]:
-    found = [(name, module) for name, module in plain.named_modules() if _is_stack(module)]
+def _only_sequential(original_module: nn.Module) -> tuple[str, nn.Module]:
+    found = [(name, module) for name, module in original_module.named_modules() if _is_stack(module)]
     inside = {name for name, _ in found for other, _ in found if _contains(other, name)}
     outermost = [(name, module) for name, module in found if name not in inside]
     if len(outermost) == 1:
         name, module = outermost[0]
-        return name or type(plain).__name__, module
+        return name or type(original_module).__name__, module
     if outermost:
         raise ConfigError(
-            f"{type(plain).__name__} has {len(outermost)} nn.Sequentials that could be the pipeline, "
+            f"{type(original_module).__name__} has {len(outermost)} nn.Sequentials that could be the pipeline, "
             f"{', '.join(name for name, _ in outermost)}: name one by pipeline_module"
         )
     raise ConfigError(
-        f"{type(plain).__name__} has no nn.Sequential of at least two layers to be the pipeline: write its layers as "
+        f"{type(original_module).__name__} has no nn.Sequential of at least two layers to be the pipeline: "
+        "write its layers as "
         "one, or give split_points=[…], the submodules at which stages begin, to have it traced"
     )
 
 
-def _only_child(plain: nn.Module) -> tuple[str, nn.Module]:
-    children = list(plain.named_children())
+def _only_child(original_module: nn.Module) -> tuple[str, nn.Module]:
+    children = list(original_module.named_children())
     if len(children) == 1:
         return children[0]
     raise ConfigError(
-        f"{type(plain).__name__} has {len(children)} submodules, "
+        f"{type(original_module).__name__} has {len(children)} submodules, "
         f"{', '.join(name for name, _ in children) or 'none'}: name the one to be traced by pipeline_module"
     )
 

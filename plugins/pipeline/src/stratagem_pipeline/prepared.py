@@ -38,23 +38,27 @@ class PipelinePrepared(Prepared):
         pipeline: Pipeline,
         open_group: Callable[[Iterable[Sequence[int]]], Any],
     ) -> None:
-        if request.training and request.part is None:
+        if request.loop.training and request.steps is None:
             raise ConfigError(
                 "a pipeline runs forward and backward of a training step at once, and a loop of one's own calls them "
                 "apart: train with stratagem.Trainer, or choose another strategy for this loop"
             )
-        if request.training and "training_step" in request.ends:
+        if (
+            request.steps is not None
+            and request.loop.training
+            and "training_step" in request.steps.step_end_fns
+        ):
             raise ConfigError(
                 "the module defines training_step_end, which makes one loss of those of a batch's "
                 "parts, and a pipeline needs the loss of each part by itself: compute it in training_step"
             )
-        named = [(name, p) for name, p in request.plain.named_parameters() if not p.is_meta]
+        named = [(name, p) for name, p in request.original_module.named_parameters() if not p.is_meta]
         self._named = named
         self._calls_hooks_once = pipeline.micro_batches == 1
-        if request.training:
+        if request.loop.training:
             self._refuse_hooks()
         self._held = {id(parameter) for _, parameter in named}
-        optimizers = request.make_optimizers() if request.training else ()
+        optimizers = request.make_optimizers() if request.loop.training else ()
         self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
         for optimizer in optimizers:
             self._drop_foreign(optimizer)
@@ -63,7 +67,7 @@ class PipelinePrepared(Prepared):
         self._pipeline = pipeline
         self._forward = PipelinedForward(pipeline)
         self._training: Training | None = None
-        if request.training:
+        if request.loop.training:
             self._gradients = Gradients(
                 [parameter for _, parameter in named],
                 pipeline.holders,
@@ -72,8 +76,8 @@ class PipelinePrepared(Prepared):
                 request.collectives.data,
                 open_group,
             )
-            assert request.part is not None
-            self._training = Training(pipeline, request.part, self._call, request)
+            assert request.steps is not None
+            self._training = Training(pipeline, request.steps.chunk_module, self._call, request)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise ConfigError(
@@ -146,7 +150,7 @@ class PipelinePrepared(Prepared):
         of_stage = [{id(m) for layer in layers for m in layer.modules()} for layers in line.layers]
         own = set().union(*(of_stage[stage] for stage in line.own))
         foreign = set().union(*of_stage) - own
-        modules = dict(self.plain.named_modules())
+        modules = dict(self.original_module.named_modules())
         return {
             key: value for key, value in extra.items() if id(modules[key.rpartition(".")[0]]) not in foreign
         }
@@ -159,7 +163,9 @@ class PipelinePrepared(Prepared):
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         optimizer = self.optimizers[index]
         with self._whole_groups():
-            load_optimizer(self.plain, optimizer, index, reader, saved, owned=set(self._parameters[index]))
+            load_optimizer(
+                self.original_module, optimizer, index, reader, saved, owned=set(self._parameters[index])
+            )
 
     def release(self) -> None:
         super().release()

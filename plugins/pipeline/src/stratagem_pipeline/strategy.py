@@ -162,7 +162,7 @@ class PipelineStrategy(DeferringStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module of which this rank has its stages."""
-        construction = self.pop_deferred_init(request.plain)
+        construction = self.pop_deferred_init(request.original_module)
         assert self._pipe is not None
         return PipelinePrepared(request, build(request, self, self._pipe, construction), self.open_group)
 

@@ -51,12 +51,12 @@ class Training:
         self, pipeline: Pipeline, steps: nn.Module, call: Callable[..., Any], request: SetupRequest
     ) -> None:
         self._pipeline, self._steps, self._call = pipeline, steps, call
-        self._plain, self._precision = request.plain, request.precision
+        self._plain, self._precision = request.original_module, request.precision
         line = pipeline.line
         self.seeds = Seeds(request.collectives, line.device)
         self._outcome = Outcome(line.pipe, line.stage_ranks[-1], line.device)
         self._routes: dict[Any, tuple[Route, Any]] = {}
-        self._changes = Changes(request.plain)
+        self._changes = Changes(request.original_module)
         self._layers = {id(m) for layers in line.layers for layer in layers for m in layer.modules()}
         self._is_first_batch = True
         # Of the batch that runs:

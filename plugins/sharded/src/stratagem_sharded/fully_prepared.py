@@ -40,7 +40,7 @@ class FullyShardedPrepared(Prepared):
     carries_hooks = True
 
     def __init__(self, request: SetupRequest, strategy: DDPFullyShardedStrategy) -> None:
-        for name, parameter in request.plain.named_parameters():
+        for name, parameter in request.original_module.named_parameters():
             if not parameter.dim():
                 raise ConfigError(
                     f"parameter {name!r} has no dimension along which ddp_fully_sharded could share it out: give it "
@@ -53,18 +53,18 @@ class FullyShardedPrepared(Prepared):
         refill: Refill | None = None
         if isinstance(request.left_shards, KeptShards):
             request.left_shards.check_mesh(mesh)
-            refill = Refill(request.plain, request.left_shards, self._world_size)
+            refill = Refill(request.original_module, request.left_shards, self._world_size)
             refill.fill(request.module, set())
         module = place(request)
         if refill is None:
             # Each rank keeps a shard of what it has: all must have what rank 0 has.
             broadcast_coalesced((*module.parameters(), *module.buffers()))
         done: set[nn.Module] = set()
-        for block in blocks_in(request.plain, strategy.blocks):
-            refuse_mixed_dtypes(block, done, request.plain, APART)
+        for block in blocks_in(request.original_module, strategy.blocks):
+            refuse_mixed_dtypes(block, done, request.original_module, APART)
             done.add(block)
             fully_shard(block, mesh=mesh, reshard_after_forward=False)
-        refuse_mixed_dtypes(module, done, request.plain, APART)
+        refuse_mixed_dtypes(module, done, request.original_module, APART)
         self._root: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=False)
         self._sharded = [each for each in module.modules() if isinstance(each, FSDPModule)]
         if refill is not None:
@@ -72,16 +72,16 @@ class FullyShardedPrepared(Prepared):
         self._snapshot.note()
         self._reduces_each = strategy.reduce_each_micro_batch
         self._broadcasts = (
-            strategy.broadcast_buffers and request.training and any(True for _ in module.buffers())
+            strategy.broadcast_buffers and request.loop.training and any(True for _ in module.buffers())
         )
         super().__init__(request, module)
         self._collectives = request.collectives
         self._micro_batch = 0
-        self._shards = list(self.plain.parameters())
+        self._shards = list(self.original_module.parameters())
         self._reduces, self._unreduced = True, False
-        self._mirror = ShardMirror(self._sharded, (), self.plain)
+        self._mirror = ShardMirror(self._sharded, (), self.original_module)
         self._order = GatherOrder(
-            self._sharded, self._root, self.plain, request.collectives, "ddp_fully_sharded"
+            self._sharded, self._root, self.original_module, request.collectives, "ddp_fully_sharded"
         )
         for optimizer in self.optimizers:
             LocalStep(optimizer)
@@ -159,7 +159,7 @@ class FullyShardedPrepared(Prepared):
         self._mirror.release()
         super().release()
         self._let_go()
-        self.left_shards = leave_shards(self.plain, self._snapshot, self._world_size)
+        self.left_shards = leave_shards(self.original_module, self._snapshot, self._world_size)
         self._sharded.clear()
         del self._root, self._shards
 
@@ -169,7 +169,7 @@ class FullyShardedPrepared(Prepared):
         yield "the changes in place of parameters", self._mirror.changes
 
     def _explaining(self) -> AbstractContextManager[None]:
-        return explaining(self.plain, self._sharded, "ddp_fully_sharded", ADVICE)
+        return explaining(self.original_module, self._sharded, "ddp_fully_sharded", ADVICE)
 
     def _set_reduces(self, reduces: bool) -> None:
         if reduces != self._reduces:

@@ -39,7 +39,7 @@ class _ShardedStates(Prepared):
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         optimizer = self._sharded()[index]
-        load_optimizer(self.plain, optimizer, index, reader, saved, owned=optimizer.owned)
+        load_optimizer(self.original_module, optimizer, index, reader, saved, owned=optimizer.owned)
 
     def _sharded(self) -> list[ShardedOptimizer]:
         return [optimizer for optimizer in self.optimizers if isinstance(optimizer, ShardedOptimizer)]
@@ -81,7 +81,7 @@ def _refuse_several_dtypes(optimizer: Optimizer, request: SetupRequest) -> None:
     for parameter in (each for group in optimizer.param_groups for each in group["params"]):
         first.setdefault(parameter.dtype, parameter)
     if len(first) > 1:
-        names = {id(parameter): name for name, parameter in request.plain.named_parameters()}
+        names = {id(parameter): name for name, parameter in request.original_module.named_parameters()}
         one, other = list(first.values())[:2]
         raise ConfigError(
             f"{type(optimizer).__name__} steps {names.get(id(one))!r}, which is {one.dtype}, and "

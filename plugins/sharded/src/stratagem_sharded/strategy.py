@@ -94,6 +94,6 @@ class DDPShardedStrategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose optimizers are sharded."""
-        if not request.training:
+        if not request.loop.training:
             return super().setup(request)
-        return (ManualShardedPrepared if request.manual else ShardedPrepared)(request, self)
+        return (ManualShardedPrepared if request.loop.manual else ShardedPrepared)(request, self)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratagem import Component
 from stratagem.errors import UnknownNameError, UsageError
-from stratagem.sdk.catalogue import Catalogue, Kind, Selection, imported, load_catalogue
+from stratagem.sdk.catalogue import Catalogue, Kind, imported, load_catalogue
 from stratagem_testing.checks import Check
 from stratagem_testing.outcome import Outcome, run_check
 from stratagem_testing.parts import PART_CHECKS
@@ -65,7 +65,7 @@ class Report:
         }
 
 
-def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) -> tuple[Kind, Selection]:
+def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) -> tuple[Kind, Component]:
     """Look up a component by its name, among strategies first.
 
     Raises:
@@ -87,9 +87,8 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
         raise error from None
 
 
-def subject_of(kind: Kind, name: str, selection: Selection) -> Any:
+def subject_of(kind: Kind, name: str, component: Component) -> Any:
     """Return what the checks of a component are about: its own subject, or one made from its name."""
-    component = selection.component
     if not component.conformance:
         return SUBJECTS[kind](name)
     subject = imported(component.conformance)
@@ -112,7 +111,7 @@ def subject_names(component: Component) -> list[str]:
 def run_report(
     kind: Kind,
     name: str,
-    selection: Selection,
+    component: Component,
     *,
     world_sizes: Sequence[int] = (),
     only: Iterable[str] = (),
@@ -126,7 +125,7 @@ def run_report(
     Args:
         kind: of the component.
         name: as it was asked for: a preset, or "distribution:name".
-        selection: the component.
+        component: what is tried.
         world_sizes: run only these; all that it can be tried at by default.
         only: names of checks; all by default.
         pairs: checks with the numbers of processes at which they are run; all of the two above when None.
@@ -142,7 +141,7 @@ def run_report(
     if unknown:
         names = ", ".join(check.name for check in CHECKS[kind])
         raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
-    subject = subject_of(kind, name, selection)
+    subject = subject_of(kind, name, component)
     possible = subject.world_sizes()
     if accelerator is not None:
         if kind != "strategy":
@@ -171,5 +170,5 @@ def run_report(
             outcomes.append(run_check(check, subject, size))
             if tell is not None:
                 tell(outcomes[-1])
-    origin = selection.offer.origin
+    origin = component.origin
     return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))

@@ -76,14 +76,14 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
     tensors = prepared.model_tensors()
     names = {key.removeprefix(PREFIX) for key in prepared.model_names(tensors)}
     if names != where.names:
-        kind = type(prepared.plain).__name__
+        kind = type(prepared.original_module).__name__
         return (
             f"the trained {kind} has {_some(names - where.names)} and the one that was passed to fit has "
             f"{_some(where.names - names)} instead, as when configure_model makes layers in the workers alone"
         )
     held = {
         name: parameter.requires_grad
-        for name, parameter in prepared.plain.named_parameters(remove_duplicate=False)
+        for name, parameter in prepared.original_module.named_parameters(remove_duplicate=False)
         if f"{PREFIX}{name}" in tensors
     }
     gathered = runtime.collectives.gather_objects(held)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stratagem_trainer.loops.manual import ManualOptimizer
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 Reduction = Literal["mean", "sum", "min", "max"]
 
@@ -35,7 +35,7 @@ class Module(nn.Module):
     replica_device: torch.device | None = None
     """Set by a strategy on copies of the module that it runs on other devices than the run's."""
 
-    _trainer: Trainer | None = None
+    _trainer: TrainerView | None = None
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Module(nn.Module):
     # While it runs ----------------------------------------------------------------------------------
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> TrainerView:
         """The trainer that runs this module.
 
         Raises:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,24 @@ from stratagem.errors import ConfigError, DataError, UsageError
 from stratagem.sdk.loops import EvalData, TrainData, announce_data, sample_of
 from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.bringing_back import Destination, leave
-from stratagem_trainer.live import Live, Progress, build_module, first_given, overrides
+from stratagem_trainer.building import (
+    begin_stage,
+    build_module,
+    describe,
+    first_given,
+    make_loggers,
+    overrides,
+)
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import locked
 
 if TYPE_CHECKING:
     from stratagem import Runtime
     from stratagem_trainer.loggers.base import Logger
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.state import StageState
+    from stratagem_trainer.view import TrainerView
 
 
 @dataclass(frozen=True)
@@ -54,26 +64,26 @@ class StageResult:
     """Why the trained state isn't at the request's destination."""
 
 
-def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> StageResult:
+def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> StageResult:
     """Run a stage in this rank. Collective."""
     module = build_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
     run_dir = _agreed_run_dir(runtime, module, attempts)
-    loggers = trainer.make_loggers() if runtime.is_main and request.stage == "fit" else []
+    loggers = make_loggers(trainer.given_loggers) if runtime.is_main and request.stage == "fit" else []
     module._trainer = trainer
-    trainer.enter(runtime, run_dir, attempts)
-    live: Live | None = None
+    trainer.enter(runtime, run_dir)
+    state: StageState | None = None
     try:
         if attempts is not None:
             return _fit(runtime, trainer, module, request, attempts, loggers)
         return _evaluate(runtime, trainer, module, request)
     except BaseException as error:
-        live = trainer.live_or_none
-        if live is not None:
+        state = trainer.state if trainer.has_state else None
+        if state is not None:
             if isinstance(error, UsageError):
                 error.exit_code = 1  # something was started, and may have been written
-            live.moments("on_exception", trainer, module, error)
-        _close(live, loggers, failed=True)
+            state.callbacks("on_exception", error)
+        _close(state, loggers, failed=True)
         raise
     finally:
         trainer.leave()
@@ -82,7 +92,7 @@ def run_stage(runtime: Runtime, trainer: Trainer, request: StageRequest) -> Stag
 
 def _fit(
     runtime: Runtime,
-    trainer: Trainer,
+    trainer: TrainerView,
     module: Any,
     request: StageRequest,
     attempts: AutoResume,
@@ -101,38 +111,45 @@ def _fit(
     val_data = _validation_data(trainer, runtime, module, request)
     if runtime.is_main:
         announce_data(data.description, val_data.description if val_data is not None else "none")
-    live = Live(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size, sample_of(loader))
+    state = begin_stage(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size, sample_of(loader))
+    if val_data is not None:
+        state.num_eval_batches = evaluation.num_batches(state, val_data, "validate")
     data_state, restore_generators = None, None
     reader = attempts.newest()
     if reader is None and request.ckpt_path is not None:
         reader = runtime.session.open_checkpoint(request.ckpt_path, settings.verify_checkpoints)
     if reader is not None:
-        data_state, restore_generators = resume.restore(trainer, live, reader, data)
+        data_state, restore_generators = resume.restore(state, reader, data)
 
     def validate() -> dict[str, float]:
         assert val_data is not None
-        return evaluation.evaluate(trainer, live, val_data, "validate")
+        return evaluation.evaluate(state, val_data, "validate")
+
+    def save(path: str) -> None:
+        attempts.saving(path, state.progress.step)
+        resume.save(state, data, path)
 
     with locked(runtime, run_dir):
         if run_dir is not None:
             for logger in loggers:
-                logger.open(run_dir, trainer.describe(module), live.progress.step)
+                logger.open(run_dir, describe(trainer, module), state.progress.step)
         loop = FitLoop(
-            trainer, live, data, validate if val_data is not None else None, data_state, restore_generators
+            state, data, validate if val_data is not None else None, data_state, restore_generators
         )
-        trainer.go_live(live, loop, data, val_data)
-        live.moments("on_start", trainer, module, "fit")
+        state.save = save
+        trainer.go_live(state)
+        state.callbacks("on_start", "fit")
         loop.run()
-        live.metrics.flush()
-        live.moments("on_end", trainer, module, "fit")
-        result = _result(live, live.metrics.latest())
+        state.metrics.flush()
+        state.callbacks("on_end", "fit")
+        result = _result(state, state.metrics.latest())
         if request.destination is not None and not runtime.in_launching_process:
-            result = replace(result, not_brought_back=leave(runtime, live.prepared, request.destination))
-        _close(live, loggers)
+            result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
+        _close(state, loggers)
     return result
 
 
-def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageRequest) -> StageResult:
+def _evaluate(runtime: Runtime, trainer: TrainerView, module: Any, request: StageRequest) -> StageResult:
     stage = request.stage
     own = {
         "validate": module.val_dataloader,
@@ -143,24 +160,26 @@ def _evaluate(runtime: Runtime, trainer: Trainer, module: Any, request: StageReq
     if loader is None:
         raise DataError(f"{stage} needs batches: pass dataloaders, or define {own[stage].__name__}")
     data = _eval_data(trainer, runtime, loader)
-    live = Live(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
+    state = begin_stage(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
+    state.num_eval_batches = evaluation.num_batches(state, data, stage)
+    state.save = partial(resume.save, state, None)
     if request.ckpt_path is not None:
         verify = trainer.settings.verify_checkpoints
-        resume.load_weights(live, runtime.session.open_checkpoint(request.ckpt_path, verify))
-    trainer.go_live(live, None, None, data)
-    live.moments("on_start", trainer, module, stage)
+        resume.load_weights(state, runtime.session.open_checkpoint(request.ckpt_path, verify))
+    trainer.go_live(state)
+    state.callbacks("on_start", stage)
     predictions = None
     metrics: dict[str, float] = {}
     if stage == "predict":
-        predictions = evaluation.predict(trainer, live, data)
+        predictions = evaluation.predict(state, data)
     else:
-        metrics = evaluation.evaluate(trainer, live, data, stage)
-    live.moments("on_end", trainer, module, stage)
-    return _result(live, metrics, predictions)
+        metrics = evaluation.evaluate(state, data, stage)
+    state.callbacks("on_end", stage)
+    return _result(state, metrics, predictions)
 
 
 def _validation_data(
-    trainer: Trainer, runtime: Runtime, module: Any, request: StageRequest
+    trainer: TrainerView, runtime: Runtime, module: Any, request: StageRequest
 ) -> EvalData | None:
     has_step = overrides(module, "validation_step")
     if request.val_loader is not None and not has_step:
@@ -173,7 +192,7 @@ def _validation_data(
     return _eval_data(trainer, runtime, loader)
 
 
-def _eval_data(trainer: Trainer, runtime: Runtime, loader: Iterable[Any]) -> EvalData:
+def _eval_data(trainer: TrainerView, runtime: Runtime, loader: Iterable[Any]) -> EvalData:
     return EvalData(
         loader,
         collectives=runtime.collectives.data,
@@ -194,20 +213,22 @@ def _unused_run_dir(module: Any) -> str:
     return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
 
 
-def _result(live: Live, metrics: dict[str, float], predictions: list[Any] | None = None) -> StageResult:
+def _result(
+    state: StageState, metrics: dict[str, float], predictions: list[Any] | None = None
+) -> StageResult:
     return StageResult(
         metrics=metrics,
-        latest=live.metrics.latest(),
-        progress=live.progress,
-        run_dir=live.run_dir,
-        in_launching_process=live.runtime.in_launching_process,
-        callbacks={callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
+        latest=state.metrics.latest(),
+        progress=state.progress,
+        run_dir=state.run_dir,
+        in_launching_process=state.runtime.in_launching_process,
+        callbacks={callback.state_key: callback.state_dict() for callback in state.callbacks.callbacks},
         predictions=predictions,
     )
 
 
-def _close(live: Live | None, loggers: list[Logger], failed: bool = False) -> None:
-    if live is not None:
-        live.metrics.flush()
+def _close(state: StageState | None, loggers: list[Logger], failed: bool = False) -> None:
+    if state is not None:
+        state.metrics.flush()
     for logger in loggers:
         logger.close(failed)

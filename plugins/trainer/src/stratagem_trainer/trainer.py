@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
-from stratagem import RunConfig, Runtime, Task
+from stratagem import Task
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import announce, announce_by_value, launch
-from stratagem.sdk.runs import assemble
+from stratagem.sdk.runs import assemble, run_config
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.bringing_back import (
     SEVERAL_NODES,
@@ -19,11 +19,12 @@ from stratagem_trainer.bringing_back import (
     refuse_untrained,
     say_untrained,
 )
+from stratagem_trainer.building import needed_features
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
-from stratagem_trainer.live import Progress, needed_features
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.module import Module
+from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
 from stratagem_trainer.settings import Limit, TrainerSettings
 from stratagem_trainer.stage import StageRequest, StageResult, run_stage
@@ -103,24 +104,24 @@ class Trainer(TrainerView):
         run_dir: str | os.PathLike[str] | None = None,
         **further: Any,
     ) -> None:
-        settings = {field.name for field in fields(TrainerSettings)}
-        chosen = TrainerSettings(**{k: v for k, v in locals().items() if k in settings})
-        super().__init__(chosen, absolute_run_dir(run_dir) if run_dir is not None else None)
+        names = {field.name for field in fields(TrainerSettings)}
+        settings = TrainerSettings(**{k: v for k, v in locals().items() if k in names})
+        folder = absolute_run_dir(run_dir) if run_dir is not None else None
         renamed_selection(accelerator=accelerator, plugins=plugins, **further)
-        _refuse_unknown(further)
-        self._runtime = Runtime(
+        config = run_config(
+            "Trainer",
+            plugins,
             strategy=strategy,
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
             precision=precision,
-            plugins=plugins,
             seed=seed,
-            run_dir=self.run_dir,
+            run_dir=folder,
             **further,
         )
-        self.callbacks: list[Callback] = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
-        self._logger = _checked_loggers(logger)
+        used = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
+        super().__init__(config, settings, used, _checked_loggers(logger))
 
     # Commands ---------------------------------------------------------------------------------------
 
@@ -144,7 +145,6 @@ class Trainer(TrainerView):
         dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
         several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
         """
-        self.should_stop = False
         with destination(module) as where:
             result = self._launch(
                 StageRequest("fit", module, train_dataloaders, val_dataloaders, _path(ckpt_path), where)
@@ -186,13 +186,12 @@ class Trainer(TrainerView):
     def _launch(self, request: StageRequest) -> StageResult:
         if request.ckpt_path is None:
             refuse_untrained(request.module, request.stage)
-        run = assemble(self._runtime.config)
+        run = assemble(self.config)
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))
             if run.environment.global_rank == 0:
-                config = self._runtime.config
-                refuse_unusable(config.run_dir, is_only_node=config.num_nodes in (1, "1"))
+                refuse_unusable(self.config.run_dir, is_only_node=self.config.num_nodes in (1, "1"))
         if run.environment.global_rank == 0:
             announce(run)
         result: StageResult | None = launch(
@@ -205,25 +204,6 @@ class Trainer(TrainerView):
             if callback.state_key in result.callbacks:
                 callback.load_state_dict(dict(result.callbacks[callback.state_key]))
         return result
-
-    # For the stage --------------------------------------------------------------------------------
-
-    def make_loggers(self) -> list[Logger]:
-        """The loggers of a fit, for rank 0."""
-        if isinstance(self._logger, Logger):
-            return [self._logger]
-        if not isinstance(self._logger, bool):
-            return list(self._logger)
-        if not self._logger:
-            return []
-        from stratagem_trainer.loggers.csv import CSVLogger
-
-        return [CSVLogger()]
-
-    def describe(self, module: Module) -> dict[str, Any]:
-        """Settings and selection, JSON-able, for loggers."""
-        config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(self._runtime.config).items()}
-        return {"module": type(module).__qualname__, "run": config, "trainer": asdict(self.settings)}
 
 
 def _with_defaults(
@@ -259,8 +239,8 @@ def _refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
         keys.add(callback.state_key)
 
 
-def _checked_loggers(logger: Any) -> bool | Logger | Sequence[Logger]:
-    if isinstance(logger, (bool, Logger)):
+def _checked_loggers(logger: Any) -> bool | Sequence[Logger]:
+    if isinstance(logger, bool):
         return logger
     given = list(logger) if isinstance(logger, Sequence) and not isinstance(logger, str) else [logger]
     for each in given:
@@ -272,19 +252,5 @@ def _checked_loggers(logger: Any) -> bool | Logger | Sequence[Logger]:
     return given
 
 
-def _refuse_unknown(further: Mapping[str, Any]) -> None:
-    allowed = {field.name for field in fields(RunConfig)} - {"extensions"}
-    unknown = sorted(set(further) - allowed)
-    if unknown:
-        raise ConfigError(
-            f"Trainer has no argument {unknown[0]!r}; beside its own it has those of RunConfig: "
-            f"{', '.join(sorted(allowed))}"
-        )
-
-
 def _path(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.fspath(path)
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool, list, tuple, dict))

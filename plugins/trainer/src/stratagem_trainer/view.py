@@ -1,68 +1,64 @@
-"""What modules and callbacks see of a trainer: where its run is, and the live parts of its stage."""
+"""What modules and callbacks see of a trainer: where its run is, and what its stage is made of."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import StratagemError
-from stratagem_trainer.live import Live, Progress
-from stratagem_trainer.loops import evaluation, resume
+from stratagem_trainer.progress import Progress
 
 if TYPE_CHECKING:
     import torch
 
-    from stratagem import Collectives, Prepared, Runtime, Strategy
-    from stratagem.sdk.loops import EvalData, TrainData
-    from stratagem_trainer.auto_resume import AutoResume
+    from stratagem import Collectives, Prepared, RunConfig, Runtime, Strategy
+    from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.loggers.base import Logger
-    from stratagem_trainer.loops.fit_loop import FitLoop
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.settings import TrainerSettings
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.state import StageState
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run's checkpoints within its run folder."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The objects of a stage that is running in this process."""
-
-    live: Live
-    loop: FitLoop | None = None
-    train_data: TrainData | None = None
-    eval_data: EvalData | None = None
-
-
 class TrainerView:
-    """The part of `Trainer` that is read while it runs.
+    """A trainer as modules and callbacks see it: where its run is, and what it is made of.
+
+    Apart from `Trainer`, so that a module knows its trainer without importing what runs it.
 
     Args:
-        settings: what the trainer does.
-        run_dir: the run's folder, where it was given.
+        config: which parts its runs are made of.
+        settings: what it does.
+        callbacks: in the order in which they were given.
+        logger: True for the default, False for none, or loggers.
     """
 
-    def __init__(self, settings: TrainerSettings, run_dir: str | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        settings: TrainerSettings,
+        callbacks: Iterable[Callback],
+        logger: bool | Sequence[Logger],
+    ) -> None:
+        self.config = config
         self.settings = settings
-        self.run_dir: str | None = run_dir
-        self.should_stop = False
-        """Set it to end a fit after the current step; alike on all ranks."""
+        self.callbacks = list(callbacks)
+        self.given_loggers = logger
+        self.run_dir = config.run_dir
         self._progress = Progress()
         self._latest: dict[str, float] = {}
-        self._live: Parts | None = None
+        self._state: StageState | None = None
         self._worker: Runtime | None = None
-        self._attempts: AutoResume | None = None
 
     # Where the run is -------------------------------------------------------------------------------
 
     @property
     def progress(self) -> Progress:
         """Epoch, batch and step."""
-        return self._live.live.progress if self._live is not None else self._progress
+        return self._state.progress if self._state is not None else self._progress
 
     @property
     def current_epoch(self) -> int:
@@ -77,7 +73,16 @@ class TrainerView:
     @property
     def batch_idx(self) -> int:
         """Micro-batches of this epoch so far."""
-        return self._parts.loop.batch_idx if self._parts.loop is not None else 0
+        return self.state.batch_idx
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the fit ends after the current step; set it alike on all ranks."""
+        return self._state is not None and self._state.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.state.should_stop = value
 
     @property
     def max_epochs(self) -> int | None:
@@ -92,21 +97,17 @@ class TrainerView:
     @property
     def num_train_batches(self) -> int | None:
         """Micro-batches per epoch and rank, where known."""
-        return self._parts.loop.num_batches if self._parts.loop is not None else None
+        return self.state.num_train_batches
 
     @property
     def num_eval_batches(self) -> int | None:
         """Batches per evaluation and rank, where known."""
-        parts = self._parts
-        if parts.eval_data is None:
-            return None
-        stage = "validate" if parts.live.stage == "fit" else parts.live.stage
-        return evaluation.num_batches(parts.live, parts.eval_data, stage)
+        return self.state.num_eval_batches
 
     @property
     def callback_metrics(self) -> Mapping[str, float]:
         """The latest value of everything that was logged; waits for the device."""
-        return self._live.live.metrics.latest() if self._live is not None else self._latest
+        return self._state.metrics.latest() if self._state is not None else self._latest
 
     def progress_metrics(self) -> Mapping[str, float]:
         """The latest values that were logged with `prog_bar`; waits for the device."""
@@ -168,17 +169,17 @@ class TrainerView:
     @property
     def metrics(self) -> Metrics:
         """Where modules log."""
-        return self._parts.live.metrics
+        return self.state.metrics
 
     @property
     def prepared(self) -> Prepared:
         """The prepared module and optimizers."""
-        return self._parts.live.prepared
+        return self.state.prepared
 
     @property
     def loggers(self) -> list[Logger]:
         """Live loggers; empty on all ranks but 0."""
-        return self._parts.live.loggers
+        return self.state.loggers
 
     @property
     def checkpoint_dir(self) -> str:
@@ -189,17 +190,17 @@ class TrainerView:
 
     def manual_optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
         """What `Module.optimizers` returns."""
-        loop = self._parts.loop
-        if loop is None:
+        optimizers = self.state.manual_optimizers
+        if not optimizers:
             raise StratagemError("there are optimizers only during fit")
-        return loop.manual[0] if len(loop.manual) == 1 else loop.manual
+        return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective."""
-        parts = self._parts
-        if self._attempts is not None:
-            self._attempts.saving(os.fspath(path), self.progress.step)
-        resume.save(cast("Trainer", self), parts.live, parts.train_data, os.fspath(path))
+        save = self.state.save
+        if save is None:
+            raise StratagemError("there is nothing to save before a stage's first batch")
+        save(os.fspath(path))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""
@@ -207,31 +208,33 @@ class TrainerView:
 
     # For the stage ------------------------------------------------------------------------------------
 
-    def enter(self, runtime: Runtime, run_dir: str | None, attempts: AutoResume | None) -> None:
+    def enter(self, runtime: Runtime, run_dir: str | None) -> None:
         """Begin a stage in this process."""
-        self._worker, self.run_dir, self.should_stop = runtime, run_dir, False
-        self._attempts = attempts
+        self._worker, self.run_dir = runtime, run_dir
 
-    def go_live(
-        self, live: Live, loop: FitLoop | None, train_data: TrainData | None, eval_data: EvalData | None
-    ) -> None:
+    def go_live(self, state: StageState) -> None:
         """Show the stage's objects to modules and callbacks."""
-        self._live = Parts(live, loop, train_data, eval_data)
+        self._state = state
 
     def leave(self) -> None:
         """End the stage in this process."""
-        self._live = self._worker = self._attempts = None
+        self._state = self._worker = None
 
     @property
-    def live_or_none(self) -> Live | None:
-        """The stage's objects, if it has come that far."""
-        return self._live.live if self._live is not None else None
+    def has_state(self) -> bool:
+        """Whether a stage runs in this process and has come as far as its objects."""
+        return self._state is not None
 
     @property
-    def _parts(self) -> Parts:
-        if self._live is None:
+    def state(self) -> StageState:
+        """The objects of the running stage.
+
+        Raises:
+            StratagemError: no stage runs in this process, or it hasn't come that far.
+        """
+        if self._state is None:
             raise StratagemError("no stage of this trainer runs now")
-        return self._live
+        return self._state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None, "_worker": None, "_attempts": None}
+        return {**self.__dict__, "_state": None, "_worker": None}

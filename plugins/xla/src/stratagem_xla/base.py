@@ -58,13 +58,13 @@ class XlaStrategy(Strategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        self.start(request, max(len(request.devices), 1), spmd=True)
+        self.start(request, len(request.devices), spmd=True)
         return open_collectives(request)
 
     def direct_output(self, request: SetupRequest) -> None:
         """Lead what torch_xla says to the run's folder."""
-        self._run_dir = request.run_dir
-        output.direct(request.run_dir, request.log_level, self.debug)
+        self._run_dir = request.config.run_dir
+        output.direct(request.config.run_dir, request.config.log_level, self.debug)
 
     def teardown(self) -> None:
         """Say what was compiled, under `debug`, and close the run's file."""

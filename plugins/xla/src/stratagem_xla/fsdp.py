@@ -111,7 +111,7 @@ class XLAFSDPStrategy(XLAStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
         self.direct_output(request)
-        layout = Layout(max(len(request.devices), 1), self.axis)
+        layout = Layout(len(request.devices), self.axis)
         if not self.spmd:
             policy, options = self.auto_wrap_policy, self.wrapper_options
             return process_shards.prepare(request, layout, policy, options, self.sync_module_states)

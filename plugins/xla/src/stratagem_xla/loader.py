@@ -92,10 +92,10 @@ def fill(batch: Any, size: int, full: int) -> Any:
     return map_tensors(filled, batch)
 
 
-def takes_mask(plain: nn.Module) -> frozenset[str]:
+def takes_mask(original_module: nn.Module) -> frozenset[str]:
     """Names of the steps of the user's module that take `sample_mask`."""
     steps = ("training_step", "validation_step", "test_step", "predict_step")
-    methods = {step: getattr(plain, step, None) for step in steps}
+    methods = {step: getattr(original_module, step, None) for step in steps}
     return frozenset(
         step for step, method in methods.items() if callable(method) and MASK in signature(method).parameters
     )

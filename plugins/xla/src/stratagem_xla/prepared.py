@@ -50,8 +50,8 @@ class XlaPrepared(Prepared):
         self._sync = torch_xla.sync
         self.layout = layout
         super().__init__(request, placed(request) if module is None else module, optimizers)
-        self._masked = takes_mask(request.plain)
-        self._padded: deque[Padded] = deque(maxlen=max(request.accumulate, 1))
+        self._masked = takes_mask(request.original_module)
+        self._padded: deque[Padded] = deque(maxlen=max(request.loop.accumulate, 1))
         self._pending = False
         self._collectives = request.collectives
         self.mark()

@@ -46,7 +46,7 @@ def prepare(
     Raises:
         ConfigError: a wrong policy; a parameter that isn't float32.
     """
-    optimizers = list(request.make_optimizers()) if request.training else []
+    optimizers = list(request.make_optimizers()) if request.loop.training else []
     if request.precision.autocast() is not None:
         # Its own backward of a Linear knows no autocast.
         options = {**options, "_use_xla_patched_linear": False}
@@ -115,12 +115,16 @@ class ProcessShardsPrepared(XlaPrepared):
 
     def _shard_used_in(self, error: RuntimeError) -> str | None:
         """Return the name of the shard with which the user's code computed; None where it was none."""
-        shards = {id(p): name for name, p in self.plain.named_parameters() if id(p) in self._wrapped.shapes}
+        shards = {
+            id(p): name
+            for name, p in self.original_module.named_parameters()
+            if id(p) in self._wrapped.shapes
+        }
         return parameter_used_in(error.__traceback__, shards)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        broadcast_coalesced(self.plain.buffers(), self._collectives)
+        broadcast_coalesced(self.original_module.buffers(), self._collectives)
         yield
 
     def evaluating(self) -> AbstractContextManager[Any]:
@@ -149,12 +153,12 @@ class ProcessShardsPrepared(XlaPrepared):
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU; of several ranks, each has some rows. Collective."""
         self._free()
-        broadcast_coalesced(self.plain.buffers(), self._collectives)
+        broadcast_coalesced(self.original_module.buffers(), self._collectives)
         send_off()
         tensors: dict[str, torch.Tensor] = {}
         made: dict[int, torch.Tensor] = {}
         others: dict[str, torch.Tensor] = {}
-        state: dict[str, Any] = self.plain.state_dict(keep_vars=True)
+        state: dict[str, Any] = self.original_module.state_dict(keep_vars=True)
         for name, value in state.items():
             key = f"model/{name}"
             if id(value) in self._wrapped.shapes:
@@ -169,9 +173,9 @@ class ProcessShardsPrepared(XlaPrepared):
         """As `model_tensors`: a shard's states are sharded, too. Collective."""
         self._free()
         send_off()
-        pieces = dict(self.plain.named_parameters())
+        pieces = dict(self.original_module.named_parameters())
         tensors = {}
-        for key, value in optimizer_tensors(self.plain, self.optimizers).items():
+        for key, value in optimizer_tensors(self.original_module, self.optimizers).items():
             name = key.split("/", 2)[2].rpartition("/")[0]
             piece = pieces[name]
             is_piece = id(piece) in self._wrapped.shapes and value.shape == piece.shape
@@ -189,16 +193,16 @@ class ProcessShardsPrepared(XlaPrepared):
         self._free()
         shapes = {
             name: (self._wrapped.shapes[id(piece)], piece.shape)
-            for name, piece in self.plain.named_parameters(remove_duplicate=False)
+            for name, piece in self.original_module.named_parameters(remove_duplicate=False)
             if id(piece) in self._wrapped.shapes
         }
         pieces = PiecesReader(reader, shapes, self._collectives.rank)
         targets = {
             f"model/{name}": value
-            for name, value in self.plain.state_dict().items()
+            for name, value in self.original_module.state_dict().items()
             if isinstance(value, torch.Tensor)
         }
-        load_model(self.plain, targets, pieces, state.get("extra", {}), targets.keys())
+        load_model(self.original_module, targets, pieces, state.get("extra", {}), targets.keys())
         if not model_only:
             for index in range(len(self.optimizers)):
                 self.load_optimizer(index, pieces, state.get("optimizers", []))

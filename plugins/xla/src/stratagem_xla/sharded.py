@@ -47,7 +47,7 @@ def shard(request: SetupRequest, layout: Layout, policy: Policy) -> Sharded:
     import torch_xla.distributed.spmd as xs
     from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
-    for unit in units(request.plain, policy):
+    for unit in units(request.original_module, policy):
         # What wrapping would do, without a wrapper in the user's module: names and types stay.
         xs.xla_sharding.apply_backward_optimization_barrier(unit)
         added.append(unit.register_forward_hook(partial(_shard_output, layout)))
@@ -67,20 +67,25 @@ def _shard_output(layout: Layout, module: nn.Module, args: Any, output: Any) -> 
     layout.shard_batch(output, None if given is None else given.shape[0])
 
 
-def units(plain: nn.Module, policy: Policy) -> list[nn.Module]:
+def units(original_module: nn.Module, policy: Policy) -> list[nn.Module]:
     """Return the modules of the user's that a policy names.
 
     Raises:
         ConfigError: it isn't a policy, or names no module of this model.
     """
     if policy is None:
-        return [each for module in plain.modules() if isinstance(module, nn.ModuleList) for each in module]
+        return [
+            each
+            for module in original_module.modules()
+            if isinstance(module, nn.ModuleList)
+            for each in module
+        ]
     if callable(policy) and not isinstance(policy, type):
         found: list[nn.Module] = []
-        _descend(plain, policy, found)
-        return [module for module in found if module is not plain]
+        _descend(original_module, policy, found)
+        return [module for module in found if module is not original_module]
     given = [policy] if isinstance(policy, (str, type)) else list(policy)
-    return [module for each in given for module in _of_class(plain, each)]
+    return [module for each in given for module in _of_class(original_module, each)]
 
 
 def _descend(module: nn.Module, policy: Callable[..., Any], found: list[nn.Module]) -> int:
@@ -101,18 +106,18 @@ def _descend(module: nn.Module, policy: Callable[..., Any], found: list[nn.Modul
     return total
 
 
-def _of_class(plain: nn.Module, wanted: Any) -> Iterable[nn.Module]:
+def _of_class(original_module: nn.Module, wanted: Any) -> Iterable[nn.Module]:
     if isinstance(wanted, str):
-        matching = [module for module in plain.modules() if type(module).__name__ == wanted]
+        matching = [module for module in original_module.modules() if type(module).__name__ == wanted]
     elif isinstance(wanted, type) and issubclass(wanted, nn.Module):
-        matching = [module for module in plain.modules() if isinstance(module, wanted)]
+        matching = [module for module in original_module.modules() if isinstance(module, wanted)]
     else:
         raise ConfigError(
             f"auto_wrap_policy has {wanted!r}: give module classes, their names, or a policy of "
             "torch_xla.distributed.fsdp.wrap"
         )
     if not matching:
-        names = sorted({type(module).__name__ for module in plain.modules()})
+        names = sorted({type(module).__name__ for module in original_module.modules()})
         raise ConfigError(
             f"auto_wrap_policy names {getattr(wanted, '__name__', wanted)!r}, and this model has none: it has "
             f"{', '.join(names)}"

@@ -106,7 +106,7 @@ class XLAStrategy(XlaStrategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""
-        self.start(request, max(len(request.devices), 1), spmd=self.spmd)
+        self.start(request, len(request.devices), spmd=self.spmd)
         return open_collectives(request)
 
     @hookimpl
@@ -120,7 +120,7 @@ class XLAStrategy(XlaStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is called with batches cut over the devices."""
         self.direct_output(request)
-        layout = Layout(max(len(request.devices), 1), self.axis)
+        layout = Layout(len(request.devices), self.axis)
         if request.collectives.world_size > 1:
             return ReplicaPrepared(request, layout, self.sync_module_states)
         return XlaPrepared(request, layout, replicated(request, layout))

@@ -76,9 +76,9 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
     module, collectives = request.precision.convert_module(request.module), request.collectives
-    _check_types(request.plain)
+    _check_types(request.original_module)
     # What is called of the user's module itself is a step, and not its forward.
-    named = [unit for unit in units(request.plain, policy) if unit is not request.plain]
+    named = [unit for unit in units(request.original_module, policy) if unit is not request.original_module]
     candidates = [unit for unit in named if _can_be_called(unit, policy)]
     found = [unit for unit in units_among(module, candidates) if not _is_shared(module, unit)]
     if sync:
@@ -94,7 +94,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     gathered: list[GatheredUnit] = []
     names = {
         (owner, key): f"{prefix}.{key}" if prefix else key
-        for prefix, owner in request.plain.named_modules()
+        for prefix, owner in request.original_module.named_modules()
         for key in owner._parameters
     }
     for unit in [*found, module]:
@@ -159,8 +159,8 @@ def _cut(value: torch.Tensor, piece: torch.Tensor, rank: int) -> torch.Tensor:
     return own
 
 
-def _check_types(plain: nn.Module) -> None:
-    for name, parameter in plain.named_parameters():
+def _check_types(original_module: nn.Module) -> None:
+    for name, parameter in original_module.named_parameters():
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"parameter {name!r} is {parameter.dtype}, and xla_fsdp with spmd=False only cuts torch.float32: "

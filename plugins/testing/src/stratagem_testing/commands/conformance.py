@@ -61,7 +61,7 @@ def conformance(
     # All are looked up first: a name that is misspelt costs no minutes.
     found = [(name, *find_component(catalogue, name, cast("Kind | None", kind))) for name in names]
     reports: list[dict[str, Any]] = []
-    for name, its_kind, selection in found:
+    for name, its_kind, component in found:
         if fail_fast and reports and reports[-1]["failed"]:
             break
         pairs = last_failed(name) if failed else None
@@ -72,7 +72,7 @@ def conformance(
             report = run_report(
                 its_kind,
                 name,
-                selection,
+                component,
                 world_sizes=world_sizes,
                 only=checks,
                 pairs=pairs,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from stratagem import LaunchPlan, ProcessGroupCollectives, Task
+from stratagem import Environment, LaunchPlan, ProcessGroupCollectives, Task
 from stratagem.errors import ConfigError, UsageError, WorkerError
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem.sdk.selection import choose_environment
@@ -65,7 +65,7 @@ def _value(environment: str | None) -> tuple[str, int]:
 
 
 def _note_rank(environment: str | None, folder: str) -> str:
-    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    place = choose_environment(load_catalogue(), environment or "auto", os.environ).value
     told = f"rank {place.global_rank} of {place.world_size}"
     Path(folder, f"{os.getpid()}").write_text(told)
     return told
@@ -86,7 +86,7 @@ def check_tells_errors(subject: LauncherSubject) -> None:
 
 
 def _rank(environment: str | None) -> int:
-    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    place: Environment = choose_environment(load_catalogue(), environment or "auto", os.environ).value
     return place.global_rank
 
 
@@ -179,7 +179,7 @@ def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseExc
 
 def _listening(environment: str | None, launcher: int) -> list[str]:
     """Open the ranks' group, and return where the launcher and this rank listen, but for the loopback."""
-    place, _ = choose_environment(load_catalogue(), environment or "auto", os.environ)
+    place = choose_environment(load_catalogue(), environment or "auto", os.environ).value
     group = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=SOON_S))
     owned = set()
     for process in (launcher, os.getpid()):

@@ -38,7 +38,7 @@ def check_light_plugin(subject: StrategySubject) -> None:
     """What its entry point names is imported in 20 ms and imports no torch."""
     if not isinstance(subject.strategy, str):
         raise NotApplicable("it is no distribution's: there is no entry point")
-    origin = load_catalogue().find("strategy", subject.strategy).offer.origin
+    origin = load_catalogue().find("strategy", subject.strategy).origin
     (found,) = importlib_metadata.entry_points(group=GROUP, name=origin.entry_point)
     best = LIGHT_S + 1.0
     for _ in range(4):  # a busy machine only makes it slower

@@ -12,7 +12,7 @@ from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 
 class EarlyStopping(Callback):
@@ -76,22 +76,22 @@ class EarlyStopping(Callback):
         """Name of the metric."""
         return self._monitor.name
 
-    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
         if self._fitting:
             self.stopped_epoch, self.reason, self._stopped = None, "", False
 
-    def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
             self._monitor.before_evaluation(trainer)
 
-    def on_evaluation_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
             self._monitor.after_evaluation(trainer)
             if self._monitor.from_evaluation:
                 self._look(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView, module: Module) -> None:
         if not self._monitor.from_evaluation:
             self._look(trainer)
 
@@ -115,7 +115,7 @@ class EarlyStopping(Callback):
     def state_key(self) -> str:
         return f"{type(self).__qualname__}({self.monitor}, {self._monitor.mode})"
 
-    def _look(self, trainer: Trainer) -> None:
+    def _look(self, trainer: TrainerView) -> None:
         value = self._monitor.read(trainer)
         if value is None or self._stopped:
             return

@@ -9,7 +9,7 @@ from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 
 class LearningRateMonitor(Callback):
@@ -34,17 +34,17 @@ class LearningRateMonitor(Callback):
         self._groups: list[tuple[str, dict[str, Any]]] = []
         self._is_new_epoch = False
 
-    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         # A resumed epoch has no start.
         self._is_new_epoch = False
         self._groups = _named_groups(trainer)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
         self._is_new_epoch = True
         # Looked up again, since a strategy or a loaded checkpoint may have replaced the groups.
         self._groups = _named_groups(trainer)
 
-    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: TrainerView, module: Module, batch: Any, batch_idx: int) -> None:
         if self._is_new_epoch or self.interval == "step":
             self._is_new_epoch = False
             for name, group in self._groups:
@@ -52,15 +52,15 @@ class LearningRateMonitor(Callback):
                 each = self.interval == "step"
                 module.log(name, group["lr"], on_step=each, on_epoch=not each)
 
-    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         # Nothing of the optimizers may outlive the run's process group.
         self._groups = []
 
-    def on_exception(self, trainer: Trainer, module: Module, error: BaseException) -> None:
+    def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
         self._groups = []
 
 
-def _named_groups(trainer: Trainer) -> list[tuple[str, dict[str, Any]]]:
+def _named_groups(trainer: TrainerView) -> list[tuple[str, dict[str, Any]]]:
     optimizers = trainer.prepared.optimizers
     named = []
     for index, optimizer in enumerate(optimizers):

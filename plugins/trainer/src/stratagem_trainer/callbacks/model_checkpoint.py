@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class ModelCheckpoint(Callback):
         what = (self.monitor, self.every_n_epochs, self.every_n_steps, self.dirname, self._name.template)
         return f"{type(self).__qualname__}{what}"
 
-    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
         if self._fitting and self._ranking.folder == self._folder(trainer):
             self._remove_outdone(trainer)  # what a kill has left
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if not self._is_turn(trainer):
             return
@@ -132,7 +132,7 @@ class ModelCheckpoint(Callback):
         else:
             self._is_due = self._checkpoint(trainer, early=True)
 
-    def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
             if self.monitor is not None and self._monitors[0].from_evaluation and self._is_turn(trainer):
                 # A run that resumes from another callback's checkpoint of this step hasn't seen its end.
@@ -140,19 +140,19 @@ class ModelCheckpoint(Callback):
             for monitor in self._monitors:
                 monitor.before_evaluation(trainer)
 
-    def on_evaluation_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
             for monitor in self._monitors:
                 monitor.after_evaluation(trainer)
             if self._is_due:
                 self._checkpoint(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView, module: Module) -> None:
         is_turn = self.every_n_epochs is not None and (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if self._is_due or is_turn:
             self._checkpoint(trainer)
 
-    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if stage == "fit":
             self._fitting = self._is_due = False
             if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
@@ -160,7 +160,7 @@ class ModelCheckpoint(Callback):
             for monitor in self._monitors:
                 monitor.finish(trainer)
 
-    def _is_turn(self, trainer: Trainer) -> bool:
+    def _is_turn(self, trainer: TrainerView) -> bool:
         every, step = self.every_n_steps, trainer.global_step
         return every is not None and step % every == 0 and step not in (0, self._ranking.saved_step)
 
@@ -193,7 +193,7 @@ class ModelCheckpoint(Callback):
             outdone=tuple(state["outdone"]),
         )
 
-    def _checkpoint(self, trainer: Trainer, early: bool = False, ranks: bool = True) -> bool:
+    def _checkpoint(self, trainer: TrainerView, early: bool = False, ranks: bool = True) -> bool:
         """Save what is to be saved now; return whether it went unranked for want of the metric."""
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
@@ -213,17 +213,17 @@ class ModelCheckpoint(Callback):
         self._remove_outdone(trainer)
         return self.monitor is not None and values[self.monitor] is None
 
-    def _remove_outdone(self, trainer: Trainer) -> None:
+    def _remove_outdone(self, trainer: TrainerView) -> None:
         folder = self._folder(trainer)
         for path in self._ranking.outdone:
             if lies_in(folder, path):  # a foreign checkpoint may name others
                 trainer.remove_checkpoint(path)
         self._ranking = replace(self._ranking, outdone=())
 
-    def _folder(self, trainer: Trainer) -> str:
+    def _folder(self, trainer: TrainerView) -> str:
         return folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
 
-    def _decide(self, trainer: Trainer, values: Mapping[str, float | None], ranks: bool) -> _Decision:
+    def _decide(self, trainer: TrainerView, values: Mapping[str, float | None], ranks: bool) -> _Decision:
         """Say what to save and what to delete, from what is known and the metrics; on rank 0."""
         folder, before = self._folder(trainer), self._ranking
         if before.folder != folder:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 Mode = Literal["min", "max"]
 
@@ -56,18 +56,18 @@ class Monitor:
         self._seen = False
         self._before: float | None = None
 
-    def before_evaluation(self, trainer: Trainer) -> None:
+    def before_evaluation(self, trainer: TrainerView) -> None:
         """Note the value, to see at `after_evaluation` who logs it. Every rank calls both."""
         self._before = trainer.callback_metrics.get(self.name)
 
-    def after_evaluation(self, trainer: Trainer) -> None:
+    def after_evaluation(self, trainer: TrainerView) -> None:
         """Find out whether the evaluation has changed the value. Collective."""
         self._evaluated = True
         if not self.from_evaluation:
             changed = _differ(trainer.callback_metrics.get(self.name), self._before)
             self.from_evaluation = bool(trainer.collectives.broadcast(changed))
 
-    def read(self, trainer: Trainer, early: bool = False) -> float | None:
+    def read(self, trainer: TrainerView, early: bool = False) -> float | None:
         """Return rank 0's value on every rank. Collective.
 
         Args:
@@ -91,7 +91,7 @@ class Monitor:
             self._missing(trainer, reading.logged)
         return reading.value
 
-    def finish(self, trainer: Trainer) -> None:
+    def finish(self, trainer: TrainerView) -> None:
         """At the end of a fit: raise if the metric was asked for and never came. Every rank calls it.
 
         Raises:
@@ -114,7 +114,7 @@ class Monitor:
             return True, 0.0
         return False, value if self.mode == "min" else -value
 
-    def _missing(self, trainer: Trainer, logged: tuple[str, ...]) -> None:
+    def _missing(self, trainer: TrainerView, logged: tuple[str, ...]) -> None:
         message = self._message(logged)
         if self._evaluated:
             raise ConfigError(message)

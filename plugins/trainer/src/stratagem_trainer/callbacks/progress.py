@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 
 class ProgressBar(Callback):
@@ -44,7 +44,7 @@ class ProgressBar(Callback):
         self._screen: _Screen | None = None
         self._batches = self._evaluated = 0
 
-    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._close()
         if not trainer.is_main:
             return
@@ -56,46 +56,46 @@ class ProgressBar(Callback):
         if self._screen.bars is not None:
             self._due = 0.0
 
-    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._screen is not None and self._batches:
             # Stopped within an epoch, which then has no end.
             self._screen.end_epoch(trainer, self._period_s, is_last=True)
         self._close()
 
-    def on_exception(self, trainer: Trainer, module: Module, error: BaseException) -> None:
+    def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
         self._close(failed=True)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
         self._batches = 0
         if self._screen is not None:
             self._screen.start_epoch(trainer)
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._batches = batch_idx + 1
         if perf_counter() >= self._due:
             self._draw_epoch(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_end(self, trainer: TrainerView, module: Module) -> None:
         self._batches = 0
         if self._screen is not None:
             is_last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
             self._screen.end_epoch(trainer, self._period_s, is_last)
 
-    def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._evaluated = 0
         if self._screen is not None:
             self._screen.start_evaluation()
 
     def on_evaluation_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, stage: str
+        self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int, stage: str
     ) -> None:
         self._evaluated += 1
         if perf_counter() >= self._due:
             self._draw_evaluation(trainer, stage)
 
-    def on_evaluation_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._screen is not None:
             self._screen.end_evaluation(trainer, stage, self._evaluated)
 
@@ -103,12 +103,12 @@ class ProgressBar(Callback):
         # What draws belongs to its process.
         return {**self.__dict__, "_given_console": None, "_screen": None, "_due": math.inf}
 
-    def _draw_epoch(self, trainer: Trainer) -> None:
+    def _draw_epoch(self, trainer: TrainerView) -> None:
         assert self._screen is not None
         self._screen.draw_epoch(trainer, self._batches)
         self._due = perf_counter() + self._period_s
 
-    def _draw_evaluation(self, trainer: Trainer, stage: str) -> None:
+    def _draw_evaluation(self, trainer: TrainerView, stage: str) -> None:
         assert self._screen is not None
         self._screen.draw_evaluation(trainer, stage, self._evaluated)
         self._due = perf_counter() + self._period_s
@@ -136,11 +136,11 @@ class _Screen:
         self._epoch_began = self._evaluation_began = perf_counter()
         self._line_written = -math.inf
 
-    def start_epoch(self, trainer: Trainer) -> None:
+    def start_epoch(self, trainer: TrainerView) -> None:
         self._epoch_began = perf_counter()
         self._rate.look(self._epoch_began, trainer.global_step)
 
-    def draw_epoch(self, trainer: Trainer, batches: int) -> None:
+    def draw_epoch(self, trainer: TrainerView, batches: int) -> None:
         if self.bars is not None:
             from stratagem_trainer.callbacks.live_bars import Bar
 
@@ -149,7 +149,7 @@ class _Screen:
             title = _epoch_title(trainer)
             self.bars.draw("epoch", Bar(title, batches, trainer.num_train_batches, rate, "steps", metrics))
 
-    def end_epoch(self, trainer: Trainer, period_s: float, is_last: bool) -> None:
+    def end_epoch(self, trainer: TrainerView, period_s: float, is_last: bool) -> None:
         now = perf_counter()
         # Epochs that fly by would drown a terminal in lines.
         if self.bars is not None and not is_last and now - self._line_written < period_s:
@@ -162,14 +162,14 @@ class _Screen:
         self._evaluation_began = perf_counter()
         self._evaluation_rate.restart(self._evaluation_began, 0)
 
-    def draw_evaluation(self, trainer: Trainer, stage: str, batches: int) -> None:
+    def draw_evaluation(self, trainer: TrainerView, stage: str, batches: int) -> None:
         if self.bars is not None:
             from stratagem_trainer.callbacks.live_bars import Bar
 
             rate = self._evaluation_rate.look(perf_counter(), batches)
             self.bars.draw("evaluation", Bar(stage, batches, trainer.num_eval_batches, rate, "batches"))
 
-    def end_evaluation(self, trainer: Trainer, stage: str, batches: int) -> None:
+    def end_evaluation(self, trainer: TrainerView, stage: str, batches: int) -> None:
         now = perf_counter()
         if self._stage == "fit":
             self._rate.restart(now, trainer.global_step)
@@ -183,7 +183,7 @@ class _Screen:
         if self.bars is not None:
             self.bars.close(stays=failed)
 
-    def _write(self, line: str, trainer: Trainer) -> None:
+    def _write(self, line: str, trainer: TrainerView) -> None:
         metrics = metrics_text(trainer.progress_metrics() or trainer.callback_metrics)
         line = f"{line}  {metrics}".rstrip()
         if self.bars is not None:
@@ -194,7 +194,7 @@ class _Screen:
             self._console.file.flush()
 
 
-def _epoch_title(trainer: Trainer) -> str:
+def _epoch_title(trainer: TrainerView) -> str:
     epoch = trainer.current_epoch + 1
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         return f"epoch {epoch}/{trainer.max_epochs}"

@@ -12,7 +12,7 @@ from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 _HINT = 'pip install "stratagem-trainer[plot]"'
 
@@ -47,11 +47,11 @@ class TrainingCurve(Callback):
         self.filename = filename
         self.metrics_filename = metrics_filename
 
-    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if stage == "fit":
             self._draw(trainer)
 
-    def _draw(self, trainer: Trainer) -> None:
+    def _draw(self, trainer: TrainerView) -> None:
         if not trainer.is_main or trainer.run_dir is None:
             return
         for logger in trainer.loggers:

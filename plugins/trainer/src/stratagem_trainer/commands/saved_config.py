@@ -8,17 +8,17 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from stratagem_cli.chosen import strategy_component
 from stratagem_cli.settings import SELECTION, Settings
 from stratagem_cli.typed import defaults_of, plain
 
 from stratagem import RunConfig
-from stratagem.sdk.catalogue import load_catalogue
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.commands.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.view import TrainerView
 
 FILE_NAME = "config.yaml"
 
@@ -57,10 +57,9 @@ class Resolved:
 
     def _strategy(self, selection: Mapping[str, Any]) -> dict[str, Any]:
         given = _storable(self.strategy, self.settings.strategy)
-        if selection["strategy"] == "auto":
+        found = strategy_component(selection)
+        if found is None:
             return given
-        catalogue = load_catalogue(selection["only_plugins"], selection["without_plugins"])
-        found = catalogue.find("strategy", selection["strategy"])
         defaults = {k: v for k, v in defaults_of(found.load()).items() if v is not None}
         return {**_storable({**defaults, **found.options}, {}), **given}
 
@@ -73,7 +72,7 @@ class SavedConfig(Callback):
     def __init__(self, resolved: Resolved) -> None:
         self.resolved = resolved
 
-    def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         """Write the file, whole or not at all."""
         if stage != "fit" or not trainer.is_main or trainer.run_dir is None:
             return

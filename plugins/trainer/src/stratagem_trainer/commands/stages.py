@@ -143,22 +143,18 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
+    from stratagem_cli.chosen import strategy_component
     from stratagem_cli.typed import defaults_of
 
     from stratagem import RunConfig
-    from stratagem.sdk.catalogue import load_catalogue
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
     from stratagem_trainer.commands.module_spec import ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
     from stratagem_trainer.trainer import Trainer
 
     selection = dict(settings.selection)
-    name = selection.get("strategy", "auto")
-    chosen = None
-    if settings.strategy and name != "auto":
-        catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
-        chosen = catalogue.find("strategy", name).load()
-    options = strategy_settings(settings, chosen)
+    component = strategy_component(selection) if settings.strategy else None
+    options = strategy_settings(settings, component.load() if component is not None else None)
     parts = {*RunConfig.__dataclass_fields__, "plugins"}
     defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
     spec = ModuleSpec(target, settings.model)
@@ -174,13 +170,11 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
 def _is_reporting(settings: Settings) -> bool:
     """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
-    from stratagem.sdk.catalogue import load_catalogue
-    from stratagem.sdk.selection import choose_environment, node_rank_of, requested_size
+    from stratagem_cli.chosen import environment_here
 
-    selection = settings.selection
-    catalogue = load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))
-    size = requested_size(selection.get("devices", "auto"), selection.get("num_nodes", 1))
-    environment, _ = choose_environment(catalogue, selection.get("environment", "auto"), os.environ, size)
+    from stratagem.sdk.selection import node_rank_of
+
+    selection, environment = settings.selection, environment_here(settings.selection)
     node_rank = selection.get("node_rank")
     if node_rank is None and not environment.creates_processes:
         node_rank = node_rank_of(os.environ)

@@ -11,63 +11,62 @@ import torch
 from torch import nn
 
 from stratagem.sdk.tensors import map_tensors
-from stratagem_trainer.live import STEPS, Live
 from stratagem_trainer.settings import limited
+from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem.sdk.loops import EvalData
-    from stratagem_trainer.trainer import Trainer
 
 EPOCH_ENDS = {"validate": "on_validation_epoch_end", "test": "on_test_epoch_end"}
 
 
-def evaluate(trainer: Trainer, live: Live, data: EvalData, stage: str) -> dict[str, float]:
+def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
-    metrics, progress = live.metrics, live.progress
-    with metrics.evaluation(stage) as scope, evaluating(live.module):
-        live.moments("on_evaluation_start", trainer, live.module, stage)
-        with live.prepared.evaluating():
-            for _ in _outputs(trainer, live, data, stage):
+    metrics, progress = state.metrics, state.progress
+    with metrics.evaluation(stage) as scope, evaluating(state.module):
+        state.callbacks("on_evaluation_start", stage)
+        with state.prepared.evaluating():
+            for _ in _outputs(state, data, stage):
                 scope.end_evaluation_step()
             metrics.batch = None
-            getattr(live.module, EPOCH_ENDS[stage])()
+            getattr(state.module, EPOCH_ENDS[stage])()
         values = metrics.end_evaluation(scope, progress.step, progress.epoch)
         # A checkpoint that a callback writes from here on knows that this validation is done.
         progress.validated = progress.batch
-        live.moments("on_evaluation_end", trainer, live.module, stage)
+        state.callbacks("on_evaluation_end", stage)
     return values
 
 
-def predict(trainer: Trainer, live: Live, data: EvalData) -> list[Any]:
+def predict(state: StageState, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
-    with live.metrics.evaluation("predict"), evaluating(live.module):
-        live.moments("on_evaluation_start", trainer, live.module, "predict")
-        with live.prepared.evaluating():
+    with state.metrics.evaluation("predict"), evaluating(state.module):
+        state.callbacks("on_evaluation_start", "predict")
+        with state.prepared.evaluating():
             outputs = [
                 map_tensors(lambda tensor: tensor.detach().cpu(), output)
-                for output in _outputs(trainer, live, data, "predict")
+                for output in _outputs(state, data, "predict")
             ]
-        live.moments("on_evaluation_end", trainer, live.module, "predict")
-    return data.merge(live.runtime.collectives.data.gather_objects(outputs))
+        state.callbacks("on_evaluation_end", "predict")
+    return data.merge(state.runtime.collectives.data.gather_objects(outputs))
 
 
-def num_batches(live: Live, data: EvalData, stage: str) -> int | None:
+def num_batches(state: StageState, data: EvalData, stage: str) -> int | None:
     """How many batches an evaluation runs on this rank."""
-    return limited(data.num_batches, live.settings.limit(stage))
+    return limited(data.num_batches, state.settings.limit(stage))
 
 
-def _outputs(trainer: Trainer, live: Live, data: EvalData, stage: str) -> Iterator[Any]:
+def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
     """Run the steps; yield the output of each batch that counts."""
-    step, metrics, ends = STEPS[stage], live.metrics, live.moments.of("on_evaluation_batch_end")
-    batches = islice(iter(live.prepared.dataloader(data)), num_batches(live, data, stage))
+    step, metrics, ends = STEPS[stage], state.metrics, state.callbacks.of("on_evaluation_batch_end")
+    batches = islice(iter(state.prepared.dataloader(data)), num_batches(state, data, stage))
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:
-            output = live.prepared.evaluate(step, batch, idx)
+            output = state.prepared.evaluate(step, batch, idx)
         finally:
             metrics.muted = False
         for end in ends:
-            end(trainer, live.module, output, batch, idx, stage)
+            end(output, batch, idx, stage)
         if counts:
             yield output
 

@@ -18,7 +18,7 @@ In outline::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.errors import DataError
 from stratagem.sdk.collectives import mean_loss
@@ -31,8 +31,8 @@ from stratagem_trainer.settings import train_batches, validation_interval
 
 if TYPE_CHECKING:
     from stratagem.sdk.loops import TrainData
-    from stratagem_trainer.live import Live
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.state import StageState
 
 STEP = "training_step"
 
@@ -41,8 +41,7 @@ class FitLoop:
     """Runs epochs until one of the limits is reached.
 
     Args:
-        trainer: what callbacks see; its `should_stop` ends the loop after a step.
-        live: the stage's objects.
+        state: the stage's objects.
         data: training batches.
         validate: runs a validation; None where there is none.
         resume: called once, when the first epoch's iterator exists, to restore random number
@@ -51,33 +50,31 @@ class FitLoop:
 
     def __init__(
         self,
-        trainer: Trainer,
-        live: Live,
+        state: StageState,
         data: TrainData,
         validate: Callable[[], object] | None,
         data_state: Any = None,
         resume: Callable[[], None] | None = None,
     ) -> None:
-        self.trainer, self.live, self.data, self.validate = trainer, live, data, validate
-        self.settings, self.module = live.settings, live.module
-        self.prepared, self.metrics, self.progress = live.prepared, live.metrics, live.progress
-        self.num_batches = train_batches(data.num_batches, self.settings)
-        self.data_ranks = live.runtime.collectives.data
-        self.manual = [
+        self.state, self.data, self.validate = state, data, validate
+        self.settings, self.module = state.settings, cast("Module", state.module)
+        self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
+        self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
+        self.data_ranks = state.runtime.collectives.data
+        state.manual_optimizers = [
             ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks)
             for index in range(len(self.prepared.optimizers))
         ]
-        self.batch_idx = 0
         self._data_state, self._resume = data_state, resume
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         self._clips = self.settings.gradient_clip_val is not None
-        self._starts = live.moments.of("on_train_batch_start")
-        self._ends = live.moments.of("on_train_batch_end")
+        self._starts = state.callbacks.of("on_train_batch_start")
+        self._ends = state.callbacks.of("on_train_batch_end")
         self._interval = 0 if validate is None else validation_interval(self.num_batches, self.settings)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
-        elif live.wants_closure:
+        elif state.wants_closure:
             self._run_window = self._closure_window
         else:
             self._run_window = self._automatic_window
@@ -95,7 +92,7 @@ class FitLoop:
         return (
             (epochs is not None and self.progress.epoch >= epochs)
             or (steps is not None and self.progress.step >= steps)
-            or self.trainer.should_stop
+            or self.state.should_stop
         )
 
     def _is_unfinished(self) -> bool:
@@ -105,13 +102,13 @@ class FitLoop:
 
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
-        progress, moments, metrics = self.progress, self.live.moments, self.metrics
+        progress, callbacks, metrics = self.progress, self.state.callbacks, self.metrics
         self.module.train()
         iterator = self._epoch_iterator()
         if progress.batch == 0:
-            moments("on_train_epoch_start", self.trainer, self.module)
+            callbacks("on_train_epoch_start")
             self.module.on_train_epoch_start()
-        self.batch_idx = progress.batch
+        self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         stops = self._has_to_stop()
@@ -125,11 +122,11 @@ class FitLoop:
                 break
         metrics.end_steps()
         # Stopped on the way: the epoch only counts as over when there was no batch left.
-        if not stops or self.batch_idx == self.num_batches:
+        if not stops or self.state.batch_idx == self.num_batches:
             self._end_epoch()
 
     def _has_to_stop(self) -> bool:
-        return self.trainer.should_stop or self.progress.step == self.settings.max_steps
+        return self.state.should_stop or self.progress.step == self.settings.max_steps
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
@@ -150,12 +147,12 @@ class FitLoop:
         if self.validate is not None and is_due:
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
-        step_schedules(self.live, "epoch", progress.epoch + 1)
+        step_schedules(self.state, "epoch", progress.epoch + 1)
         progress.epoch_is_over = True
         self.module.on_train_epoch_end()
         # What that has logged belongs to this epoch.
         self.metrics.end_epoch(progress.step, progress.epoch)
-        self.live.moments("on_train_epoch_end", self.trainer, self.module)
+        self.state.callbacks("on_train_epoch_end")
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
 
@@ -180,40 +177,40 @@ class FitLoop:
             iterator,
             self.settings.accumulate_grad_batches,
             None if limit is None else limit - self.progress.batch,
-            read_ahead=not is_exact or self.live.wants_closure,
+            read_ahead=not is_exact or self.state.wants_closure,
         )
 
     # One window -------------------------------------------------------------------------------------
 
     def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
-        trainer, module, metrics = self.trainer, self.module, self.metrics
-        forward_backward, first = self.prepared.forward_backward, self.batch_idx
+        metrics, state, first = self.metrics, self.state, self.state.batch_idx
+        forward_backward = self.prepared.forward_backward
         idx = first
         for position, batch in enumerate(batches, 1):
             for start in self._starts:
-                start(trainer, module, batch, idx)
+                start(batch, idx)
             metrics.batch = batch
             outputs = forward_backward(STEP, batch, idx, divisor=size, sync=position == size)
             self._finite.check_loss(self.progress.step + 1, outputs)
             idx += 1
-            self.batch_idx = idx
+            state.batch_idx = idx
             if position == size:
                 self._step()
             for end in self._ends:
-                end(trainer, module, outputs, batch, idx - 1)
+                end(outputs, batch, idx - 1)
 
-        if self.batch_idx != first + size:
+        if state.batch_idx != first + size:
             raise DataError(
-                f"the loader was to give {self.num_batches} batches and gave {self.batch_idx}: let its len() say "
+                f"the loader was to give {self.num_batches} batches and gave {state.batch_idx}: let its len() say "
                 "what it gives"
             )
 
     def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
-        window, first = list(batches), self.batch_idx
+        window, first = list(batches), self.state.batch_idx
         outputs: list[Any] = []
         for offset, batch in enumerate(window):
             for start in self._starts:
-                start(self.trainer, self.module, batch, first + offset)
+                start(batch, first + offset)
 
         def evaluate(index: int) -> Any:
             self.prepared.zero_grad(index)
@@ -237,28 +234,28 @@ class FitLoop:
             self._step(closure=evaluate)
         finally:
             self.metrics.muted = False
-        self.batch_idx = self.progress.batch = first + size
+        self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
             for end in self._ends:
-                end(self.trainer, self.module, outputs[offset], batch, first + offset)
+                end(outputs[offset], batch, first + offset)
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
             for start in self._starts:
-                start(self.trainer, self.module, batch, self.batch_idx)
+                start(batch, self.state.batch_idx)
             self.metrics.batch, self._stepped = batch, set()
-            outputs = self.prepared.manual_step(STEP, batch, self.batch_idx)
+            outputs = self.prepared.manual_step(STEP, batch, self.state.batch_idx)
             self._finite.check_loss(self.progress.step + 1, outputs)
-            self.batch_idx += 1
-            self.progress.batch = self.batch_idx
+            self.state.batch_idx += 1
+            self.progress.batch = self.state.batch_idx
             if self._stepped:
                 self.progress.step += 1
                 self._finite.check_parameters(self.progress.step)
-                self.live.guard.after_step(self.progress.step)
-                step_schedules(self.live, "step", self.progress.step, self._stepped)
+                self.state.guard.after_step(self.progress.step)
+                step_schedules(self.state, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)
             for end in self._ends:
-                end(self.trainer, self.module, outputs, batch, self.batch_idx - 1)
+                end(outputs, batch, self.state.batch_idx - 1)
 
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)
@@ -274,14 +271,14 @@ class FitLoop:
             applied = prepared.step(index, bound) or applied
         for index in range(len(prepared.optimizers)):
             prepared.zero_grad(index)
-        progress.batch = self.batch_idx
+        progress.batch = self.state.batch_idx
         if not applied:
             return
         progress.step += 1
         self._finite.check_parameters(progress.step)
-        self.live.guard.after_step(progress.step)
-        if self.live.schedules:
-            step_schedules(self.live, "step", progress.step)
+        self.state.guard.after_step(progress.step)
+        if self.state.schedules:
+            step_schedules(self.state, "step", progress.step)
         self.metrics.end_step(progress.step, progress.epoch)
 
     def _watched(self, loss: Any) -> Any:

@@ -51,7 +51,9 @@ class ManualOptimizer:
     def only_its_gradients(self) -> Iterator[None]:
         """A context in which only its parameters require gradients."""
         own = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        others = [p for p in self._prepared.plain.parameters() if p.requires_grad and id(p) not in own]
+        others = [
+            p for p in self._prepared.original_module.parameters() if p.requires_grad and id(p) not in own
+        ]
         for parameter in others:
             parameter.requires_grad_(False)
         try:

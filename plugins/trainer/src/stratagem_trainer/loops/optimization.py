@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
     from stratagem_trainer.settings import TrainerSettings
 
 
@@ -56,12 +55,12 @@ class Schedule:
 
 
 def read_optimizers(
-    module: Module, settings: TrainerSettings | None = None
+    module: Any, settings: TrainerSettings | None = None
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Call `configure_optimizers` and sort what it returns.
 
     Args:
-        module: the user's.
+        module: the user's `Module`.
         settings: whose limits a scheduler must be able to be stepped within.
 
     Raises:
@@ -186,7 +185,7 @@ def _refuse_unknown_keys(what: str, given: Mapping[str, Any], known: Sequence[st
         raise ConfigError(f"{what} has {unknown[0]!r}; allowed are {', '.join(known)}")
 
 
-def _refuse(module: Module, returned: Any) -> None:
+def _refuse(module: Any, returned: Any) -> None:
     raise ConfigError(
         f"{type(module).__qualname__}.configure_optimizers returned {type(returned).__name__}: return an "
         "optimizer, a list of them, a dict with 'optimizer' and 'lr_scheduler', or ([optimizers], [schedulers])"

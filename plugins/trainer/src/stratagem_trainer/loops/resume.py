@@ -18,50 +18,47 @@ if TYPE_CHECKING:
 
     from stratagem import CheckpointReader
     from stratagem.sdk.loops import TrainData
-    from stratagem_trainer.live import Live
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_trainer.state import StageState
 
 
-def save(trainer: Trainer, live: Live, data: TrainData | None, path: str) -> None:
+def save(state: StageState, data: TrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
-    live.guard.compare(f"before the checkpoint of step {live.progress.step}")
-    live.metrics.log_late()
+    state.guard.compare(f"before the checkpoint of step {state.progress.step}")
+    state.metrics.log_late()
     # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
-    live.metrics.flush()
-    for logger in live.loggers:
+    state.metrics.flush()
+    for logger in state.loggers:
         logger.flush()
-    progress = live.progress.to_resume()
-    state: dict[str, Any] = {
+    progress = state.progress.to_resume()
+    content: dict[str, Any] = {
         "kind": "trainer",
-        "module": type(live.module).__qualname__,
+        "module": type(state.module).__qualname__,
         "progress": progress,
-        "data_ranks": live.runtime.collectives.data.world_size,
-        "prepared": live.prepared.state(),
-        "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in live.schedules],
-        "callbacks": {callback.state_key: callback.state_dict() for callback in live.moments.callbacks},
+        "data_ranks": state.runtime.collectives.data.world_size,
+        "prepared": state.prepared.state(),
+        "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
+        "callbacks": {callback.state_key: callback.state_dict() for callback in state.callbacks.callbacks},
         "user": {},
     }
-    live.moments("on_save_checkpoint", trainer, live.module, state["user"])
+    state.callbacks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
-        "rng": capture_rng(live.runtime.device),
-        "metrics": live.metrics.state_dict(),
+        "rng": capture_rng(state.runtime.device),
+        "metrics": state.metrics.state_dict(),
     }
     if data is not None:
         rank_state["data"] = data.state(progress["epoch"], progress["batch"])
-    tensors = {**live.prepared.model_tensors(), **live.prepared.optimizer_tensors()}
+    tensors = {**state.prepared.model_tensors(), **state.prepared.optimizer_tensors()}
     with writing(path):
-        live.runtime.session.checkpointer.save(path, Checkpoint(tensors, state, rank_state))
+        state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
 
 
-def load_weights(live: Live, reader: CheckpointReader) -> None:
+def load_weights(state: StageState, reader: CheckpointReader) -> None:
     """Take up the parameters and buffers alone. Collective."""
     with fitting(reader):
-        live.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
+        state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
-def restore(
-    trainer: Trainer, live: Live, reader: CheckpointReader, data: TrainData
-) -> tuple[Any, Callable[[], None]]:
+def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tuple[Any, Callable[[], None]]:
     """Bring a run to where the checkpoint was written. Collective.
 
     Returns:
@@ -69,44 +66,45 @@ def restore(
         once that epoch's iterator exists. Generators start again where ranks are otherwise many, or read
         other parts of the data.
     """
-    state = _state(reader)
+    saved = _saved(reader)
     with fitting(reader):
-        live.prepared.load(reader, state.prepared)
-    if len(state.schedulers) != len(live.schedules):
+        state.prepared.load(reader, saved.prepared)
+    if len(saved.schedulers) != len(state.schedules):
         raise CheckpointError(
-            f"{reader.path} has {len(state.schedulers)} learning rate schedulers, and this run has "
-            f"{len(live.schedules)}: configure the same ones"
+            f"{reader.path} has {len(saved.schedulers)} learning rate schedulers, and this run has "
+            f"{len(state.schedules)}: configure the same ones"
         )
-    for schedule, saved in zip(live.schedules, state.schedulers):
+    for schedule, its_state in zip(state.schedules, saved.schedulers):
         with fitting(reader, "a learning rate scheduler's state"):
             scheduler = schedule.scheduler
-            scheduler.load_state_dict(own_functions(saved, scheduler.state_dict()))
-    for callback in live.moments.callbacks:
-        if callback.state_key in state.callbacks:
+            scheduler.load_state_dict(own_functions(its_state, scheduler.state_dict()))
+    for callback in state.callbacks.callbacks:
+        if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
-                callback.load_state_dict(state.callbacks[callback.state_key])
-    live.moments("on_load_checkpoint", trainer, live.module, state.user)
-    for name, value in asdict(state.progress).items():
-        setattr(live.progress, name, value)
-    same = same_ranks(reader, live.runtime.collectives)
-    own = dict(reader.rank_state(live.runtime.rank if same else 0) or {})
+                callback.load_state_dict(saved.callbacks[callback.state_key])
+    state.callbacks("on_load_checkpoint", saved.user)
+    progress = state.progress
+    for name, value in asdict(saved.progress).items():
+        setattr(progress, name, value)
+    same = same_ranks(reader, state.runtime.collectives)
+    own = dict(reader.rank_state(state.runtime.rank if same else 0) or {})
     data_state = own.get("data")
     with fitting(reader, "the state of its ranks"):
-        if data_state is not None and live.progress.batch:
-            before, live.progress.batch = live.progress.batch, data.done_after_resume(data_state)
-            live.progress.validated = live.progress.validated * live.progress.batch // before
-        live.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
+        if data_state is not None and progress.batch:
+            before, progress.batch = progress.batch, data.done_after_resume(data_state)
+            progress.validated = progress.validated * progress.batch // before
+        state.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
 
     def resume() -> None:
         if same and "rng" in own:
             with fitting(reader, "the state of its random number generators"):
-                restore_rng(own["rng"], live.runtime.device)
+                restore_rng(own["rng"], state.runtime.device)
 
     return data_state, resume
 
 
 @dataclass
-class _State:
+class _Saved:
     """What `save` writes, by type; a checkpoint of anybody is held against it."""
 
     prepared: dict[str, Any]
@@ -128,14 +126,14 @@ class _Progress:
     epoch_is_over: bool
 
 
-def _state(reader: CheckpointReader) -> _State:
+def _saved(reader: CheckpointReader) -> _Saved:
     if reader.state.get("kind") != "trainer":
         raise CheckpointError(
             f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
             "with Runtime.load, or pass it to validate, test or predict"
         )
     try:
-        return msgspec.convert(dict(reader.state), _State)
+        return msgspec.convert(dict(reader.state), _Saved)
     except msgspec.ValidationError as error:
         raise CheckpointError(
             f"{reader.path} is damaged: its state isn't a trainer's ({error}); use another checkpoint"

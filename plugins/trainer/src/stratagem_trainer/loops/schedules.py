@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from stratagem_trainer.loops.optimization import Schedule
 
 if TYPE_CHECKING:
-    from stratagem_trainer.live import Live
+    from stratagem_trainer.state import StageState
 
 
-def step_schedules(live: Live, interval: str, count: int, stepped: Collection[int] | None = None) -> None:
+def step_schedules(
+    state: StageState, interval: str, count: int, stepped: Collection[int] | None = None
+) -> None:
     """Step what is due after `count` steps or epochs. Collective where a scheduler takes a metric.
 
     Args:
-        live: the stage's objects.
+        state: the stage's objects.
         interval: "step" or "epoch".
         count: how many there were.
         stepped: the optimizers that were stepped; all where None.
@@ -25,21 +27,21 @@ def step_schedules(live: Live, interval: str, count: int, stepped: Collection[in
     """
     due = [
         schedule
-        for schedule in live.schedules
+        for schedule in state.schedules
         if schedule.is_due(interval, count) and (stepped is None or schedule.optimizer in stepped)
     ]
     if due:
-        metrics = _agreed_metrics(live, due)
+        metrics = _agreed_metrics(state, due)
         for schedule in due:
             schedule.step(metrics)
 
 
-def _agreed_metrics(live: Live, due: Sequence[Schedule]) -> dict[str, float]:
+def _agreed_metrics(state: StageState, due: Sequence[Schedule]) -> dict[str, float]:
     """Return rank 0's values: what isn't reduced over ranks would give each another learning rate."""
     if not any(schedule.takes_metric for schedule in due):
         return {}
-    collectives = live.runtime.collectives
+    collectives = state.runtime.collectives
     metrics: dict[str, float] = collectives.broadcast(
-        live.metrics.latest() if collectives.rank == 0 else None
+        state.metrics.latest() if collectives.rank == 0 else None
     )
     return metrics

@@ -1,16 +1,17 @@
-"""`Live`: everything a running stage consists of, in one worker."""
+"""Building what a stage consists of, in one worker: the module, its optimizers, metrics and callbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
 
+from stratagem import LoopPlan, ModuleSteps
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.hook_names import refuse_uncalled
@@ -19,51 +20,30 @@ from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, StepModule
 from stratagem_trainer.module import Module
+from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem import Runtime
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
-    from stratagem_trainer.trainer import Trainer
-
-
-STEPS = {
-    "fit": "training_step",
-    "validate": "validation_step",
-    "test": "test_step",
-    "predict": "predict_step",
-}
-"""Stage → the step that runs its batches."""
+    from stratagem_trainer.view import TrainerView
 
 
 _CONFIGURED: WeakSet[Module] = WeakSet()
 """Modules whose `configure_model` has been called in this process."""
 
 
-@dataclass
-class Progress:
-    """Where a run is; saved in every checkpoint."""
-
-    epoch: int = 0
-    """Index of the current epoch."""
-    batch: int = 0
-    """Micro-batches of this epoch whose gradients are in the parameters."""
-    step: int = 0
-    """Completed optimizer steps."""
-    validated: int = 0
-    """As `batch`, when this epoch was last validated."""
-    epoch_is_over: bool = False
-    """All batches of this epoch, and its validation, are done."""
-
-    def to_resume(self) -> dict[str, Any]:
-        """Where a run that is continued from here begins."""
-        if self.epoch_is_over:
-            return asdict(Progress(self.epoch + 1, 0, self.step))
-        return asdict(self)
-
-
-class Live:
-    """Module, optimizers, metrics and callbacks of a running stage. Made by every rank; collective.
+def begin_stage(
+    trainer: TrainerView,
+    runtime: Runtime,
+    module: Module,
+    stage: str,
+    run_dir: str | None,
+    loggers: list[Logger],
+    batch_size: int | None,
+    sample: Callable[[], Any] | None = None,
+) -> StageState:
+    """Set up the module, its optimizers, metrics and callbacks. Collective.
 
     Args:
         trainer: the user's trainer, which callbacks see.
@@ -75,61 +55,57 @@ class Live:
         batch_size: samples per batch and rank, where the loader tells.
         sample: makes a batch to look at, where the loader allows it.
     """
+    settings, run = trainer.settings, runtime.session.run
+    is_training = stage == "fit"
+    if is_training:
+        run.require(needed_features(settings, module))
+    schedules: list[Schedule] = []
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        runtime: Runtime,
-        module: Module,
-        stage: str,
-        run_dir: str | None,
-        loggers: list[Logger],
-        batch_size: int | None,
-        sample: Callable[[], Any] | None = None,
-    ) -> None:
-        settings = trainer.settings
-        self.runtime, self.stage, self.run_dir = runtime, stage, run_dir
-        self.module, self.settings, self.loggers = module, settings, loggers
-        self.progress = Progress()
-        self.moments = CallbackRunner(trainer.callbacks)
-        self.metrics = Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps)
-        self.schedules: list[Schedule] = []
-        self.is_training = stage == "fit"
-        if self.is_training:
-            runtime.session.run.require(needed_features(settings, module))
-        steps, ends = StepModule(module), step_ends(module)
-        self.prepared = runtime.session.prepare(
-            EndedSteps(steps, ends) if ends else steps,
-            module,
-            self._make_optimizers,
-            training=self.is_training,
+    def make_optimizers() -> list[Optimizer]:
+        optimizers, schedules[:] = read_optimizers(module, settings)
+        needed = ["several_optimizers"] if len(optimizers) > 1 else []
+        if any(needs_closure(optimizer) for optimizer in optimizers):
+            if not module.automatic_optimization:
+                raise ConfigError("an optimizer that needs a closure can't be stepped manually here")
+            needed.append("closure")
+        run.require(needed)
+        return optimizers
+
+    steps, ends = StepModule(module), step_ends(module)
+    prepared = runtime.session.prepare(
+        EndedSteps(steps, ends) if ends else steps,
+        module,
+        make_optimizers,
+        LoopPlan(
+            is_training,
             manual=not module.automatic_optimization,
             accumulate=settings.accumulate_grad_batches,
             clipping=settings.clipping,
             micro_batch_size=batch_size,
-            run_dir=run_dir,
-            part=steps,
-            ends=ends,
-            sample=sample,
-            step=STEPS[stage],
-        )
-        self.guard = runtime.session.guard(self.prepared)
-        self.wants_closure = self.is_training and any(map(needs_closure, self.prepared.optimizers))
-        seed = runtime.config.seed
-        if seed is not None:
-            # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
-            # those that read the same batches.
-            seed_everything(seed + runtime.collectives.data.rank)
-
-    def _make_optimizers(self) -> list[Optimizer]:
-        optimizers, self.schedules = read_optimizers(self.module, self.settings)
-        needed = ["several_optimizers"] if len(optimizers) > 1 else []
-        if any(needs_closure(optimizer) for optimizer in optimizers):
-            if not self.module.automatic_optimization:
-                raise ConfigError("an optimizer that needs a closure can't be stepped manually here")
-            needed.append("closure")
-        self.runtime.session.run.require(needed)
-        return optimizers
+        ),
+        ModuleSteps(steps, ends, sample, STEPS[stage]),
+        run_dir,
+    )
+    state = StageState(
+        runtime=runtime,
+        stage=stage,
+        module=module,
+        settings=settings,
+        run_dir=run_dir,
+        loggers=loggers,
+        callbacks=CallbackRunner(trainer.callbacks, trainer, module),
+        metrics=Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps),
+        prepared=prepared,
+        guard=runtime.session.guard(prepared),
+        schedules=schedules,
+        wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
+    )
+    seed = runtime.config.seed
+    if seed is not None:
+        # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
+        # those that read the same batches.
+        seed_everything(seed + runtime.collectives.data.rank)
+    return state
 
 
 def needed_features(settings: TrainerSettings, module: Module | None) -> list[str]:
@@ -188,3 +164,28 @@ def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
 def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:
     """Return the first that isn't None."""
     return next((candidate for candidate in candidates if candidate is not None), None)
+
+
+def make_loggers(logger: bool | Sequence[Logger]) -> list[Logger]:
+    """Return the loggers of a fit, for rank 0.
+
+    Args:
+        logger: True for the default, False for none, or loggers.
+    """
+    if not isinstance(logger, bool):
+        return list(logger)
+    if not logger:
+        return []
+    from stratagem_trainer.loggers.csv import CSVLogger
+
+    return [CSVLogger()]
+
+
+def describe(trainer: TrainerView, module: Module) -> dict[str, Any]:
+    """Return settings and selection, JSON-able, for loggers."""
+    config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(trainer.config).items()}
+    return {"module": type(module).__qualname__, "run": config, "trainer": asdict(trainer.settings)}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list, tuple, dict))

@@ -1,0 +1,64 @@
+"""`Resolved`: what a run has of one kind of component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratagem.plugin.component import Capabilities, Component, Kind
+
+GIVEN = "given by the caller"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a name or an object came to: a line of the printed plan."""
+
+    kind: Kind
+    name: str
+    """As it was chosen."""
+    value: Any
+    """The object; for a precision and a checkpointer, which only workers need, what makes it there."""
+    origin: str = GIVEN
+    """Distribution and version."""
+    why: str = ""
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    component: str = ""
+    """Name of the component that it is of; empty where it is nobody's."""
+
+
+def resolved_from(component: Component, value: Any, name: str = "", why: str = "") -> Resolved:
+    """Return what `component` came to; it is called by its own name, unless another is given."""
+    return Resolved(
+        kind=component.kind,
+        name=name or component.name,
+        value=value,
+        origin=str(component.origin),
+        why=why,
+        capabilities=component.capabilities,
+        component=component.name,
+    )
+
+
+class Deferred:
+    """Imports a component when it is made.
+
+    A checkpointer's imports take half a second, which a launching process would spend for nothing: only
+    workers make one.
+    """
+
+    def __init__(self, component: Component) -> None:
+        self.component = component
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.component.load()(*arguments)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A factory that returns what the caller gave."""
+
+    value: Any
+
+    def __call__(self, *_: Any) -> Any:
+        return self.value

@@ -1,0 +1,66 @@
+"""`StageState`: everything that a running stage consists of, in one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from stratagem_trainer.progress import Progress
+
+if TYPE_CHECKING:
+    from stratagem import Prepared, Runtime
+    from stratagem.sdk.loops import ReplicaGuard
+    from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.loops.callback_runner import CallbackRunner
+    from stratagem_trainer.loops.manual import ManualOptimizer
+    from stratagem_trainer.loops.metrics import Metrics
+    from stratagem_trainer.loops.optimization import Schedule
+    from stratagem_trainer.settings import TrainerSettings
+
+
+STEPS = {
+    "fit": "training_step",
+    "validate": "validation_step",
+    "test": "test_step",
+    "predict": "predict_step",
+}
+"""Stage → the step that runs its batches."""
+
+
+@dataclass(eq=False)
+class StageState:
+    """Module, optimizers, metrics, callbacks and progress; made by `stratagem_trainer.building.begin_stage`."""
+
+    runtime: Runtime
+    stage: str
+    """"fit", "validate", "test" or "predict"."""
+    module: nn.Module
+    """The user's."""
+    settings: TrainerSettings
+    run_dir: str | None
+    """Equal on all ranks; None where the stage writes nothing."""
+    loggers: list[Logger]
+    """Empty on all ranks but 0."""
+    callbacks: CallbackRunner
+    metrics: Metrics
+    prepared: Prepared
+    guard: ReplicaGuard
+    schedules: Sequence[Schedule]
+    wants_closure: bool
+    """Whether an optimizer evaluates the loss itself."""
+    progress: Progress = field(default_factory=Progress)
+    should_stop: bool = False
+    """Ends a fit after the current step; alike on all ranks."""
+    batch_idx: int = 0
+    """Micro-batches of this epoch so far."""
+    num_train_batches: int | None = None
+    """Per epoch and rank, where known."""
+    num_eval_batches: int | None = None
+    """Per evaluation and rank, where known."""
+    manual_optimizers: list[ManualOptimizer] = field(default_factory=list)
+    """For a module that steps by itself; empty outside of a fit."""
+    save: Callable[[str], None] | None = None
+    """Writes a checkpoint of the whole run to a path; collective. None before there is anything to write."""
