@@ -41,7 +41,7 @@ def run(chosen: list, only_new: bool = False) -> None:
     stratagem = Path(sys.executable).with_name("stratagem")
     listed = subprocess.run([stratagem, "strategies", "--json"], capture_output=True, text=True, check=True)
     here = [record["name"] for record in json.loads(listed.stdout) if record["runs_here"]]
-    components = [load_catalogue().find("strategy", name).component for name in sorted(here)]
+    components = [load_catalogue().find("strategy", name) for name in sorted(here)]
     names = [name for component in components for name in subject_names(component)]
     unknown = sorted(set(chosen) - set(names))
     if unknown:

@@ -36,8 +36,8 @@ def test_every_strategy_on_it_passes_every_check_there_is(generator):
         assert {check["check"] for check in report["checks"]} == names, "run `make conformance`"
         assert all(check["claim"] == claims[check["check"]] for check in report["checks"])
         assert report["failed"] == 0, report["name"]
-    offers = load_catalogue().of_kind("strategy")
-    here = [offer.component for offer in offers if not offer.missing()]
+    components = load_catalogue().of_kind("strategy")
+    here = [component for component in components if not component.missing()]
     expected = {name for component in here for name in subject_names(component)}
     assert expected <= {report["name"] for report in reports}, "run `make conformance`"
 

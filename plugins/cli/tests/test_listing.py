@@ -5,6 +5,8 @@ import json
 import pytest
 from stratagem_cli.main import main
 
+from stratagem.sdk.catalogue import API_VERSION
+
 
 @pytest.fixture
 def listed(capsys):
@@ -54,7 +56,7 @@ def test_strategies(listed, site):
     assert "cpu" in found["ddp"]["why"]
     assert not any(found[name]["runs_here"] for name in ("vendored", "newer", "quantum"))
     assert found["vendored"]["why"] == "no_such_lib isn't installed; pip install x"
-    assert found["newer"]["why"] == "written for plugin API 99; this core has 1"
+    assert found["newer"]["why"] == f"written for plugin API 99; this core has {API_VERSION}"
     assert found["quantum"]["why"].startswith("works on qpu; here is ")
 
 

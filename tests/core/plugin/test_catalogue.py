@@ -43,7 +43,7 @@ def test_aliases_and_presets_stand_for_it(site):
     site.offer("third-party", THIRD + ', aliases=("tertium",), presets={"third_fast": {"speed": 3}}')
     assert find("tertium") is find("third")
     assert find("tertium").options == {}
-    assert find("third_fast") is find("third")
+    assert find("third_fast") == find("third")
     assert find("third_fast").options == {"speed": 3}
 
 

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from stratagem.errors import BrokenPluginError
 from stratagem.plugin.component import FEATURES, KINDS, Availability, Capabilities, Component
 
 
@@ -39,9 +40,12 @@ def test_load_imports_the_target(tmp_path, monkeypatch):
     ("target", "error"),
     [("a_module_that_is_not_there:C", ModuleNotFoundError), ("math:NoSuchName", AttributeError)],
 )
-def test_load_raises_what_the_import_raises(target, error):
-    with pytest.raises(error):
+def test_load_names_the_component_and_what_the_import_raised(target, error):
+    with pytest.raises(
+        BrokenPluginError, match=rf"'x' of nowhere 0 can't be loaded: {error.__name__}"
+    ) as raised:
         component(target=target).load()
+    assert type(raised.value.__cause__) is error
 
 
 def test_records_are_frozen_and_picklable():

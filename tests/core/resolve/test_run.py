@@ -196,7 +196,7 @@ def test_a_config_and_its_strategy_survive_pickling() -> None:
         ({"strategy": DDPStrategy(), "strategy_options": {"x": 1}}, ConfigError, "in its constructor"),
         ({"strategy": "single", "strategy_options": {"x": 1}}, ConfigError, "no setting 'x'; it has device"),
         ({"strategy": "single", "devices": 2}, CombinationError, "or devices=1"),
-        ({"accelerator": "ddp"}, UnknownNameError, "today's spelling is strategy='ddp'"),
+        ({"accelerator": "ddp"}, UnknownNameError, "it is now called strategy='ddp'"),
         ({"accelerator": "cpux"}, UnknownNameError, "nearest: cpu"),
         ({"devices": 0}, DeviceError, "asks for no device"),
         ({"devices": "two"}, DeviceError, "'two'"),

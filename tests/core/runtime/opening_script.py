@@ -104,6 +104,13 @@ def attempt(
         return type(error).__name__
 
 
+def is_live(strategy: Any) -> bool:
+    try:
+        return bool(strategy.collectives)
+    except stratagem.StratagemError:
+        return False
+
+
 def main() -> None:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     seen = {}
@@ -120,7 +127,7 @@ def main() -> None:
     for name, how in cases.items():
         strategy.fails_in = name
         failed = attempt(strategy, devices=world_size, **how)
-        left = [dist.is_initialized(), strategy.depth, strategy._collectives is not None]
+        left = [dist.is_initialized(), strategy.depth, is_live(strategy)]
         strategy.fails_in = ""
         began = time.monotonic()
         seen[name] = [failed, left, attempt(strategy, devices=world_size), time.monotonic() - began < 10]

@@ -64,7 +64,8 @@ class Catalogue:
             raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
         (component,) = matching
         _refuse_newer_api(component)
-        return replace(component, options=component.presets.get(bare, {}))
+        preset = component.presets.get(bare)
+        return component if preset is None else replace(component, options=preset)
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
         offered = OFFERED.get(kind, {})
