@@ -15,29 +15,10 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from stratagem.collectives.torch_private import COLLECTIVE_OPERATORS, below_autograd
+
 Observer = Callable[[str, int], None]
 """Is called with the name of a collective, as "all_reduce", and the size of its message in bytes."""
-
-_NAMES = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
 
 _observers: list[Observer] = []
 _kernels: list[Library] = []
@@ -73,7 +54,7 @@ def _forget(observer: Observer) -> None:
 
 def _telling_kernels() -> Library:
     library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-    for operator, name in _NAMES.items():
+    for operator, name in COLLECTIVE_OPERATORS.items():
         found = getattr(torch.ops.c10d, operator).default
         library.impl(operator, _telling(name, found), "Autograd")  # type: ignore[no-untyped-call]
     return library
@@ -83,7 +64,7 @@ def _telling(name: str, operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **options: Any) -> Any:
         # Not by `torch.library.get_kernel`: a kernel that it returns is called with the interpreter's lock held, and
         # gloo's threads wait for that with a lock of theirs, which the kernel wants (torch 2.13).
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             result = operator(*args, **options)
         size_bytes = max(*map(_size_bytes, args[:2]), _size_bytes(result))
         for observer in tuple(_observers):

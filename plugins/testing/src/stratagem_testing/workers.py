@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import StratagemError
-from stratagem.sdk.processes import LOOPBACK, free_port, loopback_variables, store_variables
+from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, loopback_variables, store_variables
 from stratagem_testing.worker import Reply, serve
 
 TIMEOUT_S = 120.0
 """After which a task counts as hanging."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's own error may be told first."""
-PRELOADED = ("torch", "torch._dynamo", "stratagem_trainer.trainer", "stratagem_testing.strategies")
+PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")
 
 
 class RankError(StratagemError):
