@@ -112,7 +112,7 @@ class Launcher(ABC):
         Called once per node; the value is only returned on the node of rank 0, None elsewhere.
 
         Raises:
-            UsageError: a worker refused the request with this very error.
+            UsageError, SealError: a worker refused the request with this very error.
             WorkerError: a worker raised something else or was ended by a signal. By then no worker is left.
             KeyboardInterrupt: Ctrl-C, after all workers have ended.
         """

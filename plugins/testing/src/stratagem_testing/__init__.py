@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PrecisionSubject,
     )
     from stratagem_testing.subject import COMPARED_WITH_ITSELF, StrategySubject
+    from stratagem_testing.verification.verify import Verification, verify
 
 _WHERE = {
     "COMPARED_WITH_ITSELF": "subject",
@@ -48,10 +49,12 @@ _WHERE = {
     "PrecisionSubject": "parts.subject",
     "StrategyContract": "contract",
     "StrategySubject": "subject",
+    "Verification": "verification.verify",
     "check": "checks",
     "checks_in": "checks",
     "expect": "checks",
     "run_check": "outcome",
+    "verify": "verification.verify",
 }
 
 __all__ = [
@@ -73,10 +76,12 @@ __all__ = [
     "PrecisionSubject",
     "StrategyContract",
     "StrategySubject",
+    "Verification",
     "check",
     "checks_in",
     "expect",
     "run_check",
+    "verify",
 ]
 
 

@@ -45,6 +45,7 @@ class StrategySubject:
     strategy: str | Callable[..., Strategy]
     """Its name, or what makes it from keyword values: a class at the top level of a module."""
     accelerator: str = "cpu"
+    """Name of the accelerator on which it is tried."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword values for its constructor, in every check."""
     options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

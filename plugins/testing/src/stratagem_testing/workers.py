@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -191,9 +192,13 @@ def _received(connection: Connection, process: _Process) -> Reply:
     return reply
 
 
-@cache
 def shared_workers(purpose: str = "") -> Workers:
-    """Return the workers that all checks of this process share, or those for a purpose of their own."""
+    """Return the workers that all checks of this thread share, or those for a purpose of their own."""
+    return _workers(purpose, threading.get_ident())
+
+
+@cache
+def _workers(purpose: str, thread: int) -> Workers:
     workers = Workers()
     atexit.register(workers.close)
     return workers
