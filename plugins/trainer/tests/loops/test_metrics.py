@@ -347,12 +347,3 @@ def test_ranks_whose_losses_broke_at_the_same_step_are_named() -> None:
     told = [str(each.message) for each in seen if "loss" in str(each.message)]
     assert len(told) == 1
     assert told[0].startswith("the loss is nan at step 4, on ranks 0, 1: the run goes on")
-
-
-def test_without_loggers_no_row_is_kept() -> None:
-    made = Metrics(ALONE, [], 1)
-    made.begin_steps()
-    made.log("x", 1.0)
-    made.end_step(1, 0)
-    made.end_late()
-    assert made._rows == []
