@@ -25,6 +25,7 @@ class Here(Accelerator):
         return 2
 
     def device(self, index: int) -> torch.device:
+        assert 0 <= index < self.device_count()
         return torch.device("meta")
 
     def refuse_precision(self, precision: str) -> str | None:

@@ -94,6 +94,8 @@ def test_missing_features_are_refused_with_strategies_that_have_them_all() -> No
         refuse_missing_features(ALL, "one", Capabilities(features=none), ["closure"])
     with pytest.raises(CombinationError, match=r"several devices in one process; installed .*: split$"):
         refuse_missing_features(ALL, "x", Capabilities(features=frozenset({"closure"})), ["several_devices"])
+    with pytest.raises(CombinationError, match=r"installed strategies that can: split$"):
+        refuse_missing_features(ALL, "one", Capabilities(), ["closure", "several_devices"])
     with pytest.raises(CombinationError, match=r"no installed strategy can$"):
         refuse_missing_features(ALL, "split", SPLIT.capabilities, ["closure", "elastic"])
 
