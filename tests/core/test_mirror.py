@@ -1,6 +1,6 @@
 """Each module of the core has a test file of its own, at the same place below tests/core.
 
-Modules without one are listed in untested.txt, which only gets shorter. What `stratagem.sdk` hands on is
+Modules without one are listed in modules_without_test_file.txt, which only gets shorter. What `stratagem.sdk` hands on is
 compared with docs/sdk.md instead.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 CORE = TESTS.parents[1] / "core/src/stratagem"
-LIST = TESTS / "untested.txt"
+LIST = TESTS / "modules_without_test_file.txt"
 
 
 def without_tests() -> set[str]:
