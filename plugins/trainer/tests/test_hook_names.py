@@ -22,8 +22,8 @@ from stratagem.errors import ConfigError
             "training_epoch_end, which is never called here: it is now called on_train_epoch_end",
         ),
         ("configure_gradient_clipping", "pass gradient_clip_val"),
-        ("on_train_batch_end", "on_train_batch_end, which is called of callbacks only"),
-        ("on_train_start", "on_train_start, which is never called; nearest: on_train_epoch"),
+        ("on_exception", "on_exception, which is called of callbacks only"),
+        ("on_train_begin", "on_train_begin, which is never called; nearest: on_train_"),
         ("on_validaton_epoch_end", "nearest: on_validation_epoch_end"),
         ("predict_steps", "predict_steps, which is never called; nearest: predict_step"),
     ],
@@ -36,9 +36,6 @@ def test_a_modules_hook_that_isnt_one(name: str, words: str, tmp_path: Path) -> 
 
 def test_names_that_only_look_like_hooks_of_others(tmp_path: Path) -> None:
     class Own(Line):
-        def setup(self) -> None:
-            """For the user's own use."""
-
         def online_update(self) -> None: ...
 
         def training_steps(self) -> None:
@@ -46,11 +43,23 @@ def test_names_that_only_look_like_hooks_of_others(tmp_path: Path) -> None:
 
     train(Own(), tmp_path, max_epochs=1)
 
-    class Staged(Line):
-        def setup(self, stage: str) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"setup\(stage\), which is never called here"):
-        train(Staged(), tmp_path)
+def test_a_hook_with_other_arguments_than_it_is_called_with(tmp_path: Path) -> None:
+    class Own(Line):
+        def setup(self) -> None:
+            """For the user's own use."""
+
+    with pytest.raises(
+        ConfigError, match=r"Own.setup takes \(\), and is called with \(stage\): take these, or give"
+    ):
+        train(Own(), tmp_path)
+
+    class Ends(stratagem.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any) -> None:  # type: ignore[override]
+            """Lacks two."""
+
+    with pytest.raises(ConfigError, match=r"is called with \(trainer, module, outputs, batch, batch_idx\)"):
+        stratagem.Trainer(callbacks=Ends())
 
 
 def test_a_callbacks_hook_that_isnt_one() -> None:

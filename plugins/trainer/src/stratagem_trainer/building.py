@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from stratagem import LoopPlan, ModuleSteps
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import seed_everything
-from stratagem_trainer.hook_names import refuse_uncalled
-from stratagem_trainer.loops.callback_runner import CallbackRunner
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
+from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, StepModule
@@ -34,9 +35,10 @@ _CONFIGURED: WeakSet[Module] = WeakSet()
 
 
 def begin_stage(
-    trainer: TrainerView,
+    settings: TrainerSettings,
     runtime: Runtime,
     module: Module,
+    hooks: HookRunner,
     stage: str,
     run_dir: str | None,
     loggers: list[Logger],
@@ -46,16 +48,17 @@ def begin_stage(
     """Set up the module, its optimizers, metrics and callbacks. Collective.
 
     Args:
-        trainer: the user's trainer, which callbacks see.
+        settings: the trainer's.
         runtime: live.
         module: built, not yet on the device.
+        hooks: of the module and the callbacks.
         stage: "fit", "validate", "test" or "predict".
         run_dir: equal on all ranks; None writes nothing.
         loggers: empty on all ranks but 0.
         batch_size: samples per batch and rank, where the loader tells.
         sample: makes a batch to look at, where the loader allows it.
     """
-    settings, run = trainer.settings, runtime.session.run
+    run = runtime.session.run
     is_training = stage == "fit"
     if is_training:
         run.require(needed_features(settings, module))
@@ -71,7 +74,8 @@ def begin_stage(
         run.require(needed)
         return optimizers
 
-    steps, ends = StepModule(module), step_ends(module)
+    before_backward = hooks.of("on_before_backward") if is_training and module.automatic_optimization else []
+    steps, ends = StepModule(module, before_backward), step_ends(module)
     prepared = runtime.session.prepare(
         EndedSteps(steps, ends) if ends else steps,
         module,
@@ -93,7 +97,7 @@ def begin_stage(
         settings=settings,
         run_dir=run_dir,
         loggers=loggers,
-        callbacks=CallbackRunner(trainer.callbacks, trainer, module),
+        hooks=hooks,
         metrics=Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps),
         prepared=prepared,
         guard=runtime.session.guard(prepared),
@@ -125,40 +129,81 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
     return needed
 
 
-def build_module(runtime: Runtime, module: Any) -> Module:
-    """Return the user's module.
+def construct_module(runtime: Runtime, module: Any) -> Module:
+    """Return the user's module, constructed under the precision's context where it is a callable.
 
-    It is constructed under the precision's context, and `configure_model` also under the strategy's:
-    what that builds need not be there yet, whereas a constructor may make anything, such as data.
+    Raises:
+        ConfigError: it is no `Module`, or defines a hook that would never be called.
     """
-    with ExitStack() as stack:
-        stack.enter_context(runtime.session.precision.init_context())
+    with runtime.session.precision.init_context():
         built = module if isinstance(module, nn.Module) else module()
-        if not isinstance(built, Module):
-            raise ConfigError(
-                f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
-                "stratagem.Runtime with a loop of your own"
-            )
-        refuse_uncalled(built)
-        if built in _CONFIGURED:
-            return built  # with the layers that an earlier run trained
-        context = runtime.session.run.strategy.module_init_context()
-        if context is not None:
-            stack.enter_context(context)
-        built.configure_model()
-        _CONFIGURED.add(built)
+    if not isinstance(built, Module):
+        raise ConfigError(
+            f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
+            "stratagem.Runtime with a loop of your own"
+        )
+    refuse_uncalled(built)
     return built
 
 
-def overrides(module: Module, name: str) -> bool:
-    """Whether the user's class, or the object itself, has a method of its own in place of `Module`'s."""
-    return name in vars(module) or getattr(type(module), name) is not getattr(Module, name)
+def configure_module(runtime: Runtime, module: Module) -> None:
+    """Call `configure_model`, once per process, under the precision's and the strategy's contexts.
+
+    What that builds need not be there yet, whereas a constructor may make anything, such as data.
+    """
+    if module in _CONFIGURED:
+        return  # with the layers that an earlier run trained
+    with ExitStack() as stack:
+        stack.enter_context(runtime.session.precision.init_context())
+        context = runtime.session.run.strategy.module_init_context()
+        if context is not None:
+            stack.enter_context(context)
+        module.configure_model()
+    _CONFIGURED.add(module)
+
+
+def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage: str) -> HookRunner:
+    """Let the module bring callbacks, prepare its data and set itself up. Collective.
+
+    Returns:
+        The hooks of the stage's callbacks and of the module.
+    """
+    trainer.callbacks = merge_callbacks(trainer.callbacks, module)
+    hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module))
+    if hooks.of("prepare_data"):
+        if runtime.local_rank == 0:
+            hooks("prepare_data")
+        runtime.barrier()
+    hooks("setup", stage)
+    configure_module(runtime, module)
+    return hooks
+
+
+def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
+    """Return the trainer's callbacks and the module's, which go before those of the same class.
+
+    Raises:
+        ConfigError: the module returned something else.
+    """
+    returned = module.configure_callbacks()
+    own = [returned] if isinstance(returned, Callback) else list(returned)
+    for callback in own:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"{type(module).__qualname__}.configure_callbacks returned a {type(callback).__name__}: return "
+                "callbacks, derived from stratagem.Callback"
+            )
+        refuse_uncalled_hooks(callback)
+    classes = {type(callback) for callback in own}
+    return [*(callback for callback in given if type(callback) not in classes), *own]
 
 
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     """Step → the method that ends it, for those that the user's class defines."""
     steps = ("training_step", "validation_step", "test_step")
-    return {step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end")}
+    return {
+        step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end", Module)
+    }
 
 
 def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from inspect import signature
+from inspect import Signature, signature
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.callbacks.base import HOOKS, Callback
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
 from stratagem_trainer.module import Module
+from stratagem_trainer.module_hooks import ModuleHooks
 
-_ELSEWHERE = {
-    "configure_callbacks": "pass callbacks to Trainer",
+ELSEWHERE = {
     "configure_gradient_clipping": "pass gradient_clip_val to Trainer, or optimize manually",
     "configure_sharded_model": "it is now called configure_model",
     "lr_scheduler_step": "return a scheduler with a step() of its own from configure_optimizers",
     "optimizer_step": "optimize manually, or return an optimizer with a step() of its own",
     "optimizer_zero_grad": "optimize manually",
-    "prepare_data": "do it before fit, or in train_dataloader",
     "test_epoch_end": "it is now called on_test_epoch_end and takes no outputs",
     "training_epoch_end": "it is now called on_train_epoch_end and takes no outputs",
     "transfer_batch_to_device": "return batches of tensors, lists, tuples, dicts or dataclasses",
     "validation_epoch_end": "it is now called on_validation_epoch_end and takes no outputs",
 }
 """Hooks of other trainers, and what does the same here."""
-_WITH_STAGE = ("setup", "teardown")
-"""Hooks of other trainers by names that a class may well have for itself: known by their argument `stage`."""
-_METHODS = tuple(name for name in vars(Module) if not name.startswith("_"))
+_ARGUMENTS = {hook.name: hook.arguments for hook in TABLE}
+_METHODS = tuple(name for name in {**vars(ModuleHooks), **vars(Module)} if not name.startswith("_"))
 
 
 def refuse_uncalled(module: Module) -> None:
@@ -36,27 +35,25 @@ def refuse_uncalled(module: Module) -> None:
         ConfigError: names the method, and what to do instead.
     """
     owner = type(module).__qualname__
-    names = dict(_own_methods(type(module), Module))
-    for name, method in names.items():
+    names = {name for name, _ in _own_methods(type(module), Module)}
+    for name in sorted(names):
+        if name in OF_MODULES:
+            _refuse_wrong_arguments(owner, name, getattr(module, name), _ARGUMENTS[name])
         if hasattr(Module, name):
             continue
-        if name in _ELSEWHERE:
-            raise ConfigError(f"{owner} defines {name}, which is never called here: {_ELSEWHERE[name]}")
-        if name in HOOKS:
+        if name in ELSEWHERE:
+            raise ConfigError(f"{owner} defines {name}, which is never called here: {ELSEWHERE[name]}")
+        if name in OF_CALLBACKS:
             raise ConfigError(
                 f"{owner} defines {name}, which is called of callbacks only: put it into a Callback"
             )
-        if name in _WITH_STAGE and "stage" in signature(method).parameters:  # type: ignore[arg-type]
-            raise ConfigError(
-                f"{owner} defines {name}(stage), which is never called here: use a Callback's on_start or on_end, or "
-                "configure_model for layers"
-            )
         near = [match for match in get_close_matches(name, _METHODS, 3, 0.92) if match not in names]
         if name.startswith("on_") or near:
-            known = ", ".join(near) or ", ".join(hook for hook in _METHODS if hook.startswith("on_"))
+            hooks = [hook for hook in OF_MODULES if hook.startswith("on_")]
+            known = ", ".join(near or get_close_matches(name, hooks, 3, 0.5) or hooks)
             raise ConfigError(
-                f"{owner} defines {name}, which is never called; nearest: {known}. Callbacks have "
-                f"{', '.join(HOOKS)}. Rename it to one of these, or to something else"
+                f"{owner} defines {name}, which is never called; nearest: {known}. Rename it to one of these, or to "
+                "something else; docs/guides/module-hooks.md has all hooks"
             )
 
 
@@ -67,8 +64,11 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
         ConfigError: names the method and the nearest hooks.
     """
     for name, _ in _own_methods(type(callback), Callback):
-        if name.startswith("on_") and name not in HOOKS:
-            near = get_close_matches(name, HOOKS, 3, 0.5) or HOOKS
+        if name in OF_CALLBACKS:
+            given = ("trainer", "module", *_ARGUMENTS[name])
+            _refuse_wrong_arguments(type(callback).__qualname__, name, getattr(callback, name), given)
+        if name.startswith("on_") and name not in OF_CALLBACKS:
+            near = get_close_matches(name, OF_CALLBACKS, 3, 0.5) or OF_CALLBACKS
             raise ConfigError(
                 f"{type(callback).__qualname__} defines {name}, which is never called; nearest: {', '.join(near)}"
             )
@@ -79,3 +79,15 @@ def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
     for each in kind.__mro__:
         if issubclass(each, base) and each is not base:
             yield from ((name, value) for name, value in vars(each).items() if callable(value))
+
+
+def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[str, ...]) -> None:
+    """Refuse a method that can't be called with what its hook is called with."""
+    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    try:
+        taken.bind(*given)
+    except TypeError:
+        raise ConfigError(
+            f"{owner}.{name} takes {taken}, and is called with ({', '.join(given)}): take these, or give a method of "
+            "your own another name"
+        ) from None

@@ -9,18 +9,20 @@ from torch import nn
 
 from stratagem.errors import StratagemError, UsageError
 from stratagem.sdk.tensors import refuse_in_chunk
+from stratagem_trainer.module_hooks import ModuleHooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.view import TrainerView
 
 Reduction = Literal["mean", "sum", "min", "max"]
 
 
-class Module(nn.Module):
+class Module(ModuleHooks, nn.Module):
     """A `torch.nn.Module` that says how to train it.
 
     Override `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` and
@@ -89,6 +91,10 @@ class Module(nn.Module):
             A plan as the strategy takes it, or None where this method has split the module itself.
         """
 
+    def configure_callbacks(self) -> Callback | Sequence[Callback]:
+        """Return callbacks for this module's runs; they go in the place of the trainer's of the same class."""
+        return ()
+
     def configure_optimizers(self) -> Any:
         """Return an optimizer, several, ([optimizers], [schedulers]), or a dict with "optimizer" and
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
@@ -113,20 +119,6 @@ class Module(nn.Module):
     def predict_dataloader(self) -> Iterable[Any] | None:
         """Return batches to predict; called in every worker."""
         return None
-
-    # Epochs ---------------------------------------------------------------------------------------
-
-    def on_train_epoch_start(self) -> None:
-        """Before the first batch of an epoch."""
-
-    def on_train_epoch_end(self) -> None:
-        """After an epoch's last batch and its validation."""
-
-    def on_validation_epoch_end(self) -> None:
-        """After the last batch of a validation; `self.log` still counts for it."""
-
-    def on_test_epoch_end(self) -> None:
-        """After the last batch of a test; `self.log` still counts for it."""
 
     # While it runs ----------------------------------------------------------------------------------
 
@@ -220,7 +212,10 @@ class Module(nn.Module):
 
     def manual_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run backward through the strategy, which reduces gradients; collective."""
-        self.trainer.prepared.backward(loss, **kwargs)
+        state = self.trainer.state
+        state.hooks("on_before_backward", loss)
+        state.prepared.backward(loss, **kwargs)
+        state.hooks("on_after_backward")
 
     def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
         """A context in which only `optimizer`'s parameters require gradients."""

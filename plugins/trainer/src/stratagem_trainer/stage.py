@@ -16,14 +16,16 @@ from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.bringing_back import Destination, leave
 from stratagem_trainer.building import (
     begin_stage,
-    build_module,
+    construct_module,
     describe,
     first_given,
     make_loggers,
-    overrides,
+    prepare_module,
 )
+from stratagem_trainer.hooks import overrides
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.module import Module
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import locked
 
@@ -66,7 +68,7 @@ class StageResult:
 
 def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> StageResult:
     """Run a stage in this rank. Collective."""
-    module = build_module(runtime, request.module)
+    module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
     run_dir = _agreed_run_dir(runtime, module, attempts)
     loggers = make_loggers(trainer.given_loggers) if runtime.is_main and request.stage == "fit" else []
@@ -75,19 +77,22 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     state: StageState | None = None
     try:
         if attempts is not None:
-            return _fit(runtime, trainer, module, request, attempts, loggers)
-        return _evaluate(runtime, trainer, module, request)
+            result = _fit(runtime, trainer, module, request, attempts, loggers)
+        else:
+            result = _evaluate(runtime, trainer, module, request)
+        trainer.state.hooks("teardown", request.stage)
     except BaseException as error:
         state = trainer.state if trainer.has_state else None
         if state is not None:
             if isinstance(error, UsageError):
                 error.exit_code = 1  # something was started, and may have been written
-            state.callbacks("on_exception", error)
+            state.hooks("on_exception", error)
         _close(state, loggers, failed=True)
         raise
     finally:
         trainer.leave()
         module._trainer = None
+    return result
 
 
 def _fit(
@@ -99,6 +104,7 @@ def _fit(
     loggers: list[Logger],
 ) -> StageResult:
     settings, run_dir = trainer.settings, attempts.run_dir
+    hooks = prepare_module(runtime, trainer, module, "fit")
     loader = first_given(request.loader, module.train_dataloader())
     if loader is None:
         raise DataError("fit needs training batches: pass train_dataloaders, or define train_dataloader")
@@ -111,7 +117,9 @@ def _fit(
     val_data = _validation_data(trainer, runtime, module, request)
     if runtime.is_main:
         announce_data(data.description, val_data.description if val_data is not None else "none")
-    state = begin_stage(trainer, runtime, module, "fit", run_dir, loggers, data.batch_size, sample_of(loader))
+    state = begin_stage(
+        settings, runtime, module, hooks, "fit", run_dir, loggers, data.batch_size, sample_of(loader)
+    )
     if val_data is not None:
         state.num_eval_batches = evaluation.num_batches(state, val_data, "validate")
     data_state, restore_generators = None, None
@@ -138,10 +146,14 @@ def _fit(
         )
         state.save = save
         trainer.go_live(state)
-        state.callbacks("on_start", "fit")
+        hooks("on_start", "fit")
+        hooks("on_fit_start")
+        hooks("on_train_start")
         loop.run()
+        hooks("on_train_end")
         state.metrics.flush()
-        state.callbacks("on_end", "fit")
+        hooks("on_fit_end")
+        hooks("on_end", "fit")
         result = _result(state, state.metrics.latest())
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
@@ -151,6 +163,7 @@ def _fit(
 
 def _evaluate(runtime: Runtime, trainer: TrainerView, module: Any, request: StageRequest) -> StageResult:
     stage = request.stage
+    hooks = prepare_module(runtime, trainer, module, stage)
     own = {
         "validate": module.val_dataloader,
         "test": module.test_dataloader,
@@ -160,28 +173,30 @@ def _evaluate(runtime: Runtime, trainer: TrainerView, module: Any, request: Stag
     if loader is None:
         raise DataError(f"{stage} needs batches: pass dataloaders, or define {own[stage].__name__}")
     data = _eval_data(trainer, runtime, loader)
-    state = begin_stage(trainer, runtime, module, stage, None, [], data.batch_size, sample_of(loader))
+    state = begin_stage(
+        trainer.settings, runtime, module, hooks, stage, None, [], data.batch_size, sample_of(loader)
+    )
     state.num_eval_batches = evaluation.num_batches(state, data, stage)
     state.save = partial(resume.save, state, None)
     if request.ckpt_path is not None:
         verify = trainer.settings.verify_checkpoints
         resume.load_weights(state, runtime.session.open_checkpoint(request.ckpt_path, verify))
     trainer.go_live(state)
-    state.callbacks("on_start", stage)
+    hooks("on_start", stage)
     predictions = None
     metrics: dict[str, float] = {}
     if stage == "predict":
         predictions = evaluation.predict(state, data)
     else:
         metrics = evaluation.evaluate(state, data, stage)
-    state.callbacks("on_end", stage)
+    hooks("on_end", stage)
     return _result(state, metrics, predictions)
 
 
 def _validation_data(
     trainer: TrainerView, runtime: Runtime, module: Any, request: StageRequest
 ) -> EvalData | None:
-    has_step = overrides(module, "validation_step")
+    has_step = overrides(module, "validation_step", Module)
     if request.val_loader is not None and not has_step:
         raise ConfigError(
             f"val_dataloaders were passed, but {type(module).__qualname__} has no validation_step"
@@ -222,7 +237,7 @@ def _result(
         progress=state.progress,
         run_dir=state.run_dir,
         in_launching_process=state.runtime.in_launching_process,
-        callbacks={callback.state_key: callback.state_dict() for callback in state.callbacks.callbacks},
+        callbacks={callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         predictions=predictions,
     )
 

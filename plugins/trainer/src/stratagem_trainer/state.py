@@ -13,8 +13,8 @@ from stratagem_trainer.progress import Progress
 if TYPE_CHECKING:
     from stratagem import Prepared, Runtime
     from stratagem.sdk.loops import ReplicaGuard
+    from stratagem_trainer.hooks import HookRunner
     from stratagem_trainer.loggers.base import Logger
-    from stratagem_trainer.loops.callback_runner import CallbackRunner
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.loops.optimization import Schedule
@@ -44,7 +44,7 @@ class StageState:
     """Equal on all ranks; None where the stage writes nothing."""
     loggers: list[Logger]
     """Empty on all ranks but 0."""
-    callbacks: CallbackRunner
+    hooks: HookRunner
     metrics: Metrics
     prepared: Prepared
     guard: ReplicaGuard

@@ -15,43 +15,131 @@ class Callback:
     order: int = 0
     """Callbacks with a higher order are called after those with a lower one."""
 
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
+
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
-        """Before the first batch of a stage: "fit", "validate", "test" or "predict"."""
+        """Before the first batch of any stage."""
 
-    def on_end(self, trainer: Any, module: Any, stage: str) -> None:
-        """After the last batch of a stage that wasn't ended by an exception."""
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Before a fit's first batch."""
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-        """When the stage is ended by `error`; ranks may be apart, so no collectives here."""
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Before the first epoch."""
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Before the first batch of an epoch."""
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """After an epoch's last batch and its validation; `trainer.callback_metrics` is up to date."""
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> Any:
+        """Before a micro-batch's forward; -1 ends the epoch."""
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before a micro-batch's forward; the batch is on the device."""
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        """After `training_step`, before backward."""
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        """After backward; under some strategies gradients aren't reduced yet."""
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Before an optimizer's gradients are clipped."""
+
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """After its step, before its gradients are dropped."""
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After a micro-batch's backward and, where a window ends, the optimizer step."""
+        """After backward and, at a window's end, the step."""
 
     def on_evaluation_start(self, trainer: Any, module: Any, stage: str) -> None:
-        """Before the first batch of an evaluation, also of the validation within "fit"."""
+        """Before the first batch of any evaluation."""
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Before a validation."""
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Before the first batch of a validation."""
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Before the step of a batch, which is on the device."""
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After the step of a batch."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """After the last batch of a validation; what is logged counts for it."""
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """After a validation; its metrics are reduced over ranks by now."""
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """Before a test."""
+
+    def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Before the first batch of a test."""
+
+    def on_test_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Before the step of a batch, which is on the device."""
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After the step of a batch."""
+
+    def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
+        """After the last batch of a test; what is logged counts for it."""
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """After a test; its metrics are reduced over ranks by now."""
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """Before a prediction."""
+
+    def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Before the first batch of a prediction."""
+
+    def on_predict_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Before the step of a batch, which is on the device."""
+
+    def on_predict_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After the step of a batch."""
+
+    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+        """After the last batch of a prediction; what is logged counts for it."""
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """After a prediction; its metrics are reduced over ranks by now."""
 
     def on_evaluation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, stage: str
     ) -> None:
-        """After a batch of "validate", "test" or "predict"."""
+        """After a batch of any evaluation."""
 
     def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
-        """After an evaluation's last batch; its metrics are reduced over ranks by now."""
+        """After any evaluation."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """After an epoch's last batch and its validation."""
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """After the last epoch."""
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """After a fit."""
+
+    def on_end(self, trainer: Any, module: Any, stage: str) -> None:
+        """After the last batch of any stage."""
 
     def on_save_checkpoint(self, trainer: Any, module: Any, state: dict[str, Any]) -> None:
-        """Add to the state of a checkpoint that is about to be written. Only rank 0's is."""
+        """Before a checkpoint is written; rank 0's additions are kept."""
 
     def on_load_checkpoint(self, trainer: Any, module: Any, state: dict[str, Any]) -> None:
-        """Read back what `on_save_checkpoint` added."""
+        """When one is loaded, with what was added."""
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """When a stage ends by an error; ranks may be apart: no collectives."""
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """At the end of a stage that wasn't ended by an error."""
 
     def state_dict(self) -> dict[str, Any]:
         """This callback's own state, for checkpoints and for the launching process."""
@@ -64,7 +152,3 @@ class Callback:
     def state_key(self) -> str:
         """What tells this callback's state from others' in a checkpoint; override for several of a class."""
         return type(self).__qualname__
-
-
-HOOKS: tuple[str, ...] = tuple(name for name in vars(Callback) if name.startswith("on_"))
-"""Names of all moments."""

@@ -17,37 +17,47 @@ from stratagem_trainer.state import STEPS, StageState
 if TYPE_CHECKING:
     from stratagem.sdk.loops import EvalData
 
-EPOCH_ENDS = {"validate": "on_validation_epoch_end", "test": "on_test_epoch_end"}
+HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
+"""Stage → how its hooks are called."""
 
 
 def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
-    metrics, progress = state.metrics, state.progress
+    metrics, progress, hooks, name = state.metrics, state.progress, state.hooks, HOOKS[stage]
     with metrics.evaluation(stage) as scope, evaluating(state.module):
-        state.callbacks("on_evaluation_start", stage)
+        _start(state, stage)
         with state.prepared.evaluating():
             for _ in _outputs(state, data, stage):
                 scope.end_evaluation_step()
             metrics.batch = None
-            getattr(state.module, EPOCH_ENDS[stage])()
+            hooks(f"on_{name}_epoch_end")
         values = metrics.end_evaluation(scope, progress.step, progress.epoch)
         # A checkpoint that a callback writes from here on knows that this validation is done.
         progress.validated = progress.batch
-        state.callbacks("on_evaluation_end", stage)
+        hooks(f"on_{name}_end")
+        hooks("on_evaluation_end", stage)
     return values
 
 
 def predict(state: StageState, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
     with state.metrics.evaluation("predict"), evaluating(state.module):
-        state.callbacks("on_evaluation_start", "predict")
+        _start(state, "predict")
         with state.prepared.evaluating():
             outputs = [
                 map_tensors(lambda tensor: tensor.detach().cpu(), output)
                 for output in _outputs(state, data, "predict")
             ]
-        state.callbacks("on_evaluation_end", "predict")
+            state.hooks("on_predict_epoch_end")
+        state.hooks("on_predict_end")
+        state.hooks("on_evaluation_end", "predict")
     return data.merge(state.runtime.collectives.data.gather_objects(outputs))
+
+
+def _start(state: StageState, stage: str) -> None:
+    state.hooks("on_evaluation_start", stage)
+    state.hooks(f"on_{HOOKS[stage]}_start")
+    state.hooks(f"on_{HOOKS[stage]}_epoch_start")
 
 
 def num_batches(state: StageState, data: EvalData, stage: str) -> int | None:
@@ -57,15 +67,21 @@ def num_batches(state: StageState, data: EvalData, stage: str) -> int | None:
 
 def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
     """Run the steps; yield the output of each batch that counts."""
-    step, metrics, ends = STEPS[stage], state.metrics, state.callbacks.of("on_evaluation_batch_end")
+    step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
+    starts = hooks.of(f"on_{HOOKS[stage]}_batch_start")
+    ends, ends_of_any = hooks.of(f"on_{HOOKS[stage]}_batch_end"), hooks.of("on_evaluation_batch_end")
     batches = islice(iter(state.prepared.dataloader(data)), num_batches(state, data, stage))
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:
+            for start in starts:
+                start(batch, idx)
             output = state.prepared.evaluate(step, batch, idx)
+            for end in ends:
+                end(output, batch, idx)
         finally:
             metrics.muted = False
-        for end in ends:
+        for end in ends_of_any:
             end(output, batch, idx, stage)
         if counts:
             yield output

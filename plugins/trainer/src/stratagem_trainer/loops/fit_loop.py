@@ -1,18 +1,22 @@
 """The training loop.
 
-In outline::
+In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has them all)::
 
+    on_start, on_fit_start, on_train_start
     for epoch in epochs:
         on_train_epoch_start
         for window in windows of `accumulate_grad_batches` batches:
             for batch in window:
                 on_train_batch_start
-                forward, backward      (gradients are reduced on the window's last batch)
-                clip, step, zero_grad, schedulers, log   (after the window's last batch)
+                training_step, on_before_backward, backward, on_after_backward
+                                       (gradients are reduced on the window's last batch)
+                on_before_optimizer_step, clip, step, on_before_zero_grad, zero_grad, schedulers, log
+                                       (after the window's last batch)
                 on_train_batch_end
             validate, where val_check_interval says so
         validate, epoch schedulers
         on_train_epoch_end
+    on_train_end, on_fit_end, on_end
 """
 
 from __future__ import annotations
@@ -20,14 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from stratagem.errors import DataError
+from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
-from stratagem_trainer.loops.windows import Window, windows
-from stratagem_trainer.settings import train_batches, validation_interval
+from stratagem_trainer.loops.validation_times import ValidationTimes
+from stratagem_trainer.loops.windows import epoch_windows
+from stratagem_trainer.settings import train_batches
 
 if TYPE_CHECKING:
     from stratagem.sdk.loops import TrainData
@@ -62,16 +67,20 @@ class FitLoop:
         self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
         self.data_ranks = state.runtime.collectives.data
         state.manual_optimizers = [
-            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks)
+            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, state.hooks)
             for index in range(len(self.prepared.optimizers))
         ]
         self._data_state, self._resume = data_state, resume
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         self._clips = self.settings.gradient_clip_val is not None
-        self._starts = state.callbacks.of("on_train_batch_start")
-        self._ends = state.callbacks.of("on_train_batch_end")
-        self._interval = 0 if validate is None else validation_interval(self.num_batches, self.settings)
+        hooks = state.hooks
+        self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
+        self._after_backward = hooks.of("on_after_backward")
+        self._before_step = hooks.of("on_before_optimizer_step")
+        self._before_zero_grad = hooks.of("on_before_zero_grad")
+        self._skips_epoch = False
+        self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
         elif state.wants_closure:
@@ -102,25 +111,27 @@ class FitLoop:
 
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
-        progress, callbacks, metrics = self.progress, self.state.callbacks, self.metrics
+        progress, hooks, metrics = self.progress, self.state.hooks, self.metrics
         self.module.train()
         iterator = self._epoch_iterator()
         if progress.batch == 0:
-            callbacks("on_train_epoch_start")
-            self.module.on_train_epoch_start()
+            hooks("on_train_epoch_start")
         self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         stops = self._has_to_stop()
         metrics.begin_steps()
-        for size, window in () if stops else self._windows(iterator):
+        for size, window in () if stops else epoch_windows(self.state, self.data, iterator):
             self._run_window(size, window)
+            if self._skips_epoch:
+                break
             metrics.end_late()
             self._validate_if_due()
             stops = self._has_to_stop()
             if stops:
                 break
         metrics.end_steps()
+        self._skips_epoch = False
         # Stopped on the way: the epoch only counts as over when there was no batch left.
         if not stops or self.state.batch_idx == self.num_batches:
             self._end_epoch()
@@ -133,26 +144,19 @@ class FitLoop:
             self.validate()
 
     def _validation_is_due(self) -> bool:
-        """Whether `val_check_interval` batches have passed since the last validation of this epoch."""
-        if not self._interval or self.validate is None or not self._is_validation_epoch():
-            return False
-        return self.progress.batch // self._interval > self.progress.validated // self._interval
-
-    def _is_validation_epoch(self) -> bool:
-        return (self.progress.epoch + 1) % self.settings.check_val_every_n_epoch == 0
+        return self._times is not None and self._times.is_due()
 
     def _end_epoch(self) -> None:
         progress = self.progress
-        is_due = not self._interval and self._is_validation_epoch() and progress.validated != progress.batch
-        if self.validate is not None and is_due:
+        if self.validate is not None and self._times is not None and self._times.is_due_at_the_end():
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
         step_schedules(self.state, "epoch", progress.epoch + 1)
         progress.epoch_is_over = True
-        self.module.on_train_epoch_end()
-        # What that has logged belongs to this epoch.
+        self.state.hooks.of_module("on_train_epoch_end")
+        # What that has logged belongs to this epoch, and callbacks act on it.
         self.metrics.end_epoch(progress.step, progress.epoch)
-        self.state.callbacks("on_train_epoch_end")
+        self.state.hooks.of_callbacks("on_train_epoch_end")
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
 
@@ -169,17 +173,6 @@ class FitLoop:
             resume()
         return iterator
 
-    def _windows(self, iterator: Iterator[Any]) -> Iterator[Window]:
-        is_exact = self.data.has_exact_length
-        # A loader whose length is a guess ends where it ends.
-        limit = self.num_batches if is_exact or self.settings.limit_train_batches is not None else None
-        return windows(
-            iterator,
-            self.settings.accumulate_grad_batches,
-            None if limit is None else limit - self.progress.batch,
-            read_ahead=not is_exact or self.state.wants_closure,
-        )
-
     # One window -------------------------------------------------------------------------------------
 
     def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
@@ -187,11 +180,13 @@ class FitLoop:
         forward_backward = self.prepared.forward_backward
         idx = first
         for position, batch in enumerate(batches, 1):
-            for start in self._starts:
-                start(batch, idx)
+            if self._starts and self._skipped(batch, idx, first):
+                return
             metrics.batch = batch
             outputs = forward_backward(STEP, batch, idx, divisor=size, sync=position == size)
             self._finite.check_loss(self.progress.step + 1, outputs)
+            for after in self._after_backward:
+                after()
             idx += 1
             state.batch_idx = idx
             if position == size:
@@ -209,8 +204,8 @@ class FitLoop:
         window, first = list(batches), self.state.batch_idx
         outputs: list[Any] = []
         for offset, batch in enumerate(window):
-            for start in self._starts:
-                start(batch, first + offset)
+            if self._starts and self._skipped(batch, first + offset, first):
+                return
 
         def evaluate(index: int) -> Any:
             self.prepared.zero_grad(index)
@@ -220,6 +215,8 @@ class FitLoop:
                 self.metrics.batch = batch
                 last = offset + 1 == size
                 output = self.prepared.forward_backward(STEP, batch, first + offset, divisor=size, sync=last)
+                for after in self._after_backward:
+                    after()
                 loss = loss_of(output)
                 total = total if loss is None else total + loss.detach() / size
                 evaluated.append(output)
@@ -241,8 +238,8 @@ class FitLoop:
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
-            for start in self._starts:
-                start(batch, self.state.batch_idx)
+            if self._starts and self._skipped(batch, self.state.batch_idx, self.state.batch_idx):
+                return
             self.metrics.batch, self._stepped = batch, set()
             outputs = self.prepared.manual_step(STEP, batch, self.state.batch_idx)
             self._finite.check_loss(self.progress.step + 1, outputs)
@@ -257,6 +254,17 @@ class FitLoop:
             for end in self._ends:
                 end(outputs, batch, self.state.batch_idx - 1)
 
+    def _skipped(self, batch: Any, idx: int, first: int) -> bool:
+        """Call `on_train_batch_start`; whether one of them ends the epoch here, by returning -1."""
+        returned = [start(batch, idx) for start in self._starts]
+        self._skips_epoch = -1 in returned
+        if self._skips_epoch and idx != first:
+            raise ConfigError(
+                f"on_train_batch_start returned -1 for batch {idx}, whose gradients are added to those of batch "
+                f"{first}: return it for the first batch of a step"
+            )
+        return self._skips_epoch
+
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)
 
@@ -265,11 +273,17 @@ class FitLoop:
         prepared, progress = self.prepared, self.progress
         applied = False
         for index in range(len(prepared.optimizers)):
+            if self._before_step:
+                self.prepared.precision.unscale(prepared.optimizers[index])
+                for before in self._before_step:
+                    before(prepared.optimizers[index])
             if self._clips and closure is None:
                 prepared.clip(index, self.settings.clipping)
             bound = None if closure is None else (lambda index=index: self._watched(closure(index)))
             applied = prepared.step(index, bound) or applied
         for index in range(len(prepared.optimizers)):
+            for before in self._before_zero_grad:
+                before(prepared.optimizers[index])
             prepared.zero_grad(index)
         progress.batch = self.state.batch_idx
         if not applied:

@@ -13,19 +13,32 @@ if TYPE_CHECKING:
     import torch
 
     from stratagem import Collectives, Prepared
+    from stratagem_trainer.hooks import HookRunner
 
 
 class ManualOptimizer:
     """One optimizer, stepped through the strategy and the precision.
 
     Attributes other than its own are the wrapped optimizer's.
+
+    Args:
+        prepared: has the optimizer.
+        index: of the optimizer.
+        on_step: called with the index after a step that was applied.
+        data_ranks: those that read different batches.
+        hooks: of callbacks and the module.
     """
 
     def __init__(
-        self, prepared: Prepared, index: int, on_step: Callable[[int], None], data_ranks: Collectives
+        self,
+        prepared: Prepared,
+        index: int,
+        on_step: Callable[[int], None],
+        data_ranks: Collectives,
+        hooks: HookRunner,
     ) -> None:
         self._prepared, self._index, self._on_step = prepared, index, on_step
-        self._data_ranks = data_ranks
+        self._data_ranks, self._hooks = data_ranks, hooks
         self.optimizer = prepared.optimizers[index]
 
     def step(self, closure: Callable[[], Any] | None = None) -> bool:
@@ -34,6 +47,7 @@ class ManualOptimizer:
         Args:
             closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
         """
+        self._hooks("on_before_optimizer_step", self.optimizer)
         applied = self._prepared.step(self._index, mean_closure(closure, self._data_ranks))
         if applied:
             self._on_step(self._index)
@@ -41,6 +55,7 @@ class ManualOptimizer:
 
     def zero_grad(self) -> None:
         """Drop the gradients of its parameters."""
+        self._hooks("on_before_zero_grad", self.optimizer)
         self._prepared.zero_grad(self._index)
 
     def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:

@@ -37,10 +37,10 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
         "data_ranks": state.runtime.collectives.data.world_size,
         "prepared": state.prepared.state(),
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
-        "callbacks": {callback.state_key: callback.state_dict() for callback in state.callbacks.callbacks},
+        "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
     }
-    state.callbacks("on_save_checkpoint", content["user"])
+    state.hooks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
         "rng": capture_rng(state.runtime.device),
         "metrics": state.metrics.state_dict(),
@@ -78,11 +78,11 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         with fitting(reader, "a learning rate scheduler's state"):
             scheduler = schedule.scheduler
             scheduler.load_state_dict(own_functions(its_state, scheduler.state_dict()))
-    for callback in state.callbacks.callbacks:
+    for callback in state.hooks.callbacks:
         if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
-    state.callbacks("on_load_checkpoint", saved.user)
+    state.hooks("on_load_checkpoint", saved.user)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
         setattr(progress, name, value)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+
+from stratagem.sdk.loops import loss_of
+from stratagem.sdk.tensors import refuse_in_chunk
 
 
 class StepModule(nn.Module):
@@ -13,14 +16,26 @@ class StepModule(nn.Module):
 
     DistributedDataParallel and its like act in the forward of the module that they wrap; a user's
     step may call any method of its module, or none of its forward. Wrapping this one covers them all.
+
+    Args:
+        module: the user's.
+        before_backward: called with the loss of a training step that has one.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, before_backward: Sequence[Callable[[Any], Any]] = ()) -> None:
         super().__init__()
         self.module = module
+        self.before_backward = tuple(before_backward)
 
     def forward(self, step: str, *args: Any) -> Any:
-        return getattr(self.module, step)(*args)
+        output = getattr(self.module, step)(*args)
+        if self.before_backward and step == "training_step":
+            refuse_in_chunk("on_before_backward")
+            loss = loss_of(output)
+            if loss is not None:
+                for method in self.before_backward:
+                    method(loss)
+        return output
 
 
 class EndedSteps(nn.Module):

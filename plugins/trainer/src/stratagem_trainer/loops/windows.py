@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.state import StageState
 
 Window = tuple[int, Iterable[Any]]
 """How many batches an optimizer step has, and these batches."""
@@ -34,3 +38,17 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
         for start in range(0, limit, size):
             count = min(size, limit - start)
             yield count, islice(batches, count)
+
+
+def epoch_windows(state: StageState, data: TrainData, iterator: Iterator[Any]) -> Iterator[Window]:
+    """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on."""
+    limit = state.num_train_batches
+    # A loader whose length is a guess ends where it ends.
+    if not data.has_exact_length and state.settings.limit_train_batches is None:
+        limit = None
+    return windows(
+        iterator,
+        state.settings.accumulate_grad_batches,
+        None if limit is None else limit - state.progress.batch,
+        read_ahead=not data.has_exact_length or state.wants_closure,
+    )

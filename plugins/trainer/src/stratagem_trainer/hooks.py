@@ -1,0 +1,155 @@
+"""The hooks of modules and callbacks, when each is called, and who calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Callable, NamedTuple
+
+
+class Hook(NamedTuple):
+    """A method that a module, a callback or both may have."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """What a module's gets; a callback's gets the trainer and the module before them."""
+    owners: str
+    """"both", "module" or "callback"."""
+    when: str
+
+
+def _evaluation(stage: str, what: str) -> tuple[Hook, ...]:
+    batch = ("batch", "batch_idx")
+    return (
+        Hook(f"on_{stage}_start", (), "both", f"before {what}"),
+        Hook(f"on_{stage}_epoch_start", (), "both", f"before the first batch of {what}"),
+        Hook(f"on_{stage}_batch_start", batch, "both", "before the step of a batch, which is on the device"),
+        Hook(f"on_{stage}_batch_end", ("outputs", *batch), "both", "after the step of a batch"),
+        Hook(
+            f"on_{stage}_epoch_end",
+            (),
+            "both",
+            f"after the last batch of {what}; what is logged counts for it",
+        ),
+        Hook(f"on_{stage}_end", (), "both", f"after {what}; its metrics are reduced over ranks by now"),
+    )
+
+
+TABLE: tuple[Hook, ...] = (
+    Hook(
+        "prepare_data",
+        (),
+        "module",
+        "once per node, before `setup`: downloads; nothing may be kept in the module",
+    ),
+    Hook(
+        "setup",
+        ("stage",),
+        "both",
+        'on every rank, before `configure_model`; "fit", "validate", "test" or "predict"',
+    ),
+    Hook("on_start", ("stage",), "callback", "before the first batch of any stage"),
+    Hook("on_fit_start", (), "both", "before a fit's first batch"),
+    Hook("on_train_start", (), "both", "before the first epoch"),
+    Hook("on_train_epoch_start", (), "both", "before the first batch of an epoch"),
+    Hook(
+        "on_train_batch_start",
+        ("batch", "batch_idx"),
+        "both",
+        "before a micro-batch's forward; -1 ends the epoch",
+    ),
+    Hook("on_before_backward", ("loss",), "both", "after `training_step`, before backward"),
+    Hook(
+        "on_after_backward", (), "both", "after backward; under some strategies gradients aren't reduced yet"
+    ),
+    Hook("on_before_optimizer_step", ("optimizer",), "both", "before an optimizer's gradients are clipped"),
+    Hook("on_before_zero_grad", ("optimizer",), "both", "after its step, before its gradients are dropped"),
+    Hook(
+        "on_train_batch_end",
+        ("outputs", "batch", "batch_idx"),
+        "both",
+        "after backward and, at a window's end, the step",
+    ),
+    Hook("on_evaluation_start", ("stage",), "callback", "before the first batch of any evaluation"),
+    *_evaluation("validation", "a validation"),
+    *_evaluation("test", "a test"),
+    *_evaluation("predict", "a prediction"),
+    Hook(
+        "on_evaluation_batch_end",
+        ("outputs", "batch", "batch_idx", "stage"),
+        "callback",
+        "after a batch of any evaluation",
+    ),
+    Hook("on_evaluation_end", ("stage",), "callback", "after any evaluation"),
+    Hook("on_train_epoch_end", (), "both", "after an epoch's last batch and its validation"),
+    Hook("on_train_end", (), "both", "after the last epoch"),
+    Hook("on_fit_end", (), "both", "after a fit"),
+    Hook("on_end", ("stage",), "callback", "after the last batch of any stage"),
+    Hook(
+        "on_save_checkpoint",
+        ("state",),
+        "both",
+        "before a checkpoint is written; rank 0's additions are kept",
+    ),
+    Hook("on_load_checkpoint", ("state",), "both", "when one is loaded, with what was added"),
+    Hook(
+        "on_exception",
+        ("error",),
+        "callback",
+        "when a stage ends by an error; ranks may be apart: no collectives",
+    ),
+    Hook("teardown", ("stage",), "both", "at the end of a stage that wasn't ended by an error"),
+)
+"""All hooks, in the order in which the first of each kind is called."""
+
+OF_CALLBACKS: tuple[str, ...] = tuple(hook.name for hook in TABLE if hook.owners != "module")
+OF_MODULES: tuple[str, ...] = tuple(hook.name for hook in TABLE if hook.owners != "callback")
+
+
+class HookRunner:
+    """For each hook, the methods that somebody overrides: those of callbacks, and then the module's.
+
+    Args:
+        callbacks: in order; those with a higher `order` come last.
+        trainer: what a callback's method gets first.
+        module: what a callback's method gets second.
+        bases: the classes whose own methods do nothing, of callbacks and of modules.
+    """
+
+    def __init__(self, callbacks: Iterable[Any], trainer: Any, module: Any, bases: tuple[type, type]) -> None:
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        callback_base, module_base = bases
+        self._of_callbacks: dict[str, list[Callable[..., Any]]] = {
+            name: [
+                partial(getattr(callback, name), trainer, module)
+                for callback in self.callbacks
+                if overrides(callback, name, callback_base)
+            ]
+            for name in OF_CALLBACKS
+        }
+        self._of_module: dict[str, list[Callable[..., Any]]] = {
+            name: [getattr(module, name)] for name in OF_MODULES if overrides(module, name, module_base)
+        }
+
+    def of(self, name: str) -> list[Callable[..., Any]]:
+        """What to call for a hook, without the trainer and the module."""
+        return [*self._of_callbacks.get(name, ()), *self._of_module.get(name, ())]
+
+    def __call__(self, name: str, *args: Any) -> None:
+        for method in self.of(name):
+            method(*args)
+
+    def of_callbacks(self, name: str, *args: Any) -> None:
+        """Call a hook of the callbacks alone."""
+        for method in self._of_callbacks[name]:
+            method(*args)
+
+    def of_module(self, name: str, *args: Any) -> None:
+        """Call a hook of the module alone."""
+        for method in self._of_module.get(name, ()):
+            method(*args)
+
+
+def overrides(owner: Any, name: str, base: type) -> bool:
+    """Whether an object, or its class, has a method of its own in place of the base's."""
+    return name in vars(owner) or getattr(type(owner), name) is not getattr(base, name)

@@ -1,0 +1,38 @@
+"""When a fit validates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem_trainer.settings import validation_interval
+
+if TYPE_CHECKING:
+    from stratagem_trainer.progress import Progress
+    from stratagem_trainer.settings import TrainerSettings
+
+
+class ValidationTimes:
+    """After so many batches, or at the end of epochs, as the settings say.
+
+    Args:
+        settings: the trainer's.
+        progress: of the run.
+        num_batches: of a training epoch, where known.
+    """
+
+    def __init__(self, settings: TrainerSettings, progress: Progress, num_batches: int | None) -> None:
+        self._every, self._progress = settings.check_val_every_n_epoch, progress
+        self._interval = validation_interval(num_batches, settings)
+
+    def is_due(self) -> bool:
+        """Whether `val_check_interval` batches have passed since the last validation of this epoch."""
+        if not self._interval or not self._is_epoch():
+            return False
+        return self._progress.batch // self._interval > self._progress.validated // self._interval
+
+    def is_due_at_the_end(self) -> bool:
+        """Whether the end of this epoch is to be validated, and wasn't yet."""
+        return not self._interval and self._is_epoch() and self._progress.validated != self._progress.batch
+
+    def _is_epoch(self) -> bool:
+        return (self._progress.epoch + 1) % self._every == 0
