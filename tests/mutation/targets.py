@@ -36,7 +36,7 @@ TARGETS = (
     _core("plugin/catalogue", "plugin/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
-    _trainer("loops/fit_loop", "test_fit", "test_windows"),
+    _trainer("loops/fit_loop", "test_hooks", "test_fit", "test_windows"),
     _trainer("loops/metrics", "test_metrics", "loops/test_fit_loop"),
     _trainer("scope", "test_metrics"),
     _core("data/train", "data/test_sample"),
@@ -45,5 +45,5 @@ TARGETS = (
     _core("checkpoint/manifest", "checkpoint/test_opening"),
 )
 
-SLOW = "two_ranks or persistent_workers or fewer_evaluation_samples_than_ranks"
+SLOW = "two_ranks or every_rank or persistent_workers or fewer_evaluation_samples_than_ranks"
 """Tests that start processes, as `pytest -k` names them: they are left out."""
