@@ -1,7 +1,7 @@
 """Each module of the core has a test file of its own, at the same place below tests/core.
 
-Modules without one are listed in modules_without_test_file.txt, which only gets shorter. What `stratagem.sdk` hands on is
-compared with docs/sdk.md instead.
+Modules without one are listed in modules_without_test_file.txt, which only gets shorter. What `stratagem.sdk`
+hands on is compared with docs/sdk.md instead.
 """
 
 from __future__ import annotations

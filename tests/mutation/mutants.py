@@ -78,8 +78,10 @@ def _places(source: str) -> Iterator[tuple[str, int, int]]:
             continue
         operator, occurrence = get_operator(name)(), 0
         for node in nodes:
+            # The `*` and `/` between parameters are read as operators.
+            is_marker = node.type == "operator" and node.parent.type == "parameters"
             for begin, _ in operator.mutation_positions(node):
-                if not any(first <= begin < last for first, last in skipped):
+                if not is_marker and not any(first <= begin < last for first, last in skipped):
                     yield name, occurrence, begin[0]
                 occurrence += 1
 

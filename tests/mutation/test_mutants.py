@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     NUMBER = 1
 
 
-def call(x: int | None = None) -> int | str:
+def call(x: int | None = None, *, why: str) -> int | str:
     """Adds 1."""
     y: int | None = x
     if x is None:

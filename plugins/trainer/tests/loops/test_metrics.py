@@ -119,7 +119,7 @@ def test_while_muted_nothing_is_logged() -> None:
     assert made.latest() == {"y": 1.0}
 
 
-def test_rows_go_out_when_there_are_many_or_the_last_went_long_ago(monkeypatch: Any) -> None:
+def test_rows_go_out_when_there_are_many(monkeypatch: Any) -> None:
     logger = Rows()
     made = begun(logger)
     monkeypatch.setattr(metrics_module, "FLUSH_SECONDS", 1e9)
@@ -129,13 +129,23 @@ def test_rows_go_out_when_there_are_many_or_the_last_went_long_ago(monkeypatch: 
         made.end_step(step, 0)
         made.end_late()
     assert [len(group) for group in logger.groups] == [3, 3]
-    monkeypatch.setattr(metrics_module, "FLUSH_ROWS", 10**9)
-    monkeypatch.setattr(metrics_module, "FLUSH_SECONDS", -1.0)
-    made.log("x", 8.0)
-    made.end_step(8, 0)
+
+
+def test_rows_go_out_when_the_last_went_long_ago(monkeypatch: Any) -> None:
+    logger, now = Rows(), [1000.0]
+    monkeypatch.setattr(metrics_module.time, "perf_counter", lambda: now[0])
+    made = begun(logger)
+    for step, passed_s in enumerate((0.9, 0.2, 0.9, 0.05), 1):
+        now[0] += passed_s * metrics_module.FLUSH_SECONDS
+        made.log("x", float(step))
+        made.end_step(step, 0)
+        made.end_late()
+    assert [[row[0] for row in group] for group in logger.groups] == [[1, 2]]
+    now[0] += 2 * metrics_module.FLUSH_SECONDS
+    made.log("x", 5.0)
+    made.end_step(5, 0)
     made.end_late()
-    assert [len(group) for group in logger.groups] == [3, 3, 2]
-    assert [row[0] for row in logger.rows] == list(range(1, 9))
+    assert [[row[0] for row in group] for group in logger.groups] == [[1, 2], [3, 4, 5]]
 
 
 def test_a_tensor_is_kept_as_it_was_with_one_element_of_any_shape() -> None:
@@ -163,8 +173,9 @@ def test_means_of_an_epoch_weigh_batches_by_their_size() -> None:
         made.log("max", value, on_step=False, on_epoch=True, reduce_fx="max")
         made.end_step(size, 0)
         made.end_late()
-    made.batch = object()  # of no size
-    made.log("unsized", 4.0, on_step=False, on_epoch=True)
+    for batch, value in ((object(), 4.0), (torch.zeros(3, 2), 8.0)):  # one of no size weighs as one sample
+        made.batch = batch
+        made.log("unsized", value, on_step=False, on_epoch=True)
     made.end_steps()
     assert made.batch is None
     made.end_epoch(2, 0)
@@ -174,7 +185,7 @@ def test_means_of_an_epoch_weigh_batches_by_their_size() -> None:
         "by_batch_epoch": 2.0,
         "by_batch": 2.0,
     }
-    assert [latest[name] for name in ("by_given", "sum", "max", "unsized")] == [3.0, 6.0, 5.0, 4.0]
+    assert [latest[name] for name in ("by_given", "sum", "max", "unsized")] == [3.0, 6.0, 5.0, 7.0]
 
 
 def test_means_over_ranks_weigh_batches_by_their_size() -> None:
