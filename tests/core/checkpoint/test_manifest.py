@@ -193,6 +193,8 @@ def pieces(*boxes):
         [([0, 0, 0], [2, 3, 1])],
         [([0, 0], [2, 3, 1])],
         [([0, 0, 0], [2, 3])],
+        [([0], [2, 3])],
+        [([0, 0], [2])],
     ],
 )
 def test_pieces_have_as_many_dims_as_their_tensor(boxes):
