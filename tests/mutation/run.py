@@ -118,15 +118,18 @@ def _tested(copy: Path, target: Target, limit_s: float, *, mutated: bool) -> int
             code = _test(copy, target, mutated)
         finally:
             os._exit(code)
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return 1
+    until, ended = time.monotonic() + limit_s, 0
+    try:
+        while time.monotonic() < until:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        return 1
+    finally:
+        if not ended:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
 
 def _test(copy: Path, target: Target, mutated: bool) -> int:

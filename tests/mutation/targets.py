@@ -39,11 +39,14 @@ TARGETS = (
     _trainer("loops/fit_loop", "test_hooks", "test_fit", "test_windows"),
     _trainer("loops/metrics", "test_metrics", "loops/test_fit_loop"),
     _trainer("scope", "test_metrics"),
-    _core("data/train", "data/test_sample"),
+    _core("data/train", "data/test_train_positions", "data/test_resume", "data/test_resume_replayed"),
     _core("data/sampler"),
     _core("data/evaluate", "data/test_size"),
     _core("checkpoint/manifest", "checkpoint/test_opening"),
 )
 
-SLOW = "two_ranks or every_rank or persistent_workers or fewer_evaluation_samples_than_ranks"
+SLOW = (
+    "two_ranks or every_rank or persistent_workers or fewer_evaluation_samples_than_ranks "
+    "or 2-True or lazy-2 or batches-2"
+)
 """Tests that start processes, as `pytest -k` names them: they are left out."""
