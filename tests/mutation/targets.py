@@ -36,7 +36,7 @@ TARGETS = (
     _core("plugin/catalogue", "plugin/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
-    _trainer("loops/fit_loop", "test_hooks", "test_fit", "test_windows"),
+    _trainer("loops/fit_loop", "loops/test_fit_loop_resume", "test_hooks", "test_fit", "test_windows"),
     _trainer("loops/metrics", "test_metrics", "loops/test_fit_loop"),
     _trainer("scope", "test_metrics"),
     _core("data/train", "data/test_train_positions", "data/test_resume", "data/test_resume_replayed"),

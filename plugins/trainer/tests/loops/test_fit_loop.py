@@ -255,35 +255,16 @@ def test_clipping_bounds_what_a_step_uses(tmp_path: Path) -> None:
     assert moved[1] == pytest.approx(0.25, rel=1e-3)
 
 
-class Chooses(stratagem.Callback):
-    """Stops after a batch."""
+def test_epochs_are_counted_from_one_for_schedulers(tmp_path: Path) -> None:
+    class Halves(Plain):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), 1e-3)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            return [optimizer], [{"scheduler": scheduler, "frequency": 2}]
 
-    def __init__(self, path: Path, at: int) -> None:
-        self.path, self.at = path, at
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step == self.at:
-            trainer.save_checkpoint(self.path)
-
-
-@pytest.mark.parametrize("at", [3, 4, 8, 11])
-def test_a_resumed_epoch_begins_where_it_was(tmp_path: Path, at: int) -> None:
-    """Saved before the validation that was due, in mid-epoch and at its end."""
-    whole, rest = Moments(), Moments()
-    how = {"val_check_interval": 4, "max_epochs": 2}
-    path = tmp_path / "ckpt"
-    train(Line(), tmp_path, callbacks=[whole, Chooses(path, at)], **how)
-    train(Line(), tmp_path, path, callbacks=rest, **how)
-    index = whole.moments.index(("end", (at - 1) % 8), 0 if at <= 8 else whole.moments.index(("epoch", 1)))
-    assert rest.moments == whole.moments[index + 1 :]
-
-
-def test_a_run_that_is_over_goes_no_further(tmp_path: Path) -> None:
-    path, moments = tmp_path / "ckpt", Moments()
-    train(Plain(), tmp_path, max_steps=3, callbacks=Chooses(path, 3))
-    for how in ({"max_steps": 3}, {"max_steps": 2}):
-        resumed = train(Plain(), tmp_path, path, callbacks=moments, **how)
-        assert (moments.moments, resumed.global_step) == ([], 3)
+    notes = Steps()
+    train(Halves(), tmp_path, max_epochs=5, limit_train_batches=1, callbacks=notes)
+    assert notes.rates == [1e-3, 1e-3, 0.5e-3, 0.5e-3, 0.25e-3]
 
 
 def test_an_epoch_of_unknown_length_ends_with_its_batches(tmp_path: Path) -> None:
