@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -29,6 +29,8 @@ help:
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md again from the hookspecs"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
+	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
+	@echo "make dist    build every distribution into dist/ and check it"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
@@ -71,6 +73,16 @@ sdk: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/sdk.py > docs/sdk.md
 	@$(BIN)/python docs/gen/sdk.py --surface > docs/gen/surface.txt
 
+# hatchling itself, which is here already, needs no network; the release workflow builds by `python -m build`.
+dist: .venv/.ready-to-run
+	@rm -rf dist
+	@for project in $(dir $(PROJECTS)); do said=$$(cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist 2>&1) || { echo "$$said" >&2; exit 1; }; done
+	@if $(BIN)/python -c 'import twine' 2> /dev/null; then $(BIN)/python -m twine check --strict dist/*; else echo "twine isn't installed: not checked"; fi
+	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions"
+
+plugins: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md
+
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 	@$(BIN)/python docs/gen/module_hooks.py > docs/guides/module-hooks.md
@@ -98,13 +110,13 @@ mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done
 
 clean:
-	@rm -rf .venv site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf .venv site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -62,6 +62,7 @@ def test_a_command_on_a_page_exists_with_its_flags(page, line):
     command = commands.get_command(group, words[1])
     assert command is not None, f"{page}: no command {words[1]!r}"
     context = command.make_context(words[1], words[2:], parent=group)
+    context.close()
     target = context.params.get("target")
     if target and target.startswith("examples/"):
         Target.parse(str(ROOT / target))

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from stratagem.plugin.catalogue import forget_installed
+from stratagem.plugin.installed import forget_installed
 
 
 @dataclass

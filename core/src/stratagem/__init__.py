@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from stratagem.precision.wrapper import PrecisionWrapper
     from stratagem.runtime.runtime import Runtime
     from stratagem.strategies.base import ParallelStrategy, Strategy
-    from stratagem.strategies.prepared import Prepared, Replica, place
+    from stratagem.strategies.prepared import Prepared, place
     from stratagem.strategies.process_group import DeferringStrategy, ProcessGroupStrategy
+    from stratagem.strategies.replica import Replica
     from stratagem.strategies.wrapper import PreparedWrapper
 
 __version__ = "0.1.0"
@@ -104,7 +105,7 @@ _WHERE = {
     "ProcessGroupCollectives": "stratagem.collectives.process_group",
     "ProcessGroupStrategy": "stratagem.strategies.process_group",
     "ReduceRequest": "stratagem.plugin.requests",
-    "Replica": "stratagem.strategies.prepared",
+    "Replica": "stratagem.strategies.replica",
     "ReplicaError": "stratagem.errors",
     "Row": "stratagem_trainer.loggers.base",
     "RunConfig": "stratagem.config",

@@ -55,6 +55,10 @@ class ApiVersionError(BrokenPluginError):
     """A plugin was written for a newer plugin API than this core has."""
 
 
+class LockError(UsageError):
+    """What is installed isn't what the lock file says, or the lock file can't be read."""
+
+
 class DeviceError(UsageError):
     """The devices asked for are not available."""
 

@@ -22,7 +22,7 @@ from stratagem.errors import (
 COMMANDS = sorted(
     [
         *("fit", "validate", "test", "predict", "run"),
-        *("strategies", "accelerators", "plugins", "doctor", "conformance", "new"),
+        *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
     ]
 )
 

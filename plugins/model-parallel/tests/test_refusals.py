@@ -64,7 +64,7 @@ def test_scaled_losses() -> None:
 
 
 def test_a_mesh_without_a_run() -> None:
-    with pytest.raises(stratagem.StratagemError, match="ModelParallelStrategy has a mesh only during a run"):
+    with pytest.raises(stratagem.StratagemError, match="ModelParallelStrategy has ranks only during a run"):
         _ = ModelParallelStrategy().device_mesh
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from stratagem_testing import NotApplicable, check, expect, run_check
-from stratagem_testing.checks import Check, checks_in
+from stratagem_testing.checks import Check, ConformanceError, checks_in
+from stratagem_testing.outcome import told
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import described, naming
+from stratagem_testing.workers import RankError
 
 
 @dataclass(frozen=True)
@@ -101,3 +105,22 @@ def test_checks_are_found_in_the_order_in_which_they_are_written() -> None:
     module = types.ModuleType(__name__)
     module.__dict__.update(globals())
     assert [each.name for each in checks_in(module)] == ["right", "closure", "nothing", "place"]
+
+
+def test_of_a_failed_rank_the_exception_is_told_by_its_first_line() -> None:
+    traceback = (
+        "rank 1: Traceback (most recent call last):\n"
+        '  File "step.py", line 3, in step\n'
+        "    loss.backward()\n"
+        "RuntimeError: shapes don't fit\n"
+        "Expected (2, 3).\n"
+        "Exception raised from check at copy.cpp:1\n"
+    )
+    assert told(RankError(traceback, 1)) == "rank 1: RuntimeError: shapes don't fit"
+    assert told(RankError("rank 1 hung: not done after 3 s", 1)) == "rank 1 hung: not done after 3 s"
+
+
+def test_a_recipe_is_told_by_what_is_its_own() -> None:
+    assert described(Recipe(steps=3, precision="64-true")) == "Recipe(steps=3, precision='64-true')"
+    with pytest.raises(ConformanceError, match=r"^too far \(tried with Recipe\(\)\)$"), naming(Recipe()):
+        raise ConformanceError("too far")

@@ -29,6 +29,15 @@ def test_a_strategy_is_found_before_other_kinds_and_tried_as_it_declares() -> No
     assert told == ["parity", "uneven_inputs"]
 
 
+def test_several_checks_at_a_time_are_reported_in_their_order() -> None:
+    names = ["ranks", "parity", "accumulation", "norm_clipping"]
+    one, several = (report("ddp", only=names, world_sizes=[1, 2], jobs=jobs) for jobs in (1, 3))
+    assert [(c["check"], c["world_size"], c["verdict"]) for c in several["checks"]] == [
+        (c["check"], c["world_size"], c["verdict"]) for c in one["checks"]
+    ]
+    assert several["failed"] == 0
+
+
 def test_a_components_own_subject_goes_first_and_presets_keep_their_name() -> None:
     catalogue = load_catalogue()
     own = subject_of("strategy", "ddp", catalogue.find("strategy", "ddp"))

@@ -9,6 +9,7 @@ import wrong_fidelity  # noqa: F401  # registers its strategies
 from averaging import Averaging
 from stratagem_testing import StrategySubject, run_check
 from stratagem_testing.strategies import STRATEGY_CHECKS
+from wrong_configuration import CountsRuns, PicklesLess
 from wrong_strategies import (
     WRONG,
     LeavesHalvesStrategy,
@@ -68,6 +69,15 @@ def test_weights_that_mixed_precision_rounds_are_caught(strategy: type[Averaging
     outcome = run_check(CHECKS["precisions"], StrategySubject(strategy), 1)
     assert outcome.verdict == "failed"
     assert "precision='bf16-mixed'" in outcome.reason
+    assert words in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"), [(CountsRuns, "'runs' after a run"), (PicklesLess, "'every' in its pickle")]
+)
+def test_settings_that_change_or_are_lost_are_caught(strategy: type[Averaging], words: str) -> None:
+    outcome = run_check(CHECKS["configuration"], StrategySubject(strategy), 1)
+    assert outcome.verdict == "failed"
     assert words in outcome.reason
 
 

@@ -207,11 +207,8 @@ def test_several_devices_of_a_cpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_process_with_a_device_of_its_own_calls_it_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratagem_xla.base.output.before_import", lambda *_: None)
     devices = [torch.device("xla", index) for index in range(4)]
     strategy = XLAFSDPStrategy(spmd=False, parallel_devices=devices)
-    strategy.setup_environment()
     assert (XlaAccelerator().device(3), strategy.parallel_devices) == (devices[3], devices)
     monkeypatch.setenv(library.OWN_DEVICE, "1")
-    strategy.setup_environment()
     assert (XlaAccelerator().device(3), strategy.parallel_devices) == (devices[0], devices[:1] * 4)

@@ -2,8 +2,9 @@ import click
 import pytest
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.plugin.catalogue import command_plugins, load_catalogue
+from stratagem.plugin.catalogue import load_catalogue
 from stratagem.plugin.component import API_VERSION
+from stratagem.plugin.installed import command_plugins
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
 

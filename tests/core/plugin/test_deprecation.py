@@ -6,8 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from stratagem import LocalCollectives, LoopPlan, ModuleSteps, Precision, Prepared, RunConfig, SetupRequest
-from stratagem.plugin.deprecation import Renamed
+from stratagem import (
+    Component,
+    LocalCollectives,
+    LoopPlan,
+    ModuleSteps,
+    Precision,
+    Prepared,
+    RunConfig,
+    SetupRequest,
+)
+from stratagem.plugin.deprecation import Renamed, replaced_names
+from stratagem.sdk import catalogue
 
 NET = nn.Linear(2, 1)
 CPU = torch.device("cpu")
@@ -78,3 +88,22 @@ def test_present_names_say_nothing():
         made = request(**FULL)
         assert (made.device, made.loop.accumulate) == (CPU, 3)
         assert Prepared(made).original_module is NET
+
+
+@pytest.mark.parametrize("former", ["Offer", "Selection"])
+def test_a_former_name_of_the_sdk_is_found_and_warns(former):
+    said = f"stratagem.sdk.catalogue.{former} is now stratagem.Component; the former name goes with the next"
+    with pytest.warns(DeprecationWarning, match=said) as told:
+        assert getattr(catalogue, former) is Component
+    assert told[0].filename == __file__
+
+
+def test_a_former_name_warns_once_and_others_are_as_unknown_as_ever():
+    get = replaced_names("some_sdk", {"Former": "stratagem:Component"})
+    with pytest.warns(DeprecationWarning, match="some_sdk.Former is now stratagem.Component"):
+        assert get("Former") is Component
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert get("Former") is Component
+    with pytest.raises(AttributeError, match="module 'some_sdk' has no attribute 'Other'"):
+        get("Other")

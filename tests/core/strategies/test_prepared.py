@@ -10,8 +10,9 @@ from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import CheckpointError, DataError
 from stratagem.plugin.requests import Clipping, LoopPlan, SetupRequest
 from stratagem.precision.base import Precision
-from stratagem.precision.mixed import MixedPrecision
+from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
 from stratagem.precision.true16 import TruePrecision
+from stratagem.precision.wrapper import PrecisionWrapper
 from stratagem.strategies.prepared import Prepared
 
 CPU = torch.device("cpu")
@@ -243,7 +244,48 @@ def test_a_strategy_that_overrides_step_is_not_bypassed():
         def step(self, index, closure=None):
             return super().step(index, closure)
 
-    assert not Counts(request(Net())).steps_directly
+    class CountsBeside:
+        def step(self, index, closure=None):
+            return super().step(index, closure)
+
+    class Mixed(CountsBeside, Prepared):
+        pass
+
+    class Inherits(Counts):
+        pass
+
+    class Says(Counts):
+        steps_directly = True
+
+    class Trusts(Says):
+        pass
+
+    for kind, answer in ((Counts, False), (Mixed, False), (Inherits, False), (Says, True), (Trusts, True)):
+        assert kind(request(Net())).steps_directly is answer
+
+
+def test_a_precision_that_overrides_step_or_conversion_is_not_bypassed():
+    class Own(Precision):
+        def step(self, optimizer, closure=None):
+            return super().step(optimizer, closure)
+
+        def convert_input(self, batch):
+            return batch
+
+    class Around(PrecisionWrapper):
+        def step(self, optimizer, closure=None):
+            return super().step(optimizer, closure)
+
+    plain = Precision()
+    assert (plain.steps_directly, plain.converts_input, plain.scales_loss) == (True, False, False)
+    assert (Own().steps_directly, Own().converts_input) == (False, True)
+    assert not Prepared(request(Net(), precision=Own())).steps_directly
+    assert PrecisionWrapper(plain).steps_directly
+    assert not PrecisionWrapper(Own()).steps_directly
+    assert PrecisionWrapper(Own()).converts_input
+    assert not Around(plain).steps_directly
+    scaling = PrecisionWrapper(ScaledPrecision("16-mixed", CPU))
+    assert (scaling.scales_loss, scaling.steps_directly) == (True, False)
 
 
 # Checkpoints ------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What strategies on a process group share."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 import torch
@@ -36,6 +38,36 @@ def test_a_construction_is_taken_once_and_stays_in_its_process():
     assert torch.equal(construction.materialize([module.layer.weight])[0], expected.weight)
     assert module.table.tolist() == [0, 1, 2]
     assert strategy.pop_deferred_init(module) is None
+
+
+def test_threads_construct_under_one_strategy_object():
+    strategy, modules = DeferringStrategy(), [nn.Module(), nn.Module()]
+    settings, meet = dict(vars(strategy)), Barrier(2)
+    orthogonal = nn.init.orthogonal_
+
+    def rank(module):
+        with strategy.module_init_context():
+            module.layer = nn.Linear(2, 2)
+            nn.init.orthogonal_(module.layer.weight)
+            meet.wait()
+        return strategy.pop_deferred_init(module)
+
+    with ThreadPoolExecutor(2) as pool:
+        constructions = list(pool.map(rank, modules))
+    for module, construction, other in zip(modules, constructions, constructions[::-1]):
+        assert construction.knows(module.layer.weight)
+        assert not other.knows(module.layer.weight)
+    assert vars(strategy) == settings
+    assert nn.init.orthogonal_ is orthogonal
+
+
+def test_a_module_that_was_made_elsewhere_leaves_the_construction_to_its_own():
+    strategy, module, whole = DeferringStrategy(), nn.Module(), nn.Linear(2, 2)
+    with strategy.module_init_context():
+        module.tables = [torch.arange(3)]
+    assert strategy.pop_deferred_init(whole) is None
+    assert strategy.pop_deferred_init(module) is not None
+    assert module.tables[0].tolist() == [0, 1, 2]
 
 
 def limits(runtime):

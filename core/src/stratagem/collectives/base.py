@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 ReduceOp = Literal["mean", "sum", "min", "max", "product"]
 """How `all_reduce` combines the values of ranks."""
@@ -46,6 +47,11 @@ class Collectives(ABC):
         part of the data this process reads, and its `world_size` how many parts there are.
         """
         return self
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """All ranks in named dimensions, as copies of the model by the shards of each; None if not arranged so."""
+        return None
 
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:

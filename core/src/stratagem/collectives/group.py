@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_process_group_store
 
 from stratagem.collectives.arguments import check_reduction, check_source, check_tensor, described
 from stratagem.collectives.arrival import all_arrive
 from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.collectives.torch_private import is_on, store_of
 from stratagem.errors import CollectiveError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class GroupCollectives(Collectives):
     def all_arrive(self, name: str, timeout_s: float) -> bool:
         if self.world_size == 1:
             return True
-        return all_arrive(_get_process_group_store(self._group), name, self.rank, self.world_size, timeout_s)
+        return all_arrive(store_of(self._group), name, self.rank, self.world_size, timeout_s)
 
     def _agree(self, call: str) -> None:
         """Make sure that all ranks have come to the same call: torch would mix up values, hang or abort.
@@ -124,7 +124,7 @@ class GroupCollectives(Collectives):
     def _agreeing_on(self) -> torch.device:
         # On the CPU beside a GPU, which then needn't be waited for.
         cpu = torch.device("cpu")
-        return cpu if cpu in self._group._device_types else self.device
+        return cpu if is_on(self._group, cpu) else self.device
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:

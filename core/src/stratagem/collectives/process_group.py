@@ -15,9 +15,12 @@ from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.proof import require_own_ranks
 from stratagem.collectives.store import meet
+from stratagem.collectives.torch_private import backend_on, is_on
 from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from stratagem.environments.base import Environment
 
 
@@ -48,6 +51,7 @@ class ProcessGroupCollectives(GroupCollectives):
         self._store = meet(environment, timeout)
         self._barriers = 0
         self._data: Collectives | None = None
+        self._mesh: DeviceMesh | None = None
         with quiet_connecting():
             dist.init_process_group(
                 f"cpu:gloo,{device.type}:{backend}" if device.type != "cpu" else backend,
@@ -65,6 +69,20 @@ class ProcessGroupCollectives(GroupCollectives):
     @property
     def data(self) -> Collectives:
         return self if self._data is None else self._data
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        return self._mesh
+
+    def arrange(self, mesh: DeviceMesh, data: str) -> None:
+        """Arrange all ranks in a mesh, which is kept until `close`.
+
+        Args:
+            mesh: over open groups of all ranks, as `ProcessGroupStrategy.open_mesh` returns it.
+            data: its dimension along which ranks read different batches: see `share_data_among`.
+        """
+        self._mesh = mesh
+        self.share_data_among(mesh.get_group(data))
 
     def share_data_among(self, group: Any) -> None:
         """Make `group` the ranks that read different batches: all others read what one of these reads.
@@ -111,7 +129,7 @@ class ProcessGroupCollectives(GroupCollectives):
             # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
             time.sleep(0.02)
         finally:
-            self._group = self._data = None
+            self._group = self._data = self._mesh = None
             dist.destroy_process_group()
 
 
@@ -119,4 +137,4 @@ def _connects_by_gloo() -> bool:
     """Whether tensors on the CPU go through gloo."""
     group: Any = dist.group.WORLD
     cpu = torch.device("cpu")
-    return cpu in group._device_types and group._get_backend(cpu).name() == "gloo"
+    return is_on(group, cpu) and backend_on(group, cpu) == "gloo"

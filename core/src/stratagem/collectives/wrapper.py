@@ -8,6 +8,7 @@ from stratagem.collectives.base import Collectives, ReduceOp
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class CollectivesWrapper(Collectives):
@@ -29,6 +30,10 @@ class CollectivesWrapper(Collectives):
     @property
     def data(self) -> Collectives:
         return self if self.inner.data is self.inner else self.inner.data
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        return self.inner.mesh
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         return self.inner.all_reduce(tensor, op)

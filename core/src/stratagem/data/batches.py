@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
 import torch
+
+from stratagem.collectives.nests import opened
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
@@ -16,17 +17,10 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
     """
     if isinstance(batch, torch.Tensor):
         return function(batch)
-    if isinstance(batch, (list, tuple)):
-        items = [map_tensors(function, item) for item in batch]
-        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
-    if isinstance(batch, Mapping):
-        mapped = {key: map_tensors(function, value) for key, value in batch.items()}
-        kind: Any = type(batch)
-        return mapped if kind is dict else kind(mapped)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        changes = {f.name: map_tensors(function, getattr(batch, f.name)) for f in fields(batch) if f.init}
-        return replace(batch, **changes)
-    return batch
+    container = opened(batch)
+    if container is None:
+        return batch
+    return container.filled([map_tensors(function, item) for item in container.items])
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from stratagem.collectives.nests import opened
 
 
 def batch_size_of(batch: Any) -> int | None:
@@ -29,18 +29,13 @@ def batch_size_of(batch: Any) -> int | None:
 def _size(value: Any) -> int | None:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return int(value.shape[0]) if value.ndim else None
-    if isinstance(value, Mapping):
-        items: Any = value.values()
-    elif isinstance(value, (list, tuple)):
-        items = value
-    elif is_dataclass(value) and not isinstance(value, type):
-        items = [getattr(value, field.name) for field in fields(value)]
-    else:
+    container = opened(value)
+    if container is None:
         return None
-    for item in items:
+    for item in container.items:
         if (size := _size(item)) is not None:
             return size
-    if any(isinstance(item, torch.Tensor) for item in items):
+    if any(isinstance(item, torch.Tensor) for item in container.items):
         return None
     return len(value) if isinstance(value, list) or _is_strings(value) else None
 

@@ -7,7 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stratagem.errors import ConfigError
+from stratagem.launchers.torch_private import COMPILER
+
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
+
+
+def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> str:
+    """Return how workers are to be started.
+
+    Args:
+        given: by the user.
+        allowed: those that there are.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if given not in allowed:
+        raise ConfigError(f"start_method={given!r} is none of {', '.join(allowed)}")
+    return given
+
+
 """How a node's workers may be started."""
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
 """The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
@@ -50,9 +70,9 @@ class LaunchPlan:
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0
-    preload: tuple[str, ...] = ("torch", "torch._dynamo")
-    """Modules that the fork server imports once per node. The first step of an optimizer imports
-    torch._dynamo, in every rank that doesn't find it imported."""
+    preload: tuple[str, ...] = ("torch", COMPILER)
+    """Modules that the fork server imports once per node. The second would be imported by
+    the first step of an optimizer, in every rank."""
     environ: dict[str, str] = field(default_factory=dict)
     """Variables set in every worker beside the launcher's own, as by `Environment.complete_plan`."""
     log_dir: str | None = None
@@ -92,7 +112,7 @@ class Launcher(ABC):
         Called once per node; the value is only returned on the node of rank 0, None elsewhere.
 
         Raises:
-            UsageError: a worker refused the request with this very error.
+            UsageError, SealError: a worker refused the request with this very error.
             WorkerError: a worker raised something else or was ended by a signal. By then no worker is left.
             KeyboardInterrupt: Ctrl-C, after all workers have ended.
         """

@@ -18,12 +18,11 @@ from typing import Any
 
 from stratagem import errors
 from stratagem.errors import StratagemError, UsageError, WorkerError
-from stratagem.launchers.base import START_METHODS, Launcher, LaunchPlan, Task
+from stratagem.launchers.base import Launcher, LaunchPlan, Task, check_start_method
 from stratagem.launchers.fork_check import require_forkable
 from stratagem.launchers.fork_server import preload_fork_server
 from stratagem.launchers.launch_dir import Failure, Job, LaunchDir
 from stratagem.launchers.leftovers import folder_lock
-from stratagem.launchers.logs import refuse_unwritable
 from stratagem.launchers.main_module import is_being_imported_by_worker, preparation
 from stratagem.launchers.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem.launchers.rendezvous.network import gloo_variables, loopback_variables
@@ -48,8 +47,7 @@ class ElasticLauncher(Launcher):
     keeps_output = True
 
     def __init__(self, plan: LaunchPlan) -> None:
-        if plan.start_method not in START_METHODS:
-            raise UsageError(f"start_method is {plan.start_method!r}; allowed are {', '.join(START_METHODS)}")
+        check_start_method(plan.start_method)
         if plan.processes_per_node < 1:
             raise UsageError(
                 f"{plan.processes_per_node} processes per node were asked for; at least 1 is needed"
@@ -78,6 +76,8 @@ class ElasticLauncher(Launcher):
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
         require_endpoint(self.plan)
         if self.plan.log_dir is not None:
+            from stratagem.launchers.logs import refuse_unwritable  # it imports torch
+
             refuse_unwritable(self.plan.log_dir)
         if self.plan.start_method == "forkserver":
             # It imports torch while the task is pickled.

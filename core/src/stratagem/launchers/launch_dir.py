@@ -49,7 +49,7 @@ class Failure:
     traceback: str
     exit_code: int = 1
     usage: bool = False
-    """Whether it was a `UsageError`."""
+    """Whether it was a `UsageError` or a `SealError`, which its sentence explains."""
     exception: bytes | None = None
     """It, pickled, where that works."""
     raised: bool = True

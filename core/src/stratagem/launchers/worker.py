@@ -22,7 +22,7 @@ from multiprocessing import spawn
 from typing import Any, NoReturn
 
 from stratagem.collectives.stores import store_variables
-from stratagem.errors import StratagemError, UsageError
+from stratagem.errors import SealError, StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.launchers.early_exit import early_exits_fail
 from stratagem.launchers.fork_server import own_fork_servers
@@ -228,7 +228,7 @@ def _failure(error: BaseException, rank: int, attempt: int) -> Failure:
         line=_first_line(error),
         traceback="".join(traceback.format_exception(type(error), error, shown)),
         exit_code=code if isinstance(code, int) and 0 < code < 256 else 1,
-        usage=isinstance(error, UsageError),
+        usage=isinstance(error, (UsageError, SealError)),
         exception=pickled,
     )
 

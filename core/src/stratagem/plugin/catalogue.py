@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
-from typing import Any
-
-import importlib_metadata
-import pluggy
+from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.plugin.component import API_VERSION, Component, Kind
-from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
+from stratagem.plugin.entry_points import normalise
+from stratagem.plugin.installed import installed_plugins
 from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
-GROUP = "stratagem"
-"""The group of entry points in which plugins are found."""
 CORE = "stratagem-core"
 
 
@@ -60,10 +53,10 @@ class Catalogue:
         matching = [
             component
             for component in self.of_kind(kind)
-            if bare in component.names() and _normalise(distribution) in ("", component.origin.distribution)
+            if bare in component.names() and normalise(distribution) in ("", component.origin.distribution)
         ]
         if not matching:
-            self._refuse_unknown(kind, name, bare, _normalise(distribution))
+            self._refuse_unknown(kind, name, bare, normalise(distribution))
         if len(matching) > 1:
             origins = sorted((component.origin for component in matching), key=str)
             choices = " or ".join(f"{origin.distribution}:{bare}" for origin in origins)
@@ -76,7 +69,7 @@ class Catalogue:
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
         offered = OFFERED.get(kind, {})
-        sources = {bare, _normalise(bare), distribution, offered.get(bare, "")}
+        sources = {bare, normalise(bare), distribution, offered.get(bare, "")}
         for broken in self.broken:
             if sources & {broken.origin.entry_point, broken.origin.distribution}:
                 raise BrokenPluginError(
@@ -146,7 +139,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     components: list[Component] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
-    for plugin in _installed():
+    for plugin in installed_plugins():
         names = set(_normalised([plugin.origin.distribution, plugin.origin.entry_point]))
         if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
             left_out.append(plugin.origin)
@@ -159,93 +152,17 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     """A name that is misspelt would leave everything as it is, without a word."""
-    origins = [plugin.origin for plugin in _installed()]
-    known = {_normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
+    origins = [plugin.origin for plugin in installed_plugins()]
+    known = {normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
     for name in names:
-        if _normalise(name) not in known:
-            near = difflib.get_close_matches(_normalise(name), sorted(known), n=3)
+        if normalise(name) not in known:
+            near = difflib.get_close_matches(normalise(name), sorted(known), n=3)
             hint = (
                 f"nearest: {', '.join(near)}"
                 if near
                 else "`stratagem plugins` lists those that are installed"
             )
             raise UnknownNameError(f"{flag} {name}: no plugin of that name is installed; {hint}")
-
-
-def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
-    """Yield, for every plugin that can be loaded, what lets it add its commands to a click group.
-
-    That raises whatever the plugin's `stratagem_commands` raises.
-    """
-    for plugin in _installed():
-        if plugin.module is not None:
-            yield plugin.origin, partial(_add_commands, plugin.module)
-
-
-def _add_commands(module: Any, cli: Any) -> None:
-    with _hooks_of(module) as hooks:
-        hooks.stratagem_commands(cli=cli)
-
-
-@dataclass(frozen=True)
-class _Installed:
-    origin: Origin
-    module: Any
-    components: tuple[Component, ...]
-    error: BaseException | None
-
-
-@lru_cache(maxsize=1)
-def _installed() -> tuple[_Installed, ...]:
-    return tuple(_load(entry_point) for entry_point in importlib_metadata.entry_points(group=GROUP))
-
-
-def forget_installed() -> None:
-    """Read the entry points afresh at the next look: after an install in a running process."""
-    _installed.cache_clear()
-
-
-def _load(entry_point: importlib_metadata.EntryPoint) -> _Installed:
-    distribution = entry_point.dist
-    # Parsed once: each of `distribution.name` and `.version` would do it again.
-    metadata = distribution.metadata if distribution is not None else None
-    name = entry_point.module if metadata is None else _normalise(metadata["Name"])
-    version = "0" if metadata is None else metadata["Version"]
-    origin = Origin(name, version, entry_point.name)
-    module = None
-    try:
-        module = entry_point.load()
-        with _hooks_of(module) as hooks:
-            answers = hooks.stratagem_components()
-        components = [component for answer in answers for component in answer]
-        wrong = [component for component in components if not isinstance(component, Component)]
-        if wrong:
-            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
-    except (Exception, SystemExit) as error:
-        # A vendor library may raise anything at import, and even call sys.exit.
-        return _Installed(origin, None, (), error)
-    return _Installed(origin, module, tuple(replace(each, origin=origin) for each in components), None)
-
-
-@contextmanager
-def _hooks_of(module: Any) -> Iterator[Any]:
-    """Hooks that one plugin alone implements: a call can't be broken by another."""
-    manager = _manager()
-    try:
-        manager.register(module)
-        manager.check_pending()
-        yield manager.hook
-        manager.unregister(module)
-    except BaseException:
-        _manager.cache_clear()  # what of a broken plugin has been registered is unknown
-        raise
-
-
-@lru_cache(maxsize=1)
-def _manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(DiscoveryHooks)
-    return manager
 
 
 def _refuse_newer_api(component: Component) -> None:
@@ -261,9 +178,5 @@ def _listed_in(variable: str) -> list[str]:
     return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
 
 
-def _normalise(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _normalised(names: Iterable[str]) -> list[str]:
-    return [_normalise(name) for name in names]
+    return [normalise(name) for name in names]

@@ -74,7 +74,9 @@ class Component:
     """
 
     kind: Kind
+    """What it is: a name from `KINDS`."""
     name: str
+    """What users say, as in `--strategy NAME`."""
     target: str
     """Where its class is, as "package.module:Class"."""
     summary: str
@@ -84,6 +86,7 @@ class Component:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Names that stand for it with keyword values, as ddp_spawn is ddp with start_method="spawn"."""
     capabilities: Capabilities = Capabilities()
+    """What it can do; the kit tries what is declared, and users are refused the rest."""
     priority: int = 0
     """Among those that can run here, "auto" takes the highest."""
     api_version: int = API_VERSION
@@ -159,5 +162,6 @@ class Availability:
     """Whether a component can run on this machine, and why."""
 
     ok: bool
+    """Whether it can."""
     reason: str
     """As "2 devices" or "no driver"."""

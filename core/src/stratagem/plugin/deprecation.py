@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 
@@ -34,3 +36,30 @@ class Renamed:
             if value is None:
                 return self._default
         return value
+
+
+def replaced_names(module: str, replaced: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module some of whose names are elsewhere, or are called something else.
+
+    Each name warns once per process, at the line that first asks for it.
+
+    Args:
+        module: its `__name__`.
+        replaced: former name → "module:name" of what takes its place.
+    """
+    found: dict[str, Any] = {}
+
+    def get(name: str) -> Any:
+        if name not in replaced:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if name not in found:
+            where, _, present = replaced[name].partition(":")
+            found[name] = getattr(import_module(where), present)
+            warnings.warn(
+                f"{module}.{name} is now {where}.{present}; the former name goes with the next plugin API",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        return found[name]
+
+    return get

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from stratagem.precision.overriding import is_overridden
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -28,6 +30,18 @@ class Precision:
     param_dtype: torch.dtype | None = None
     compute_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    scales_loss: bool = False
+    """Whether `scale` changes losses, so that `step` leaves out a step in which a gradient overflows."""
+    steps_directly: bool = True
+    """Whether calling an optimizer's own `step` does the same as `step`; False in a subclass that overrides `step`,
+    unless it says otherwise."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if is_overridden(cls, Precision, {"step"}, "steps_directly"):
+            cls.steps_directly = False
+        if is_overridden(cls, Precision, {"convert_input"}, "converts_input"):
+            cls.converts_input = True  # type: ignore[method-assign,assignment]
 
     def init_context(self) -> AbstractContextManager[Any]:
         """Around the construction of a module: sets the default dtype where that isn't float32."""
@@ -51,7 +65,7 @@ class Precision:
 
     @property
     def converts_input(self) -> bool:
-        """False lets the loop leave out `convert_input` altogether."""
+        """False lets the loop leave out `convert_input` altogether; True in a subclass that overrides it."""
         return self.param_dtype is not None
 
     def autocast(self) -> AbstractContextManager[Any] | None:

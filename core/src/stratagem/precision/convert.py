@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from stratagem.precision.torch_private import apply_to_tensors
+
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
@@ -28,8 +30,7 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
     Unlike `Module.to(dtype)`, leaves complex tensors alone: 16 bits would drop their imaginary part.
     """
-    # _apply is what Module.to is made of, and what torch's recurrent modules extend.
-    module._apply(lambda tensor: _convert(tensor, dtype))  # type: ignore[no-untyped-call]
+    apply_to_tensors(module, lambda tensor: _convert(tensor, dtype))
     return module
 
 

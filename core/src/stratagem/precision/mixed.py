@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
+from stratagem.precision.torch_private import GradientScaler
 
 
 class MixedPrecision(Precision):
@@ -46,10 +47,11 @@ class ScaledPrecision(MixedPrecision):
 
     name = "16-mixed"
     compute_dtype: torch.dtype = torch.float16
+    scales_loss = True
 
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)
-        self._scaler = _Scaler(device.type)
+        self._scaler = GradientScaler(device.type)
         self._unscaled: set[int] = set()
         """Ids of optimizers whose gradients were brought to their true size since the last update."""
 
@@ -107,23 +109,3 @@ class ScaledPrecision(MixedPrecision):
         if self._unscaled:
             self._scaler.update()
             self._unscaled.clear()
-
-
-class _Scaler(torch.amp.GradScaler):
-    """Torch's scaler, with a look at what it found in the gradients."""
-
-    @property
-    def has_scaled(self) -> bool:
-        """Whether any loss was scaled yet; before, gradients have their true size."""
-        return self._scale is not None
-
-    def overflows(self, optimizer: Optimizer) -> list[torch.Tensor]:
-        """Return per device whether a gradient of `optimizer` is infinite or NaN, as a scalar of 0 or 1.
-
-        Empty where `optimizer` wasn't unscaled or has no gradients.
-        """
-        return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
-
-    def forget(self, optimizer: Optimizer) -> None:
-        """Let `optimizer` be unscaled again."""
-        del self._per_optimizer_states[id(optimizer)]

@@ -38,7 +38,15 @@ class PrecisionWrapper(Precision):
 
     @property
     def converts_input(self) -> bool:
-        return type(self).convert_input is not PrecisionWrapper.convert_input or self.inner.converts_input
+        return self.inner.converts_input
+
+    @property
+    def scales_loss(self) -> bool:  # type: ignore[override]
+        return self.inner.scales_loss
+
+    @property
+    def steps_directly(self) -> bool:  # type: ignore[override]
+        return self.inner.steps_directly
 
     def autocast(self) -> AbstractContextManager[Any] | None:
         return self.inner.autocast()

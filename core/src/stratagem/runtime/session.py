@@ -53,7 +53,7 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, ParameterLedger] = {}
         with ExitStack() as opened:
-            run.strategy.setup_environment()
+            run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
             devices = run.process_devices()
             self.device = devices[0]

@@ -5,6 +5,7 @@
 - `units`: policies that name modules to be wrapped, sharded or recomputed one by one.
 - `shards`: shards of parameters: kept between runs, read within a step, cut out of whole tensors.
 - `states`: states of modules and optimizers by name, for checkpoints.
+- `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks, counts of writes.
 - `collectives`: for strategies with collectives of their own.
 - `environments`: for environments: the position of a process, and reading it from a launcher's variables.
 - `loops`: for training loops: losses, data shared among ranks, random numbers.

@@ -1,8 +1,12 @@
 """What the installed distributions offer."""
 
-from stratagem.plugin.catalogue import GROUP, Catalogue, command_plugins, load_catalogue
+from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
+from stratagem.plugin.deprecation import replaced_names
+from stratagem.plugin.entry_points import GROUP
 from stratagem.plugin.hookspecs import CommandGroup
+from stratagem.plugin.installed import command_plugins
+from stratagem.plugin.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, require_locked, write_lock
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
 __all__ = [
@@ -10,6 +14,8 @@ __all__ = [
     "FEATURES",
     "GROUP",
     "KINDS",
+    "LOCKED_VARIABLE",
+    "LOCK_FILE",
     "BrokenPlugin",
     "Catalogue",
     "CommandGroup",
@@ -18,4 +24,10 @@ __all__ = [
     "command_plugins",
     "imported",
     "load_catalogue",
+    "refuse_unlocked",
+    "require_locked",
+    "write_lock",
 ]
+
+# A component has its origin and the values of the preset by which it was looked up, since plugin API 2.
+__getattr__ = replaced_names(__name__, {"Offer": "stratagem:Component", "Selection": "stratagem:Component"})

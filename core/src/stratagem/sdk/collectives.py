@@ -4,12 +4,17 @@ from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
+from stratagem.collectives.meshes import mesh_of
+from stratagem.collectives.traffic import Observer, watch_traffic
 
 __all__ = [
     "GroupCollectives",
+    "Observer",
     "ReduceOp",
     "check_reduction",
     "check_tensor",
     "mean_closure",
     "mean_loss",
+    "mesh_of",
+    "watch_traffic",
 ]

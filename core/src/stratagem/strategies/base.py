@@ -94,6 +94,14 @@ class Strategy:
     def setup_environment(self) -> None:
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
 
+    def setup_worker(self, run: Run) -> None:
+        """Call `setup_environment`; override this one where it takes something of the run to prepare a worker.
+
+        Args:
+            run: as assembled in this process.
+        """
+        self.setup_environment()
+
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """A context around the module's `configure_model`, as for building in shards; None for none."""
         return None
@@ -131,7 +139,7 @@ class Strategy:
             _LIVE[id(self)] = collectives
 
     def teardown(self) -> None:
-        """Undo `setup_environment`, after the process group was closed. Not collective."""
+        """Undo `setup_worker`, after the process group was closed. Not collective."""
 
     # Hooks ----------------------------------------------------------------------------------------
 

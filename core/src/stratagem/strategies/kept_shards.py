@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import CombinationError
 from stratagem.strategies.deferred_init import own_modules
 from stratagem.strategies.module_snapshot import ModuleSnapshot
+from stratagem.strategies.torch_private import forget_sharding, own_table, own_tensors
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,15 @@ class Refill:
         made: dict[int, torch.Tensor] = {}
         whole: dict[int, torch.Tensor] = {}
         for module in own_modules(unit, inner):
-            for own in _own(module):
-                for name, tensor in own.items():
-                    if tensor is None:
-                        continue
-                    if not tensor.is_meta:
-                        whole[id(tensor)] = tensor.detach()
-                        continue
-                    if id(tensor) not in made:
-                        empty = torch.empty_like(tensor, device="cpu")
-                        is_parameter = isinstance(tensor, nn.Parameter)
-                        made[id(tensor)] = (
-                            nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-                        )
-                    own[name] = made[id(tensor)]
+            for name, tensor in own_tensors(module):
+                if not tensor.is_meta:
+                    whole[id(tensor)] = tensor.detach()
+                    continue
+                if id(tensor) not in made:
+                    empty = torch.empty_like(tensor, device="cpu")
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+                own_table(module, name)[name] = made[id(tensor)]
         if self._world_size > 1:
             for tensor in whole.values():
                 dist.broadcast(tensor, 0)
@@ -133,8 +128,7 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
     """
     snapshot.undo()
     for each in snapshot.modules():
-        # Torch has no way to take fully_shard off, and refuses to apply it twice (pytorch/pytorch#107054).
-        _module_state_mapping.pop(each, None)
+        forget_sharding(each)
     if world_size > 1:
         return KeptShards(module)
     made: dict[int, torch.Tensor] = {}
@@ -171,11 +165,5 @@ def _layout(tensor: DTensor) -> tuple[Any, ...]:
 def _named(root: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:
     """Yield (full name, the dict it is in, its name there, tensor) of parameters and buffers, all uses of each."""
     for prefix, module in root.named_modules():
-        for own in _own(module):
-            for name, tensor in own.items():
-                if tensor is not None:
-                    yield f"{prefix}.{name}" if prefix else name, own, name, tensor
-
-
-def _own(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    return module._parameters, module._buffers
+        for name, tensor in own_tensors(module):
+            yield f"{prefix}.{name}" if prefix else name, own_table(module, name), name, tensor

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-_OWN = ("_parameters", "_buffers", "_modules")
+from stratagem.strategies.torch_private import MODULE_TABLES
+
 _ABSENT = object()
 
 
@@ -38,7 +39,7 @@ class ModuleSnapshot:
         for (module, cls, values, hooks), (set_up, hooked) in zip(self._before, self._after):
             module.__class__ = cls
             now = module.__dict__
-            for key in [key for key in now if key not in _OWN and key not in hooked]:
+            for key in [key for key in now if key not in MODULE_TABLES and key not in hooked]:
                 before, after = values.get(key, _ABSENT), set_up.get(key, _ABSENT)
                 if after is before or now[key] is not after:
                     continue
@@ -64,6 +65,6 @@ def _looked_at(module: nn.Module) -> tuple[dict[str, Any], dict[str, set[int]]]:
     for key, value in module.__dict__.items():
         if "_hooks" in key and isinstance(value, dict):
             hooks[key] = set(value)
-        elif key not in _OWN:
+        elif key not in MODULE_TABLES:
             values[key] = value
     return values, hooks

@@ -16,8 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import CombinationError, ConfigError
-
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+from stratagem.strategies.torch_private import PARAMETER_HOOKS
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class ParameterLedger:
                 _shape(parameter),
                 parameter.requires_grad,
                 dict(vars(parameter)),
-                {slot: hooks for slot in _HOOKS if (hooks := getattr(parameter, slot))},
+                {slot: hooks for slot in PARAMETER_HOOKS if (hooks := getattr(parameter, slot))},
                 first.setdefault(id(parameter), name),
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from stratagem.data.batches import moved
 from stratagem.errors import DataError
 from stratagem.plugin.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
-from stratagem.precision.base import Precision
+from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -31,19 +31,6 @@ from stratagem.strategies.optimizer_state import (
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
-
-
-class Replica(NamedTuple):
-    """Something that is equal on every rank which has the same `shard` of a `layout`."""
-
-    name: str
-    """For messages, as "parameter 'net.weight'"."""
-    value: Any
-    """A tensor, or what JSON can hold."""
-    layout: str = ""
-    """How it is shared out, as "stages"; empty where every rank has all of it."""
-    shard: str = ""
-    """What this rank has in that layout, as "2"."""
 
 
 class Prepared:
@@ -76,6 +63,12 @@ class Prepared:
     carries_hooks = False
     has_all_states = True
     plain = Renamed("original_module")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for methods, answer in (({"step"}, "steps_directly"), ({"forward", "evaluate"}, "forwards_directly")):
+            if is_overridden(cls, Prepared, methods, answer):
+                setattr(cls, answer, False)
 
     def __init__(
         self,
@@ -165,14 +158,13 @@ class Prepared:
 
     @property
     def steps_directly(self) -> bool:
-        """Whether calling an optimizer's own `step` does the same as `step`."""
-        return type(self).step is Prepared.step and type(self.precision).step is Precision.step
+        """Whether calling an optimizer's own `step` does the same as `step`, which a subclass may override."""
+        return self.precision.steps_directly
 
     @property
     def forwards_directly(self) -> bool:
-        """Whether calling the module itself does the same as `forward` and `evaluate`."""
-        own = (type(self).forward, type(self).evaluate)
-        return self.is_direct and own == (Prepared.forward, Prepared.evaluate)
+        """Whether calling the module itself is the same as `forward` and `evaluate`, unless overridden."""
+        return self.is_direct
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""

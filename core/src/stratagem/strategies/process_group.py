@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
-from stratagem.errors import ConfigError
-from stratagem.launchers.base import START_METHODS
+from stratagem.launchers.base import check_start_method
 from stratagem.strategies.base import ParallelStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
@@ -62,9 +60,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
         self.process_group_backend = process_group_backend
         self.timeout = deadline(timeout, timeout_s)
-        self.start_method = start_method
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
+        self.start_method = check_start_method(start_method)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group. Collective."""
@@ -122,29 +118,17 @@ class DeferringStrategy(ProcessGroupStrategy):
     each tensor its values where they are needed. Takes what `ProcessGroupStrategy` takes.
     """
 
-    _construction: Construction | None = None
-
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device: tensors get their values later, a few at a time."""
-        return self._deferred()
+        from stratagem.strategies.deferred_init import deferred
 
-    @contextmanager
-    def _deferred(self) -> Iterator[None]:
-        from stratagem.strategies.deferred_init import Construction
-
-        self._construction = Construction()
-        with self._construction.recorded():
-            yield
+        return deferred()
 
     def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
         """Return how `original_module` was constructed, once; None where it was as anywhere.
 
         Tensors that its modules have beside parameters and buffers get their values now.
         """
-        construction, self._construction = self._construction, None
-        if construction is not None:
-            construction.fill_attributes(original_module)
-        return construction
+        from stratagem.strategies.deferred_init import pop_deferred
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_construction": None}
+        return pop_deferred(original_module)

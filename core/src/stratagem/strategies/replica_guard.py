@@ -10,7 +10,7 @@ import torch
 
 from stratagem.errors import ReplicaError
 from stratagem.strategies.fingerprint import fingerprint, number_of
-from stratagem.strategies.prepared import Replica
+from stratagem.strategies.replica import Replica
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives

@@ -9,6 +9,7 @@ from torch import nn
 
 from stratagem.errors import ConfigError
 from stratagem.strategies.deferred_init import own_modules
+from stratagem.strategies.torch_private import own_parameters
 
 
 def refuse_mixed_dtypes(
@@ -28,7 +29,7 @@ def refuse_mixed_dtypes(
     names = {id(parameter): name for name, parameter in original_module.named_parameters()}
     first: dict[torch.dtype, str] = {}
     for module in own_modules(unit, set(inner)):
-        for name, parameter in module._parameters.items():
+        for name, parameter in own_parameters(module).items():
             # What has no dimension isn't sharded.
             if parameter is not None and parameter.requires_grad and parameter.dim():
                 first.setdefault(parameter.dtype, names.get(id(parameter), name))

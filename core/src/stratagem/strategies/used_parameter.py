@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from stratagem.strategies.torch_private import own_children, own_parameters
+
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])+")
 
 
@@ -31,7 +33,7 @@ def parameter_used_in(traceback: TracebackType | None, names: Mapping[int, str])
             for part in rest:
                 if isinstance(value, nn.Module):
                     # Not by getattr, which could run a property.
-                    value = value._modules.get(part, value._parameters.get(part))
+                    value = own_children(value).get(part, own_parameters(value).get(part))
                 if value is None or id(value) in names:
                     break
             if id(value) in names:

@@ -51,12 +51,11 @@ class PreparedWrapper(Prepared):
 
     @property
     def steps_directly(self) -> bool:
-        return type(self).step is PreparedWrapper.step and self.inner.steps_directly
+        return self.inner.steps_directly
 
     @property
     def forwards_directly(self) -> bool:
-        own = (type(self).forward, type(self).evaluate)
-        return self.inner.forwards_directly and own == (PreparedWrapper.forward, PreparedWrapper.evaluate)
+        return self.inner.forwards_directly
 
     # Per step -----------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
 """An extension: wraps the hook `reduce`, whatever strategy answers it."""
 
 from stratagem import CollectivesWrapper, hookimpl
+from stratagem.sdk.collectives import watch_traffic
 
 
 class Traffic:
-    """Counts the run's collectives, and prints the sum at its end."""
+    """Counts what the run communicates, engines' own reductions too, and prints the sums at its end."""
 
     @hookimpl(wrapper=True)
     def reduce(self, request):
@@ -13,43 +14,26 @@ class Traffic:
 
 
 class CountedCollectives(CollectivesWrapper):
-    """Hands every call on to `inner`.
+    """Hands every call on to `inner`, and counts from its birth to `close`.
 
     Attributes:
-        calls: how many collectives there were.
-        size_bytes: how many bytes of tensors this rank gave to them.
+        calls: how many collectives there were, by name.
+        size_bytes: the sizes of their messages, by name.
     """
 
     def __init__(self, inner):
         super().__init__(inner)
-        self.calls = 0
-        self.size_bytes = 0
+        self.calls = {}
+        self.size_bytes = {}
+        self._stop = watch_traffic(self._count)
 
-    def _count(self, value=None):
-        self.calls += 1
-        self.size_bytes += getattr(value, "nbytes", 0)
-
-    def all_reduce(self, tensor, op="mean"):
-        self._count(tensor)
-        return super().all_reduce(tensor, op)
-
-    def all_gather(self, tensor, sync_grads=False):
-        self._count(tensor)
-        return super().all_gather(tensor, sync_grads)
-
-    def broadcast(self, value, src=0):
-        self._count(value)
-        return super().broadcast(value, src)
-
-    def gather_objects(self, value):
-        self._count()
-        return super().gather_objects(value)
-
-    def barrier(self, name=None):
-        self._count()
-        super().barrier(name)
+    def _count(self, name, size_bytes):
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self.size_bytes[name] = self.size_bytes.get(name, 0) + size_bytes
 
     def close(self, failed=False):
+        self._stop()
         if self.rank == 0:
-            print(f"traffic: {self.calls} collectives, {self.size_bytes / 1024:.1f} KiB per rank", flush=True)
+            for name, calls in sorted(self.calls.items()):
+                print(f"traffic: {calls} {name}, {self.size_bytes[name] / 1024:.1f} KiB", flush=True)
         super().close(failed)

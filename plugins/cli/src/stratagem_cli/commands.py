@@ -10,11 +10,11 @@ import click
 
 import stratagem
 from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue
+from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, require_locked
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
-    **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
+    **dict.fromkeys(("conformance", "new", "verify"), "stratagem-testing"),
 }
 """Command → the distribution of ours that adds it, for install hints."""
 
@@ -74,6 +74,11 @@ class PluginGroup(LazyGroup):
             ConflictError: several distributions add it.
             UnknownNameError, BrokenPluginError: the distribution that has it isn't installed, or is broken.
         """
+        if args[:2] == ["plugins", "lock"]:
+            from stratagem_cli.listing import plugins
+
+            return "plugins", plugins, args[1:]
+        _lock_if_asked(ctx, args)
         if args[0] in OFFERED and self.get_command(ctx, args[0]) is None:
             _refuse_missing(args[0])
         found = super().resolve_command(ctx, args)
@@ -96,6 +101,23 @@ class PluginGroup(LazyGroup):
                 self._owners.setdefault(name, []).append(origin)
             self.lazy.update(group.lazy)
             self.commands.update(group.commands)
+
+
+def _lock_if_asked(ctx: click.Context, args: list[str]) -> None:
+    """Heed `--locked` before any plugin is imported, also those that bring the command."""
+    from stratagem_cli import flags
+
+    if args[0] == "run":  # what stands after SCRIPT is the script's
+        from stratagem_cli.script import run
+
+        context = click.Context(run, info_name="run", resilient_parsing=True, **run.context_settings)
+        given, _, _ = run.make_parser(context).parse_args(args[1:])
+        is_locked = bool(given.get("locked"))
+    else:
+        is_locked = "--locked" in args
+    if is_locked:
+        flags.lock_plugins(ctx)
+        require_locked()
 
 
 def _refuse_missing(name: str) -> NoReturn:

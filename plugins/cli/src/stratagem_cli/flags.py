@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from stratagem.errors import SealError, UsageError, WorkerError
+from stratagem.sdk.catalogue import LOCK_FILE, LOCKED_VARIABLE
 from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.reporting import report
 
@@ -119,12 +121,27 @@ def selection_flags(command: F) -> F:
 
     `given(keywords)` takes them out again.
     """
+    command = click.option(
+        "--locked",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=lambda ctx, param, value: lock_plugins(ctx) if value and not ctx.resilient_parsing else None,
+        help=f"Refuse plugins that differ from {LOCK_FILE}, or aren't in it, before they are imported.",
+    )(command)
     for old in RENAMED:
         if old not in _NOT_FLAGS:
             command = _old_flag(old)(command)
     for flag, name, how in reversed(_FLAGS):
         command = click.option(flag, name, **how)(command)
     return command
+
+
+def lock_plugins(ctx: click.Context) -> None:
+    """While this command runs, plugins must be those of the lock file, also in the processes that it starts."""
+    if not os.environ.get(LOCKED_VARIABLE):
+        os.environ[LOCKED_VARIABLE] = os.path.abspath(LOCK_FILE)
+        ctx.call_on_close(lambda: os.environ.pop(LOCKED_VARIABLE, None))
 
 
 def _old_flag(name: str) -> Callable[[F], F]:

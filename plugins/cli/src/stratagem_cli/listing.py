@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from stratagem.sdk.catalogue import load_catalogue
+from stratagem.sdk.catalogue import LOCK_FILE, load_catalogue, refuse_unlocked, write_lock
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 
@@ -32,12 +33,15 @@ def accelerators(as_json: bool) -> None:
     _print_components(accelerator_records(load_catalogue()), as_json)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @as_json
-def plugins(as_json: bool) -> None:
-    """List the installed plugins, also those that are broken or left out."""
+@click.pass_context
+def plugins(ctx: click.Context, as_json: bool) -> None:
+    """List the installed plugins, also those that are broken or left out; `plugins lock` writes them down."""
     from stratagem_cli.survey import plugin_records
 
+    if ctx.invoked_subcommand is not None:
+        return
     records = plugin_records(load_catalogue())
     if as_json:
         print_json(records)
@@ -48,6 +52,18 @@ def plugins(as_json: bool) -> None:
         for record in records
     ]
     print_table(columns, rows)
+
+
+@plugins.command()
+@click.option("--file", default=LOCK_FILE, metavar="FILE", show_default=True, help="The lock file.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 2 where it isn't what is installed.")
+def lock(file: str, check: bool) -> None:
+    """Write names, versions, origins and hashes of the installed plugins to a file; imports none of them."""
+    if check:
+        refuse_unlocked(os.path.abspath(file), strict=True)
+        click.echo(f"{file} is what is installed")
+    else:
+        click.echo(f"{file}: {', '.join(write_lock(file))}")
 
 
 def print_json(value: Any) -> None:

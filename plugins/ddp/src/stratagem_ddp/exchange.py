@@ -7,7 +7,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
+
+from stratagem.sdk.torch_private import store_of
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -23,7 +24,7 @@ class StoreExchange:
     """
 
     def __init__(self, collectives: Collectives) -> None:
-        self._store: Any = _get_default_store()
+        self._store: Any = store_of()
         self._prefix = f"ddp{collectives.broadcast(next(_INSTANCES))}"
 
     def compare(self, name: str, value: str, timeout_s: float) -> list[str | None]:

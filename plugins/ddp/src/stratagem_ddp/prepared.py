@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
 
-from stratagem import Precision, Prepared, SetupRequest, place
+from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_ddp.exchange import StoreExchange
@@ -54,11 +54,14 @@ class DDPPrepared(Prepared):
         self._collectives = request.collectives
         self._hook_state = hook_state(strategy, request.original_module, request.collectives)
         self._exchange = StoreExchange(request.collectives)
-        strategy.init_sync = strategy.asked_init_sync
+        settings = strategy
 
         def construct(module: nn.Module) -> DistributedDataParallel:
-            ddp = strategy.configure_ddp(module, request.device)
-            strategy.init_sync = False  # the next ones are over parameters that have been trained
+            nonlocal settings
+            ddp = settings.configure_ddp(module, request.device)
+            settings = (
+                strategy.without_init_sync()
+            )  # the next ones are over parameters that have been trained
             return ddp
 
         self._tracked = TrackedDDP(
@@ -70,7 +73,7 @@ class DDPPrepared(Prepared):
             may_drift=isinstance(self._hook_state, PostLocalSGDState),
         )
         if self._tracked.ddp is None:
-            strategy.init_sync = False
+            settings = strategy.without_init_sync()
             broadcast_coalesced((*self._replica.parameters(), *self._replica.buffers()))
         super().__init__(request, self._tracked.module)
         refuse_unfit(request, self.optimizers, self._hook_state)
@@ -182,7 +185,7 @@ class DDPPrepared(Prepared):
 
     @property
     def steps_directly(self) -> bool:
-        return self._local is None and type(self.precision).step is Precision.step
+        return self._local is None and self.precision.steps_directly
 
     # Checkpoint ---------------------------------------------------------------------------------
 

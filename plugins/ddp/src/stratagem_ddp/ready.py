@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from stratagem_ddp.torch_private import mark_ready
+
 
 class NoneAllowed(nn.Module):
     """Returns what `module` returns, with `nothing` in the place of None.
@@ -69,8 +71,7 @@ def reduce_as_they_are(
     positions = range(len(reducer.get_backward_stats())) if order is None else order
 
     def mark() -> None:
-        for index in positions:
-            reducer._autograd_hook(index)
+        mark_ready(ddp, positions)
 
     with torch.enable_grad():
         start = torch.zeros((), device=ddp.device, requires_grad=True)

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, Optimizer
 
-from stratagem import Collectives, ConfigError, Precision, SetupRequest
+from stratagem import Collectives, ConfigError, SetupRequest
 from stratagem_ddp.comm_hooks import HOOKS, power_sgd, renamed, settings_of
 from stratagem_ddp.local_sgd import (
     Level,
@@ -24,6 +24,7 @@ from stratagem_ddp.local_sgd import (
     fitting_subgroup,
 )
 from stratagem_ddp.power_sgd import PowerSGDMemory
+from stratagem_ddp.torch_private import LEFT_OUT, left_out
 
 if TYPE_CHECKING:
     from stratagem_ddp.strategy import DDPStrategy
@@ -56,11 +57,11 @@ def refuse_own_parameters(module: nn.Module) -> None:
     Raises:
         ConfigError: the module has the attribute that asks DistributedDataParallel for it.
     """
-    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    ignored = left_out(module)
     if ignored:
         raise ConfigError(
             f"{type(module).__name__} asks for {ignored[0]!r} to differ between ranks "
-            "(_ddp_params_and_buffers_to_ignore), and under ddp all ranks train the same parameters, of which a "
+            f"({LEFT_OUT}), and under ddp all ranks train the same parameters, of which a "
             "checkpoint has one copy: leave the attribute out"
         )
 
@@ -102,7 +103,7 @@ def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state
     """
     remembers = isinstance(state, PowerSGDMemory) and state.state.use_error_feedback
     local = isinstance(state, PostLocalSGDState)
-    if (remembers or local) and type(request.precision).step is not Precision.step:
+    if (remembers or local) and request.precision.scales_loss:
         what = (
             "PowerSGD's error feedback would keep"
             if remembers

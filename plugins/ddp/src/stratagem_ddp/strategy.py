@@ -100,7 +100,7 @@ class DDPStrategy(ProcessGroupStrategy):
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
         self.period_group_size = period_group_size
-        self.asked_init_sync = self.init_sync = bool(kwargs.pop("init_sync", True))
+        self.init_sync = bool(kwargs.pop("init_sync", True))
         self.ddp_kwargs = kwargs
         self._check()
 
@@ -183,14 +183,20 @@ class DDPStrategy(ProcessGroupStrategy):
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
         """Wrap `module`, which is on `device`; override it to wrap differently. Collective.
 
-        Called again when other parameters require gradients than before; `self.init_sync` says whether
-        parameters and buffers are to become rank 0's, as they are to at first.
+        Called again when other parameters require gradients than before, of an object like this one whose
+        `init_sync` is False; at first it says whether parameters and buffers are to become rank 0's.
         """
         device_ids = None if device.type == "cpu" else [device]
         # The command line reads off this call which keywords there are.
         return DistributedDataParallel(
             module, device_ids=device_ids, init_sync=self.init_sync, **self.ddp_kwargs
         )
+
+    def without_init_sync(self) -> DDPStrategy:
+        """Return the same settings for a module that has rank 0's parameters and buffers, or has been trained."""
+        settings = object.__new__(type(self))
+        settings.__dict__.update(vars(self), init_sync=False)
+        return settings
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:

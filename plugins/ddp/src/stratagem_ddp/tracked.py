@@ -18,6 +18,7 @@ from stratagem.sdk.tensors import flattened_buckets, gradients_of_any
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.replica import on_gradient
+from stratagem_ddp.torch_private import check_finished, rebuild_buckets, remove_hooks
 
 WAIT_S = 60.0
 """How long a rank on which requires_grad changed waits for the others to come to the same forward."""
@@ -141,7 +142,7 @@ class TrackedDDP:
         if self.ddp is None:
             return
         try:
-            self.ddp.reducer._check_reducer_finalized()
+            check_finished(self.ddp)
         except RuntimeError as error:
             raise self.unused(error) from error
 
@@ -210,7 +211,7 @@ class TrackedDDP:
         kept = [parameter.grad for parameter in parameters]
         self.drop_gradients()
         reduce_as_they_are(ddp, parameters, [positions[name] for name in order], torch.Tensor.backward)
-        ddp.reducer._rebuild_buckets()
+        rebuild_buckets(ddp)
         for parameter, grad in zip(parameters, kept):
             parameter.grad = grad
         self._order = order
@@ -255,7 +256,7 @@ class TrackedDDP:
         self._handles.clear()
         if self.ddp is not None:
             # What keeps the old one alive would otherwise let it reduce beside the new one.
-            self.ddp.reducer._remove_autograd_hooks()
+            remove_hooks(self.ddp)
         self.ddp = None
         self.module = self._inner
 

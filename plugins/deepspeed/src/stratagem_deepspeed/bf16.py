@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from stratagem import CombinationError
+from stratagem.sdk.torch_private import post_accumulate_hooks
+from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, UPDATE_HALVES, put_back, replace
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
@@ -36,21 +38,20 @@ class Bf16Gradients:
             self._check_hooks(names)
         self._idle = IdleParameters(zero, 1, self._groups, zero.fp32_groups_flat_partition, names)
         self.paused = self._idle.paused
-        self._reduce, self._update = engine.buffered_allreduce_fallback, zero.update_lp_params
-        engine.buffered_allreduce_fallback = self._reduce_used
-        zero.update_lp_params = self._put_back_and_update
+        self._reduce = replace(engine, REDUCE_ALL, self._reduce_used)
+        self._update = replace(zero, UPDATE_HALVES, self._put_back_and_update)
         self._stepped: list[bool] = []
 
     def remove(self) -> None:
         """Let go of the engine."""
-        del self._engine.buffered_allreduce_fallback
-        del self._zero.update_lp_params
+        put_back(self._engine, REDUCE_ALL)
+        put_back(self._zero, UPDATE_HALVES)
 
     def _check_hooks(self, names: Mapping[int, str]) -> None:
         for group in self._groups:
             for parameter in group:
                 # The engine's own hook is among them.
-                if len(parameter._post_accumulate_grad_hooks or ()) > 1:
+                if len(post_accumulate_hooks(parameter) or ()) > 1:
                     raise CombinationError(
                         f"parameter {names[id(parameter)]!r} has a post-accumulate hook, and at stage 1 in bf16 "
                         "deepspeed accumulates gradients where the hook doesn't see them: use register_hook, set "

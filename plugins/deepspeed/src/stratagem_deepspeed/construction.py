@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from stratagem import ConfigError
+from stratagem.sdk.torch_private import PARAMETER_HOOKS, own_buffers, own_parameters, own_table, own_tensors
+from stratagem_deepspeed.deepspeed_private import MARKS, give_plain_table, number_parameters_from
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
@@ -64,7 +65,7 @@ def share_out(
 
     # Ranks number parameters alike, also where one of them has had an engine before.
     begin = torch.tensor(zero.Init.param_id, device=request.device)
-    zero.Init.param_id = int(request.collectives.all_reduce(begin, "max"))
+    number_parameters_from(int(request.collectives.all_reduce(begin, "max")))
     if request.precision.param_dtype is None:
         # Parameters stay in 32 bits, and what holds them for the drive would round them to the configuration's 16.
         config = {**config, **{half: {**config[half], "enabled": False} for half in ("bf16", "fp16")}}
@@ -73,7 +74,7 @@ def share_out(
     swapper: Any = None
     for module in request.module.modules():
         _fill(request, module, construction, made)
-        own = [p for p in module._parameters.values() if p is not None and id(p) not in cut]
+        own = [p for p in own_parameters(module).values() if p is not None and id(p) not in cut]
         cut |= {id(parameter) for parameter in own}
         parts.restore(own)
         layer = nn.Module()
@@ -86,9 +87,9 @@ def share_out(
             )
             # On nvme, a swapper of its own for each layer would empty the folder of those before.
             swapper = init.param_swapper
-        for name, buffer in module._buffers.items():
+        for name, buffer in own_buffers(module).items():
             if buffer is not None:
-                module._buffers[name] = buffer.to(request.device)
+                own_buffers(module)[name] = buffer.to(request.device)
     return made
 
 
@@ -99,7 +100,7 @@ def number_modules(root: nn.Module) -> None:
 
 
 def _fill(request: SetupRequest, module: nn.Module, construction: Construction | None, made: Made) -> None:
-    missing = [tensor for _, tensor in _own_tensors(module) if tensor.is_meta and id(tensor) not in made]
+    missing = [tensor for _, tensor in own_tensors(module) if tensor.is_meta and id(tensor) not in made]
     for tensor in missing:
         if construction is None or not construction.knows(tensor):
             raise ConfigError(
@@ -110,21 +111,14 @@ def _fill(request: SetupRequest, module: nn.Module, construction: Construction |
         for tensor, real in zip(missing, construction.materialize(missing)):
             # The meta tensor is kept beside its value: its id is what other names know it by.
             made[id(tensor)] = (tensor, _alike(real, tensor))
-    for name, tensor in list(_own_tensors(module)):
+    for name, tensor in list(own_tensors(module)):
         if tensor.is_meta:
-            slots = module._parameters if name in module._parameters else module._buffers
-            slots[name] = made[id(tensor)][1]  # type: ignore[assignment]
+            own_table(module, name)[name] = made[id(tensor)][1]
     dtype = request.precision.param_dtype
     if dtype is not None:
-        for _, tensor in _own_tensors(module):
+        for _, tensor in own_tensors(module):
             if tensor.is_floating_point() and tensor.dtype != dtype and not hasattr(tensor, "ds_id"):
                 tensor.data = tensor.data.to(dtype)
-
-
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if tensor is not None:
-            yield name, tensor
 
 
 def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -132,7 +126,7 @@ def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return real
     made = nn.Parameter(real, requires_grad=like.requires_grad)
     vars(made).update(vars(like))
-    for slot in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+    for slot in PARAMETER_HOOKS:
         # The very dict, before the engine adds hooks of its own: the user's handles go on removing theirs.
         if hooks := getattr(like, slot):
             setattr(made, slot, hooks)
@@ -150,10 +144,9 @@ class Traces:
     def remove(self) -> None:
         """Make parameters and modules plain again; values stay."""
         for module in self._root.modules():
-            if type(module._parameters) is not dict:
-                module.__dict__["_parameters"] = dict(module._parameters.items())
+            give_plain_table(module)
             for key in set(vars(module)) - self._modules.get(id(module), set(vars(module))):
-                if key.startswith(("ds_", "_ds_", "_deepspeed", "_external", "pre_bwd", "post_bwd")):
+                if key.startswith(MARKS):
                     delattr(module, key)
         for parameter in self._root.parameters():
             for key in set(vars(parameter)) - self._attributes.get(id(parameter), set()):

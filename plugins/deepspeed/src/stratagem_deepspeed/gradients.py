@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import CombinationError
+from stratagem.sdk.torch_private import post_accumulate_hooks
+from stratagem_deepspeed.deepspeed_private import COMPLETE, REDUCE, STEP_GROUP, put_back, replace
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
@@ -46,24 +48,16 @@ class Gradients:
         self._next = 0
         self._used: set[int] = set()
         # The engine's own hook is among them.
-        self._hooks = {id(p): len(p._post_accumulate_grad_hooks or ()) for p, _ in self._order}
+        self._hooks = {id(p): len(post_accumulate_hooks(p) or ()) for p, _ in self._order}
         self._hooked = {each for each, hooks in self._hooks.items() if hooks > 1}
         self._stashed: list[tuple[Any, torch.Tensor]] = []
-        self._reduce = zero.reduce_ready_partitions_and_remove_grads
-        self._finish = zero.independent_gradient_partition_epilogue
-        self._step = zero._optimizer_step
-        zero.reduce_ready_partitions_and_remove_grads = self._arrive
-        zero.independent_gradient_partition_epilogue = self._complete
-        zero._optimizer_step = self._step_group
+        self._reduce = replace(zero, REDUCE, self._arrive)
+        self._finish = replace(zero, COMPLETE, self._complete)
+        self._step = replace(zero, STEP_GROUP, self._step_group)
 
     def remove(self) -> None:
         """Let go of the engine."""
-        for name in (
-            "reduce_ready_partitions_and_remove_grads",
-            "independent_gradient_partition_epilogue",
-            "_optimizer_step",
-        ):
-            delattr(self._zero, name)
+        put_back(self._zero, REDUCE, COMPLETE, STEP_GROUP)
 
     # In backward ------------------------------------------------------------------------------------
 
@@ -144,7 +138,7 @@ class Gradients:
 
     def _check_hooks(self) -> None:
         for parameter, _ in self._order:
-            hooks = len(parameter._post_accumulate_grad_hooks or ())
+            hooks = len(post_accumulate_hooks(parameter) or ())
             if hooks > self._hooks[id(parameter)]:
                 raise CombinationError(
                     f"a post-accumulate hook was registered on parameter {self._names[id(parameter)]!r} after "

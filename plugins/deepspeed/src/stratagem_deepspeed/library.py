@@ -96,9 +96,6 @@ def forget_groups() -> None:
     """Drop what the engine keeps of a process group that has been closed."""
     if "deepspeed" not in sys.modules:
         return
-    import deepspeed.comm.comm
-    from deepspeed.utils import groups
+    from stratagem_deepspeed.deepspeed_private import forget_process_groups
 
-    # What deepspeed.comm.destroy_process_group does once torch has destroyed the group.
-    groups._release_process_group_references()
-    deepspeed.comm.comm.cdb = None
+    forget_process_groups()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from stratagem_deepspeed.deepspeed_private import fragment_of
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
 Scalars = dict[str, float]
@@ -48,10 +49,9 @@ def master_slice(zero: Any, stage: int, flat: torch.Tensor, parameter: nn.Parame
     if stage == 3:
         _, begin, count = zero.grad_position[zero.get_param_id(parameter)]
         return flat.narrow(0, begin, count)
-    mapping = getattr(parameter, "_hp_mapping", None)
-    if mapping is None:
+    address = fragment_of(parameter)
+    if address is None:
         return flat.narrow(0, 0, 0)
-    address = mapping.hp_fragment_address
     return flat.narrow(0, address.start, address.numel)
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem.sdk.shards import padded_flat_shard
+from stratagem_deepspeed.deepspeed_private import stage3_of
 from stratagem_deepspeed.swapping import write_piece
 
 
@@ -60,8 +61,7 @@ class Parameters:
             if not self.is_trained(parameter):
                 return
             if self._stage == 3:
-                zero3: Any = parameter._z3_optimizer  # type: ignore[attr-defined]
-                write_piece(zero3, parameter, piece(parameter, whole))
+                write_piece(stage3_of(parameter), parameter, piece(parameter, whole))
             elif self._stage:
                 safe_set_full_fp32_param(parameter, whole.to(parameter.device))
 

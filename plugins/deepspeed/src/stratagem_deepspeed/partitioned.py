@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from stratagem.sdk.torch_private import tensor_version
+from stratagem_deepspeed import deepspeed_private as private
 from stratagem_deepspeed.masters import follow_partition, master_slice
 from stratagem_deepspeed.parameters import piece
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
-ENGINE = ("deepspeed.", "stratagem_deepspeed.", "torch.nn.modules.module", "torch._dynamo")
+ENGINE = ("deepspeed.", "stratagem_deepspeed.", *private.KNOWING)
 """Modules whose functions know that a parameter may be empty."""
-STATE_DICT = ("_save_to_state_dict", "_load_from_state_dict")
-"""Functions of these that don't: they would save and load nothing, without an error."""
 
 _READ: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _PASSED = {
@@ -39,9 +39,7 @@ _PASSED = {
         "is_meta",
         "is_sparse",
         "is_cuda",
-        "_backward_hooks",
-        "_post_accumulate_grad_hooks",
-        "_version",
+        *private.WITHOUT_VALUES,
         "output_nr",
     )
     for how in ("__get__", "__set__")
@@ -85,14 +83,14 @@ def _intercept(
             return answer(*args, **named)
         for parameter in _partitioned((*args, *named.values())):
             parameter.ds_access.use(parameter, func == _READ)
-    with torch._C.DisableTorchFunctionSubclass():
+    with private.as_plain_tensors():
         return func(*args, **named)
 
 
 def _knows(caller: FrameType) -> bool:
     """Whether what calls with a parameter knows that it may be empty."""
     within: str = caller.f_globals.get("__name__", "")
-    return within.startswith(ENGINE) and caller.f_code.co_name not in STATE_DICT
+    return within.startswith(ENGINE) and caller.f_code.co_name not in private.STATE_DICT
 
 
 def _partitioned(values: Iterable[Any]) -> Iterator[Any]:
@@ -120,8 +118,7 @@ def intercept(there: bool) -> bool:
     global _looking
     before, _looking = _looking, there
     if before != there:
-        # In C: this costs nothing where the class says that there is nothing to call.
-        answer: Any = classmethod(_intercept) if there else torch._C._disabled_torch_function_impl
+        answer: Any = classmethod(_intercept) if there else private.NOT_ASKED
         PartitionedParameter.__torch_function__ = answer  # type: ignore[method-assign]
     return before
 
@@ -157,7 +154,7 @@ class Access:
         self._registry = engine.module.ds_inflight_param_registry
         self._held: dict[int, Any] = {}
         self._read: set[int] = set()
-        self._versions = {id(p): p._version for p in self._parameters}
+        self._versions = {id(p): tensor_version(p) for p in self._parameters}
         self._changed: dict[int, tuple[Any, torch.Tensor]] = {}
         self._partition = {id(p): p.partition for p in self._parameters}
         self._classes = {id(p): type(p) for p in self._parameters}
@@ -167,9 +164,8 @@ class Access:
             parameter.partition = self._partition_later(parameter)
             parameter.__class__ = PartitionedParameter
         coordinator = self._coordinator = _coordinator(engine)
-        self._fetch, self._release = coordinator.fetch_sub_module, coordinator.release_sub_module
-        coordinator.fetch_sub_module = self._fetching
-        coordinator.release_sub_module = self._releasing
+        self._fetch = private.replace(coordinator, private.FETCH, self._fetching)
+        self._release = private.replace(coordinator, private.RELEASE, self._releasing)
         intercept(True)
 
     def remove(self) -> None:
@@ -179,7 +175,7 @@ class Access:
             parameter.__class__ = self._classes[id(parameter)]
             del parameter.ds_access
             parameter.partition = self._partition[id(parameter)]
-        del self._coordinator.fetch_sub_module, self._coordinator.release_sub_module
+        private.put_back(self._coordinator, private.FETCH, private.RELEASE)
         intercept(False)
 
     def use(self, parameter: Any, is_read: bool) -> None:
@@ -239,11 +235,11 @@ class Access:
         return part.clone()
 
     def _is_changed(self, parameter: Any) -> bool:
-        return id(parameter) in self._read or parameter._version != self._versions[id(parameter)]
+        return id(parameter) in self._read or tensor_version(parameter) != self._versions[id(parameter)]
 
     def _keep(self, parameter: Any) -> None:
         self._changed[id(parameter)] = (parameter, piece(parameter, parameter.data).clone())
-        self._versions[id(parameter)] = parameter._version
+        self._versions[id(parameter)] = tensor_version(parameter)
         self._read.discard(id(parameter))
 
     def _partition_later(self, parameter: Any) -> Callable[..., None]:
@@ -254,7 +250,7 @@ class Access:
                 return
             if parameter.ds_status.name == "AVAILABLE":
                 if has_been_updated:
-                    self._versions[id(parameter)] = parameter._version
+                    self._versions[id(parameter)] = tensor_version(parameter)
                     self._read.discard(id(parameter))
                     self._changed.pop(id(parameter), None)
                 elif self._is_changed(parameter):

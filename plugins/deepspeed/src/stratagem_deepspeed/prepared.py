@@ -14,10 +14,11 @@ from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRe
 from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
-from stratagem.sdk.tensors import broadcast_coalesced
+from stratagem.sdk.tensors import EqualBuffers
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
+from stratagem_deepspeed.deepspeed_private import forget_children
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
@@ -107,8 +108,7 @@ class DeepSpeedPrepared(Prepared):
         self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
         self._originals = originals
         originals.to_engine(self._checkpoint.parameters)
-        self._buffers = self._world_size > 1 and any(True for _ in request.module.buffers())
-        self._buffers_differ = self._buffers
+        self._equal_buffers = EqualBuffers(self._computed, self._world_size, differ=True)
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
@@ -121,9 +121,9 @@ class DeepSpeedPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._access is not None:
             self._access.release()
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         result = self.module(*args, **kwargs)
-        self._buffers_differ = self._buffers and self.original_module.training
+        self._equal_buffers.note_forward(self.original_module.training)
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -213,10 +213,6 @@ class DeepSpeedPrepared(Prepared):
     def zero_grad(self, index: int) -> None:
         """Do nothing: the engine drops gradients in `step`."""
 
-    @property
-    def steps_directly(self) -> bool:
-        return False
-
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._access is None:
             yield from super().replicas()
@@ -231,7 +227,7 @@ class DeepSpeedPrepared(Prepared):
     # Checkpoint -----------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         self.follow_changes()
         return self._checkpoint.model_tensors()
 
@@ -280,7 +276,7 @@ class DeepSpeedPrepared(Prepared):
         if engine is not None:
             engine.destroy()
             engine.optimizer = engine.basic_optimizer = None
-            engine.__dict__["_modules"].clear()
+            forget_children(engine)
         self._folders.close()
         for parameter, value in whole.values():
             parameter.data = value
@@ -288,9 +284,3 @@ class DeepSpeedPrepared(Prepared):
         if parts:
             self.left_shards = keep(parts)
         output.stop()
-
-    def _make_buffers_equal(self) -> None:
-        """Rank 0's buffers on every rank, before anything reads them. Collective."""
-        if self._buffers_differ:
-            self._buffers_differ = False
-            broadcast_coalesced(self._computed.buffers())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, put_back, replace
 from stratagem_deepspeed.idle import used_anywhere
 from stratagem_deepspeed.masters import Scalars
 
@@ -27,12 +28,11 @@ class WholeGradients:
     def __init__(self, engine: Any, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         self._engine, self._parameters, self._device = engine, parameters, device
         self.paused: dict[str, Scalars | None] = {}
-        self._reduce = engine.buffered_allreduce_fallback
-        engine.buffered_allreduce_fallback = self._reduce_used
+        self._reduce = replace(engine, REDUCE_ALL, self._reduce_used)
 
     def remove(self) -> None:
         """Let go of the engine."""
-        del self._engine.buffered_allreduce_fallback
+        put_back(self._engine, REDUCE_ALL)
 
     def before_step(self) -> None:
         """Do nothing: each parameter is stepped by itself."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from stratagem.errors import ConfigError, DataError
+from stratagem.sdk.torch_private import own_buffers, own_children, own_parameters, tensor_version
+from stratagem_dp.torch_private import NORM, empty_copy
 
 
 class Copied(NamedTuple):
@@ -58,10 +59,14 @@ class Replica:
         """
         names = {id(each): name for name, each in module.named_modules()}
         for owner, name, original, copy, versions in self.copied:
-            if isinstance(owner, _NormBase) and name in owner._buffers:
+            if isinstance(owner, NORM) and name in own_buffers(owner):
                 continue
             now, its = _tensor(owner, name), _tensor(self.modules[id(owner)], name)
-            same = now is original and its is copy and (original._version, copy._version) == versions
+            same = (
+                now is original
+                and its is copy
+                and (tensor_version(original), tensor_version(copy)) == versions
+            )
             if not same and not _equal(now, its):
                 prefix = names.get(id(owner), "")
                 raise DataError(
@@ -84,16 +89,15 @@ def replicate(module: nn.Module, device: torch.device) -> Replica:
         device: of the copy.
     """
     moved: dict[int, torch.Tensor] = {}
-    replica = Replica({id(each): each._replicate_for_data_parallel() for each in module.modules()})  # type: ignore[no-untyped-call]
+    replica = Replica({id(each): empty_copy(each) for each in module.modules()})
     for each in module.modules():
         copy = replica.modules[id(each)]
-        copy._compiled_call_impl = None
-        for name, child in each._modules.items():
+        for name, child in own_children(each).items():
             if child is not None:
-                copy._modules[name] = replica.modules[id(child)]
-        for name, parameter in each._parameters.items():
+                own_children(copy)[name] = replica.modules[id(child)]
+        for name, parameter in own_parameters(each).items():
             if parameter is None:
-                copy._parameters[name] = None
+                own_parameters(copy)[name] = None
                 continue
             if id(parameter) not in moved:
                 moved[id(parameter)] = _Copy.apply(parameter, device)  # type: ignore[no-untyped-call]
@@ -101,13 +105,12 @@ def replicate(module: nn.Module, device: torch.device) -> Replica:
             # By attribute first: recurrent layers keep lists of their weights up to date that way.
             setattr(copy, name, moved[id(parameter)])
             copy.__dict__.pop(name, None)
-            own: dict[str, Any] = copy._parameters
-            own[name] = moved[id(parameter)]  # not a leaf, but found as one
+            own_parameters(copy)[name] = moved[id(parameter)]  # not a leaf, but found as one
             replica.copied.append(_copied(each, name, parameter, moved[id(parameter)]))
-        for name, buffer in each._buffers.items():
-            copy._buffers[name] = None
+        for name, buffer in own_buffers(each).items():
+            own_buffers(copy)[name] = None
             if buffer is not None:
-                copy._buffers[name] = twin = buffer.to(device, copy=True)
+                own_buffers(copy)[name] = twin = buffer.to(device, copy=True)
                 replica.copied.append(_copied(each, name, buffer, twin))
     return replica
 
@@ -120,7 +123,7 @@ def refuse_uncopyable(module: nn.Module) -> None:
     """
     for name, each in module.named_modules():
         where = f"{name or 'the module'!r}, a {type(each).__name__},"
-        tensors = (*each._parameters.values(), *each._buffers.values())
+        tensors = (*own_parameters(each).values(), *own_buffers(each).values())
         if any(nn.parameter.is_lazy(tensor) for tensor in tensors):
             raise ConfigError(
                 f"{where} is uninitialized, and can't be copied to several devices: run one batch through the "
@@ -134,11 +137,11 @@ def refuse_uncopyable(module: nn.Module) -> None:
 
 
 def _copied(module: nn.Module, name: str, original: torch.Tensor, copy: torch.Tensor) -> Copied:
-    return Copied(module, name, original, copy, (original._version, copy._version))
+    return Copied(module, name, original, copy, (tensor_version(original), tensor_version(copy)))
 
 
 def _tensor(module: nn.Module, name: str) -> torch.Tensor | None:
-    return module._parameters.get(name, module._buffers.get(name))
+    return own_parameters(module).get(name, own_buffers(module).get(name))
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

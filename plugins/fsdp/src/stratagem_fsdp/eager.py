@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from stratagem.sdk.processes import COMPILER
+
 
 def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Keep a hook out of compiled graphs, as torch keeps those of `fully_shard`."""
-    if "torch._dynamo" not in sys.modules:  # nobody compiles, and importing it takes a second
+    if COMPILER not in sys.modules:  # nobody compiles, and importing it takes a second
         return hook
     disabled: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return disabled

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from stratagem import CombinationError
 from stratagem.sdk.shards import number_of
 from stratagem_fsdp.eager import eager
+from stratagem_fsdp.torch_private import is_in_backward
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -108,7 +108,7 @@ class GatherOrder:
             handle.remove()
 
     def _about_to_gather(self, name: str, *_: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:  # activations are computed again, in backward's order
+        if is_in_backward():  # activations are computed again, in backward's order
             return
         at = len(self._now)
         if at >= len(self._before) or self._before[at] != name:

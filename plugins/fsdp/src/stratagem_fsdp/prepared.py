@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
 from stratagem.sdk.shards import LocalStep, leave_shards
-from stratagem.sdk.tensors import broadcast_coalesced, flattened_buckets, gradients_of_any
+from stratagem.sdk.tensors import EqualBuffers, flattened_buckets, gradients_of_any
 from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
@@ -63,20 +63,18 @@ class FSDPPrepared(Prepared):
         )
         self._reduces = True
         self._unreduced = False
-        buffers = [each for each in request.module.buffers() if not isinstance(each, DTensor)]
-        self._has_buffers = self._world_size > 1 and bool(buffers)
-        self._buffers_differ = False
+        self._equal_buffers = EqualBuffers(self.module, self._world_size, differ=False)
         for optimizer in self.optimizers:
             # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
             optimizer.register_step_pre_hook(self._before_step)
             LocalStep(optimizer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         with self._explaining():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
-        self._buffers_differ = self._has_buffers and self.original_module.training
+        self._equal_buffers.note_forward(self.original_module.training)
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +143,7 @@ class FSDPPrepared(Prepared):
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._reshard()
-        self._make_buffers_equal()
+        self._equal_buffers.make_equal()
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -202,13 +200,6 @@ class FSDPPrepared(Prepared):
 
     def _before_step(self, *_: Any) -> None:
         self._reshard()
-
-    def _make_buffers_equal(self) -> None:
-        """Rank 0's buffers on every rank, before anything reads them. Collective."""
-        if self._buffers_differ:
-            self._buffers_differ = False
-            # What is in shards, as by a plan of tensors' dimensions, is nobody else's.
-            broadcast_coalesced(each for each in self.module.buffers() if not isinstance(each, DTensor))
 
     def _average_whole(self) -> None:
         """Average gradients of parameters that every rank has all of. Collective.

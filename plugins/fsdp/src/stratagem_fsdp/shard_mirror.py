@@ -20,7 +20,16 @@ from torch.utils.hooks import RemovableHandle
 
 from stratagem import ConfigError
 from stratagem.sdk.shards import fingerprint
+from stratagem.sdk.torch_private import (
+    backward_hooks,
+    own_parameters,
+    post_accumulate_hooks,
+    set_backward_hooks,
+    set_post_accumulate_hooks,
+    tensor_version,
+)
 from stratagem_fsdp.eager import eager
+from stratagem_fsdp.torch_private import local_of
 
 
 class ShardMirror:
@@ -106,7 +115,7 @@ class _Pair:
         self.copy: Any = copy
         self.requires_grad = sharded.requires_grad
         # Frees of the copy leave the storage, so that this stays the memory of it.
-        self.whole = _local(copy.detach())
+        self.whole = local_of(copy.detach())
         mesh = sharded.device_mesh
         # Sharded over the last dimension but those over which the copy itself is split.
         dim = mesh.ndim - 1 - (copy.device_mesh.ndim if isinstance(copy, DTensor) else 0)
@@ -134,25 +143,25 @@ class _Pair:
         return True
 
     def share_hooks(self) -> None:
-        hooks, theirs = self.sharded._backward_hooks, self.copy._backward_hooks
+        hooks, theirs = backward_hooks(self.sharded), backward_hooks(self.copy)
         if hooks is not theirs:
             # The very dict, so that the handles that the user keeps remove them here, too.
             if hooks is None:
-                self.sharded._backward_hooks = theirs
+                set_backward_hooks(self.sharded, theirs)
             else:
                 hooks.update(theirs or {})
-                self.copy._backward_hooks = hooks
-        accumulated = self.copy._post_accumulate_grad_hooks
+                set_backward_hooks(self.copy, hooks)
+        accumulated = post_accumulate_hooks(self.copy)
         if accumulated:
             # torch calls the shard's, after the reduction.
-            accumulated.update(self.sharded._post_accumulate_grad_hooks or {})
-            self.sharded._post_accumulate_grad_hooks = accumulated
-            self.copy._post_accumulate_grad_hooks = None
+            accumulated.update(post_accumulate_hooks(self.sharded) or {})
+            set_post_accumulate_hooks(self.sharded, accumulated)
+            set_post_accumulate_hooks(self.copy, None)
 
     def take_up_change(self) -> bool:
         """Write to the shard what was changed in the copy; whether version counters tell of a change."""
-        whole, shard = self.whole, _local(self.sharded)
-        if _local(self.copy).data_ptr() != whole.data_ptr():
+        whole, shard = self.whole, local_of(self.sharded)
+        if local_of(self.copy).data_ptr() != whole.data_ptr():
             self._take_back(whole)
         versions = (_version(self.copy), _version(self.sharded))
         if versions[1] != self.versions[1]:
@@ -177,7 +186,7 @@ class _Pair:
 
     def _take_back(self, whole: torch.Tensor) -> None:
         """`parameter.data = tensor` took the copy out of the memory into which torch gathers."""
-        _write(whole, _local(self.copy).detach())
+        _write(whole, local_of(self.copy).detach())
         if isinstance(self.copy, DTensor):
             raise ConfigError(
                 f"{self.name!r}.data was replaced: change it in place, as with .data.copy_(...)"
@@ -195,7 +204,7 @@ class _Unit:
         self._places: list[tuple[nn.Module, str, Any, str]] = [
             (module, key, parameter, names.get(id(parameter), key))
             for module in _own_modules(fsdp)
-            for key, parameter in module._parameters.items()
+            for key, parameter in own_parameters(module).items()
             if isinstance(parameter, DTensor)
         ]
         self._learned = False
@@ -206,7 +215,7 @@ class _Unit:
         self._learned = True
         seen: set[int] = set()
         for module, key, sharded, name in self._places:
-            copy = module._parameters[key]
+            copy = own_parameters(module)[key]
             # What torch was told to ignore has no copy.
             if copy is not None and copy is not sharded and id(copy) not in seen:
                 seen.add(id(copy))
@@ -219,7 +228,7 @@ class _Unit:
         if not self.pairs:
             return False
         module, key, sharded = self._place
-        return module._parameters[key] is not sharded
+        return own_parameters(module)[key] is not sharded
 
     def match_requires_grad(self) -> bool:
         return sum(pair.match_requires_grad() for pair in self.pairs) > 0
@@ -229,7 +238,7 @@ class _Unit:
             pair.share_hooks()
 
     def has_accumulated_hooks(self) -> bool:
-        return any(sharded._post_accumulate_grad_hooks for _, _, sharded, _ in self._places)
+        return any(post_accumulate_hooks(sharded) for _, _, sharded, _ in self._places)
 
     def remember_versions(self) -> None:
         for pair in self.pairs:
@@ -244,13 +253,8 @@ def _own_modules(unit: nn.Module) -> Iterator[nn.Module]:
             yield from _own_modules(child)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # to_local() goes through autograd, and takes 20 times as long.
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-
-
 def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else tensor_version(tensor)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem.sdk.deferred_init import Materializer
 from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
+from stratagem.sdk.torch_private import own_buffers
 from stratagem.sdk.wrap_policies import (
     callable_children,
     modules_named,
@@ -134,9 +135,9 @@ def move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
     for parameter in whole:
         parameter.data = parameter.data.to(request.device)
     for module in request.module.modules():
-        for name, buffer in module._buffers.items():
+        for name, buffer in own_buffers(module).items():
             if buffer is not None:
-                module._buffers[name] = buffer.to(request.device)
+                own_buffers(module)[name] = buffer.to(request.device)
     return tuple(whole)
 
 

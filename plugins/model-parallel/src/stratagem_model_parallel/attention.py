@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from stratagem import ConfigError
 from stratagem_model_parallel.sequence import relaid
 from stratagem_model_parallel.styles import Rowwise, own_parts, split
+from stratagem_model_parallel.torch_private import apply_style, is_packed
 
 
 class Attention(ParallelStyle):
@@ -29,7 +30,7 @@ class Attention(ParallelStyle):
         self.sequence_dim = sequence_dim
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if not isinstance(module, nn.MultiheadAttention) or not module._qkv_same_embed_dim:
+        if not isinstance(module, nn.MultiheadAttention) or not is_packed(module):
             raise ConfigError(
                 f"the style 'attention' is for torch.nn.MultiheadAttention whose keys and values are as wide as its "
                 f"queries, and not for {module}"
@@ -41,7 +42,7 @@ class Attention(ParallelStyle):
         split(module, "in_proj_weight", device_mesh, 0)
         split(module, "in_proj_bias", device_mesh, 0)
         after = Replicate() if self.sequence_dim is None else Shard(self.sequence_dim)
-        Rowwise(output_layouts=after)._apply(module.out_proj, device_mesh)
+        apply_style(Rowwise(output_layouts=after), module.out_proj, device_mesh)
         attention: Any = module
         attention.forward = partial(_attend, module, device_mesh, self.sequence_dim)
         return module

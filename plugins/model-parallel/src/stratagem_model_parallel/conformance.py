@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
+from stratagem_model_parallel.torch_private import was_distributed
 
 
 def whatever_can_be(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def whatever_can_be(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
     split_blocks(module, BUILT_IN, mesh, sequence=False)
     plan: dict[str, Any] = {}
     for name, layer in module.named_modules():
-        if hasattr(layer, "_distribute_module_applied") or _is_looked_into(module, name):
+        if was_distributed(layer) or _is_looked_into(module, name):
             continue
         if type(layer) is nn.Linear:
             plan[name] = "colwise_gathered"

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
 from stratagem.sdk.deferred_init import own_modules
+from stratagem.sdk.torch_private import own_buffers, own_parameters, own_table, own_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ class Filler:
         self._names = {
             Place(module, name): f"{prefix}.{name}" if prefix else name
             for prefix, module in root.named_modules()
-            for name in (*module._parameters, *module._buffers)
+            for name in (*own_parameters(module), *own_buffers(module))
         }
 
     def tie_again(self) -> None:
@@ -104,13 +105,10 @@ def _layout(tensor: Any) -> str:
 
 
 def _own(module: nn.Module, name: str) -> dict[str, Any]:
-    own: Any = module._parameters if name in module._parameters else module._buffers
-    return own  # type: ignore[no-any-return]
+    return own_table(module, name)
 
 
 def _tensors(modules: Any) -> Iterator[tuple[Place, torch.Tensor]]:
     for module in modules:
-        for own in (module._parameters, module._buffers):
-            for name, tensor in own.items():
-                if tensor is not None:
-                    yield Place(module, name), tensor
+        for name, tensor in own_tensors(module):
+            yield Place(module, name), tensor

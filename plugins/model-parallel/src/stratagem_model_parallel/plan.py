@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from stratagem import ConfigError
 from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.styles import Style, style_for
+from stratagem_model_parallel.torch_private import apply_style
 
 Plan = Union[Mapping[str, Style], Callable[[nn.Module, DeviceMesh], Any], None]
 """Names of modules → styles, or what splits a module, or returns such names, given the mesh."""
@@ -60,7 +61,7 @@ def returned(value: Any, root: nn.Module, who: str) -> Mapping[str, Style]:
 def apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
     """Split one module over the mesh's tensor dimension; values aren't sent."""
     style.src_data_rank = None
-    style._apply(module, mesh[TENSOR])
+    apply_style(style, module, mesh[TENSOR])
 
 
 def modules_like(pattern: str, root: nn.Module) -> list[tuple[str, nn.Module]]:

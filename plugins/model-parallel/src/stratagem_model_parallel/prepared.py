@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_fsdp import FSDPPrepared, Sharded
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from stratagem import Clipping, SetupRequest
 from stratagem.sdk.tensors import map_tensors
 from stratagem_model_parallel.replicas import Replicas
+from stratagem_model_parallel.torch_private import is_unawaited
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -96,4 +96,4 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
-    return tensor.clone() if isinstance(tensor, AsyncCollectiveTensor) else tensor
+    return tensor.clone() if is_unawaited(tensor) else tensor

@@ -28,6 +28,7 @@ from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.filling import Filler
 from stratagem_model_parallel.mesh import DATA, TENSOR
 from stratagem_model_parallel.second_gradients import refuse_second_gradients
+from stratagem_model_parallel.torch_private import is_compiled, is_view
 
 if TYPE_CHECKING:
     from stratagem import SetupRequest
@@ -102,7 +103,7 @@ def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
     """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
     if not isinstance(output, (torch.Tensor, tuple, list)):
         return output
-    return map_tensors(lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
+    return map_tensors(lambda tensor: tensor.clone() if is_view(tensor) else tensor, output)
 
 
 def refuse_compiled(original_module: nn.Module) -> None:
@@ -112,10 +113,7 @@ def refuse_compiled(original_module: nn.Module) -> None:
         ConfigError: names the first.
     """
     for name, module in original_module.named_modules():
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None
-        ):
+        if type(module).__name__ == "OptimizedModule" or is_compiled(module):
             raise ConfigError(
                 f"{name or type(original_module).__name__!r} is compiled, and torch trains compiled "
                 "blocks wrongly, without a word, once their layers are split and sharded: take torch.compile away, "
@@ -128,13 +126,13 @@ def _carry_out(strategy: ModelParallelStrategy, original_module: nn.Module, mesh
     if strategy.parallelize is not None:
         plan.carry_out(strategy.parallelize, original_module, mesh)
         return
-    if isinstance(original_module, Module) and type(original_module).parallelize is not Module.parallelize:
-        own = plan.returned(
-            original_module.parallelize(mesh),
+    own = original_module.parallelize(mesh) if isinstance(original_module, Module) else NotImplemented
+    if own is not NotImplemented:
+        plan.carry_out(
+            plan.returned(own, original_module, f"{type(original_module).__name__}.parallelize"),
             original_module,
-            f"{type(original_module).__name__}.parallelize",
+            mesh,
         )
-        plan.carry_out(own, original_module, mesh)
         return
     found = split_blocks(original_module, (*strategy.plans, *BUILT_IN), mesh, strategy.sequence_parallel)
     if strategy.loss_parallel:

@@ -20,9 +20,9 @@ from stratagem import (
     Prepared,
     ReduceRequest,
     SetupRequest,
-    StratagemError,
     hookimpl,
 )
+from stratagem.sdk.collectives import mesh_of
 from stratagem.sdk.shards import KeptShards
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
@@ -110,7 +110,6 @@ class ModelParallelStrategy(DeferringStrategy):
         self.auto_wrap_policy = auto_wrap_policy
         self.activation_checkpointing_policy = activation_checkpointing_policy
         self.sync_module_states = sync_module_states
-        self._mesh: DeviceMesh | None = None
         check_size("tensor_parallel_size", tensor_parallel_size)
         check_size("data_parallel_size", data_parallel_size)
         if sequence_parallel and parallelize is not None:
@@ -126,9 +125,7 @@ class ModelParallelStrategy(DeferringStrategy):
         Raises:
             StratagemError: no run of this strategy is live in this process.
         """
-        if self._mesh is None:
-            raise StratagemError(f"{type(self).__name__} has a mesh only during a run")
-        return self._mesh
+        return mesh_of(self.collectives)
 
     def check_run(self, run: Run) -> None:
         """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
@@ -141,8 +138,7 @@ class ModelParallelStrategy(DeferringStrategy):
         per_node = request.environment.local_world_size
         world_size = collectives.world_size
         shape = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, world_size, per_node)
-        self._mesh = self.open_mesh(shape, (DATA, TENSOR), request.device.type)
-        collectives.share_data_among(self._mesh[DATA].get_group())
+        collectives.arrange(self.open_mesh(shape, (DATA, TENSOR), request.device.type), DATA)
         return collectives
 
     def takes_up(self, shards: object) -> bool:
@@ -153,14 +149,7 @@ class ModelParallelStrategy(DeferringStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that is split."""
         construction = self.pop_deferred_init(request.original_module)
-        mesh = self.device_mesh
+        mesh = mesh_of(request.collectives)
         return ModelParallelPrepared(
             request, split(request, self, mesh, construction), mesh, self.loss_parallel
         )
-
-    def teardown(self) -> None:
-        """Forget the mesh, whose process groups are gone."""
-        self._mesh = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_mesh": None}

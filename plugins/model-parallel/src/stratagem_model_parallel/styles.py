@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
 
 from stratagem import ConfigError
 from stratagem.sdk.loops import forked_rng
+from stratagem.sdk.torch_private import own_parameters
 from stratagem_model_parallel.sequence import EnterSequence, LeaveSequence, WholeInput
 
 Style = Union[ParallelStyle, str]
@@ -31,7 +32,7 @@ def is_transposed(module: nn.Module) -> bool:
 
 def split(module: nn.Module, name: str, mesh: DeviceMesh, dim: int | None) -> None:
     """Make parameter `name` a DTensor: a shard of dimension `dim`, or replicated. Not collective."""
-    whole = module._parameters.get(name)
+    whole = own_parameters(module).get(name)
     if whole is not None:
         placement = Replicate() if dim is None else Shard(dim)
         parts = distribute_tensor(whole, mesh, [placement], src_data_rank=None)

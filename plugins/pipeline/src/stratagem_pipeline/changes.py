@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from stratagem.errors import DataError
+from stratagem.sdk.torch_private import own_buffers, tensor_version
+from stratagem_pipeline.torch_private import BATCH_NORM
 
 _Buffers = dict[tuple[str, nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]]
 
@@ -23,8 +24,8 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for (_, owner, key), (buffer, version, value) in before.items():
-                owner._buffers[key] = buffer
-                if buffer._version != version:
+                own_buffers(owner)[key] = buffer
+                if tensor_version(buffer) != version:
                     buffer.copy_(value)
 
 
@@ -45,7 +46,9 @@ class Changes:
         """Take the values of now for those before a batch."""
         module = self._module
         self._before = _buffers(module, self._before)
-        self._versions = [(name, p, p._version) for name, p in module.named_parameters() if not p.is_meta]
+        self._versions = [
+            (name, p, tensor_version(p)) for name, p in module.named_parameters() if not p.is_meta
+        ]
         self._flags = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
 
     def refuse_parameters(self) -> None:
@@ -61,7 +64,7 @@ class Changes:
                     "batch, on some ranks, while the stages compute: change it in on_train_batch_start"
                 )
         for name, parameter, version in self._versions:
-            if parameter._version != version:
+            if tensor_version(parameter) != version:
                 raise DataError(
                     f"training_step changes {name!r} in place, and a pipeline runs it for each part of a batch, on "
                     "some ranks, while the stages compute: change it in on_train_batch_end"
@@ -71,8 +74,8 @@ class Changes:
         """Return the buffers that have other values now, and the modules that have them."""
         changed = {}
         for (name, owner, key), (buffer, version, value) in self._before.items():
-            now = owner._buffers.get(key)
-            if now is buffer and now._version == version:
+            now = own_buffers(owner).get(key)
+            if now is buffer and tensor_version(now) == version:
                 continue
             if now is None or now.shape != value.shape or not torch.equal(now, value):
                 changed[name] = owner
@@ -88,11 +91,11 @@ class Changes:
         for name, value in values.items():
             prefix, _, key = name.rpartition(".")
             owner = self._module.get_submodule(prefix)
-            buffer = owner._buffers[key]
+            buffer = own_buffers(owner)[key]
             if buffer is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
             else:
-                owner._buffers[key] = value.clone()
+                own_buffers(owner)[key] = value.clone()
 
 
 def why_refused(
@@ -115,7 +118,7 @@ def why_refused(
         per_part: statistics of a batch norm may be those of parts.
     """
     for name, owner in changed.items():
-        norm = isinstance(owner, _BatchNorm)
+        norm = isinstance(owner, BATCH_NORM)
         if micro_batches > 1 and not (norm and per_part):
             also = ", or batch_statistics_per_part=True to have the statistics of parts" if norm else ""
             return (
@@ -143,7 +146,7 @@ def refuse_batch_norms(module: nn.Module) -> None:
         DataError: names the first.
     """
     for name, each in module.named_modules():
-        if isinstance(each, _BatchNorm) and each.running_mean is None:
+        if isinstance(each, BATCH_NORM) and each.running_mean is None:
             raise DataError(
                 f"{name!r}, a {type(each).__name__}, normalizes each part of a batch by itself: choose "
                 "micro_batches=1 (with schedule='gpipe'), or batch_statistics_per_part=True for those of parts"
@@ -153,13 +156,13 @@ def refuse_batch_norms(module: nn.Module) -> None:
 def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
     found: _Buffers = {}
     for prefix, owner in module.named_modules():
-        for key, buffer in owner._buffers.items():
+        for key, buffer in own_buffers(owner).items():
             if buffer is None or buffer.is_meta:
                 continue
             place = (f"{prefix}.{key}" if prefix else key, owner, key)
             old = None if known is None else known.get(place)
-            if old is not None and old[0] is buffer and old[1] == buffer._version:
+            if old is not None and old[0] is buffer and old[1] == tensor_version(buffer):
                 found[place] = old  # no copy per batch of what stays as it is, such as masks
             else:
-                found[place] = (buffer, buffer._version, buffer.detach().clone())
+                found[place] = (buffer, tensor_version(buffer), buffer.detach().clone())
     return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Union
 
-Structure = Any
-"""None for a leaf; else (type, keys or None, structures). Picklable, and equal for equal structures."""
+from stratagem.sdk.tensors import Container, opened
+
+Structure = Union[Container, None]
+"""None for a leaf; else a container of structures. Picklable, and equal for equal structures."""
 
 
 def flattened(value: Any) -> tuple[Structure, list[Any]]:
@@ -22,24 +23,16 @@ def rebuilt(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def _walk(value: Any, leaves: list[Any]) -> Structure:
-    if isinstance(value, Mapping):
-        return (type(value), tuple(value), tuple(_walk(each, leaves) for each in value.values()))
-    if isinstance(value, (list, tuple)):
-        return (type(value), None, tuple(_walk(each, leaves) for each in value))
-    if is_dataclass(value) and not isinstance(value, type):
-        names = tuple(field.name for field in fields(value) if field.init)
-        return (type(value), names, tuple(_walk(getattr(value, name), leaves) for name in names))
-    leaves.append(value)
-    return None
+    container = opened(value)
+    if container is None:
+        leaves.append(value)
+        return None
+    return container._replace(items=tuple(_walk(each, leaves) for each in container.items))
 
 
 def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
-    if structure is None:
-        return next(leaves)
-    kind, keys, inner = structure
-    values = [_build(each, leaves) for each in inner]
-    if keys is None:
-        return kind(*values) if hasattr(kind, "_fields") else kind(values)
-    if issubclass(kind, Mapping):
-        return dict(zip(keys, values)) if kind is dict else kind(dict(zip(keys, values)))
-    return kind(**dict(zip(keys, values)))
+    return (
+        next(leaves)
+        if structure is None
+        else structure.filled([_build(each, leaves) for each in structure.items])
+    )

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem import ConfigError
+from stratagem.sdk.torch_private import own_table, own_tensors
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -52,11 +53,9 @@ class Placement:
         self._done: dict[str, tuple[int, ...]] = {}
         first_name: dict[int, str] = {}
         for path, module in root.named_modules():
-            for own in (module._parameters, module._buffers):
-                for name, tensor in own.items():
-                    if tensor is not None:
-                        full = first_name.setdefault(id(tensor), f"{path}.{name}" if path else name)
-                        self._places.setdefault(full, []).append((module, name))
+            for name, tensor in own_tensors(module):
+                full = first_name.setdefault(id(tensor), f"{path}.{name}" if path else name)
+                self._places.setdefault(full, []).append((module, name))
         self._sources = self._agree()
 
     def assign(self, stages: Sequence[Iterable[nn.Module]], ranks: Sequence[int]) -> None:
@@ -86,24 +85,23 @@ class Placement:
         """While active, `layer` has its tensors on this rank, which knows their values."""
         before = []
         for module in layer.modules():
-            for own in (module._parameters, module._buffers):
-                before += [(own, name, tensor) for name, tensor in own.items() if tensor is not None]
+            before += [(own_table(module, name), name, tensor) for name, tensor in own_tensors(module)]
         made: dict[int, torch.Tensor] = {}
         for own, name, tensor in before:
             if id(tensor) not in made:
                 made[id(tensor)] = _like(self._value(tensor).to(self._device), tensor)
-            own[name] = made[id(tensor)]  # type: ignore[assignment]
+            own[name] = made[id(tensor)]
         try:
             yield
         finally:
             for own, name, tensor in before:
-                own[name] = tensor  # type: ignore[assignment]
+                own[name] = tensor
 
     # Inside -----------------------------------------------------------------------------------------
 
     def _tensor(self, name: str) -> torch.Tensor:
         module, own = self._places[name][0]
-        tensor = {**module._buffers, **module._parameters}[own]
+        tensor: torch.Tensor | None = own_table(module, own)[own]
         assert tensor is not None
         return tensor
 
@@ -138,8 +136,7 @@ class Placement:
 
     def _register(self, name: str, tensor: torch.Tensor) -> None:
         for module, own in self._places[name]:
-            kind = module._parameters if own in module._parameters else module._buffers
-            kind[own] = tensor  # type: ignore[assignment]
+            own_table(module, own)[own] = tensor
 
     def _agree(self) -> dict[str, int]:
         """Compare ranks; return which rank's values each tensor is to have: rank 0's where it has them."""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
 from stratagem.sdk.states import load_optimizer, share_values
+from stratagem.sdk.torch_private import backward_hooks, post_accumulate_hooks
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
 from stratagem_pipeline.training import Training
@@ -99,7 +100,7 @@ class PipelinePrepared(Prepared):
     def _refuse_hooks(self) -> None:
         """Refuse hooks that would be called with the gradient of a part: they needn't be linear."""
         for name, parameter in () if self._calls_hooks_once else self._named:
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            if backward_hooks(parameter) or post_accumulate_hooks(parameter):
                 raise ConfigError(
                     f"{name!r} has a hook on its gradient (register_hook or register_post_accumulate_grad_hook), "
                     "which a pipeline would call once per part of a batch: set micro_batches=1 (with "

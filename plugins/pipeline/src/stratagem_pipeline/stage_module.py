@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from stratagem_pipeline.changes import buffers_kept
+from stratagem_pipeline.torch_private import is_view
 from stratagem_pipeline.values import Form, taken_apart
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _handed_over(tensor: torch.Tensor) -> torch.Tensor:
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
     """In one piece, in memory of its own, and part of a graph where that can be."""
-    if tensor._is_view() or not tensor.is_contiguous():  # torch detaches what it has sent, which views refuse
+    if is_view(tensor) or not tensor.is_contiguous():  # torch detaches what it has sent, which views refuse
         tensor = tensor.clone(memory_format=torch.contiguous_format)
     if tensor.is_floating_point() and torch.is_grad_enabled() and not tensor.requires_grad:
         # What the next stage sends back has to find a place: frozen layers don't make one.

@@ -22,7 +22,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.collectives import GroupCollectives
+from stratagem.sdk.collectives import GroupCollectives, mesh_of
 from stratagem_pipeline.balance import read_balance, refuse_other_stages
 from stratagem_pipeline.building import build
 from stratagem_pipeline.prepared import PipelinePrepared
@@ -112,7 +112,6 @@ class PipelineStrategy(DeferringStrategy):
         self.pipeline_parallel_size = pipeline_parallel_size
         self.data_parallel_size = data_parallel_size
         self.batch_statistics_per_part = batch_statistics_per_part
-        self._pipe: Collectives | None = None
         if activation_checkpointing and self.schedule.splits_backward:
             raise ConfigError(
                 f"activation_checkpointing goes with schedules that run a backward in one piece, and "
@@ -155,20 +154,12 @@ class PipelineStrategy(DeferringStrategy):
         collectives = self.open_process_group(request)
         copies, size = self.sizes(collectives.world_size)
         mesh = self.open_mesh((copies, size), ("data", "pipe"), request.device.type)
-        collectives.share_data_among(mesh.get_group("data"))
-        self._pipe = GroupCollectives(mesh.get_group("pipe"), request.device)
+        collectives.arrange(mesh, "data")
         return collectives
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module of which this rank has its stages."""
         construction = self.pop_deferred_init(request.original_module)
-        assert self._pipe is not None
-        return PipelinePrepared(request, build(request, self, self._pipe, construction), self.open_group)
-
-    def teardown(self) -> None:
-        """Let go of the ranks of this copy."""
-        self._pipe = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_pipe": None}
+        pipe = GroupCollectives(mesh_of(request.collectives).get_group("pipe"), request.device)
+        return PipelinePrepared(request, build(request, self, pipe, construction), self.open_group)

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from stratagem import ConfigError
+from stratagem.sdk.torch_private import own_buffers, own_parameters
 from stratagem_pipeline.nests import Structure, flattened, rebuilt
+from stratagem_pipeline.torch_private import forget_split_point, leaves
 from stratagem_pipeline.values import rows_of, taken_apart
 
 
@@ -62,7 +63,7 @@ class Piece(nn.Module):
         )
         for graph in self.modes.values():
             for path, module in graph.named_modules():
-                for own in (module._parameters, module._buffers):
+                for own in (own_parameters(module), own_buffers(module)):
                     for name in own:
                         full = f"{path}.{name}" if path else name
                         if full in named:
@@ -208,7 +209,7 @@ def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for module, forward in zip(modules, before):
-            module.__dict__.pop("_orig_forward", None)
+            forget_split_point(module)
             module.__dict__.pop("forward", None)
             if forward is not None:
                 module.__dict__["forward"] = forward
@@ -218,7 +219,7 @@ def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None
     """Turn calls of pieces, with values that skip some, into pieces in a row."""
     nodes = list(graph.graph.nodes)
     calls = [node for node in nodes if node.op == "call_module"]
-    final = tree_leaves(nodes[-1].args[0])
+    final = leaves(nodes[-1].args[0])
     carried: list[fx.Node] = [node for node in nodes if node.op == "placeholder"]
     # A placeholder that no piece uses is one that isn't a tensor, or one without effect.
     for index, (piece, call) in enumerate(zip(pieces, calls)):
@@ -233,8 +234,9 @@ def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None
 
 
 def _called(structure: Structure) -> str:
-    _, _, (positional, named) = structure
-    return f"{len(positional[2])} positional arguments and the keywords {sorted(named[1]) or 'none'}"
+    assert structure is not None
+    positional, named = structure.items
+    return f"{len(positional.items)} positional arguments and the keywords {sorted(named.keys) or 'none'}"
 
 
 def _first_line(error: BaseException) -> str:

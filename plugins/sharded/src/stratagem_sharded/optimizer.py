@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from stratagem_sharded.torch_private import count_as_stepped, finish_sharing, share_out_again
+
 with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
@@ -67,24 +69,19 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         count = len(self.optim.param_groups)
         if len(self.param_groups) == count:
             return
-        zero: Any = self  # torch's stubs lack most of it
-        zero._all_params = [parameter for group in self.param_groups for parameter in group["params"]]
-        zero._clear_cache()
-        added = zero._partition_parameters()[self.rank][count:]
+        added = share_out_again(self)[count:]
         self.optim.param_groups.extend(added)
         for parameter in (each for group in added for each in group["params"]):
             if parameter in self.whole.state:
                 self.optim.state[parameter] = self.whole.state[parameter]
         self.whole.state.clear()
-        zero._is_trainable_mask = zero._get_is_trainable_mask()
-        zero._build_param_buckets()
+        finish_sharing(self)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters and bring all ranks' to everybody. Collective."""
         self._take_up_groups()
         loss = super().step(closure, **kwargs)
-        # Schedulers over the user's optimizer warn unless they see that it was stepped before them.
-        self.whole._opt_called = True  # type: ignore[attr-defined]
+        count_as_stepped(self.whole)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

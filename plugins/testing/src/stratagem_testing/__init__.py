@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PrecisionSubject,
     )
     from stratagem_testing.subject import StrategySubject
+    from stratagem_testing.verification.verify import Verification, verify
 
 _WHERE = {
     "AcceleratorContract": "contract",
@@ -47,10 +48,12 @@ _WHERE = {
     "PrecisionSubject": "parts.subject",
     "StrategyContract": "contract",
     "StrategySubject": "subject",
+    "Verification": "verification.verify",
     "check": "checks",
     "checks_in": "checks",
     "expect": "checks",
     "run_check": "outcome",
+    "verify": "verification.verify",
 }
 
 __all__ = [
@@ -71,10 +74,12 @@ __all__ = [
     "PrecisionSubject",
     "StrategyContract",
     "StrategySubject",
+    "Verification",
     "check",
     "checks_in",
     "expect",
     "run_check",
+    "verify",
 ]
 
 

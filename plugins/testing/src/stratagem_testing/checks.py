@@ -31,9 +31,11 @@ class Check:
     claim: str
     """What the component is to do: the first line of the function's docstring."""
     run: Callable[[Any], None]
+    """The function."""
     needs: frozenset[str] = frozenset()
     """Names from `FEATURES`; where the component declares fewer, the check is skipped by name."""
     world_sizes: tuple[int, ...] = ALL_SIZES
+    """At which it says something."""
     in_worker: bool = False
     """It computes, and so is run in another process than the one that asks."""
     theme: str = field(default="", compare=False)

@@ -63,7 +63,7 @@ def report(outcome: Outcome) -> None:
     if outcome.verdict == "waived":
         pytest.xfail(f"{outcome.check}: {outcome.reason}")
     if outcome.verdict == "failed":
-        message = f"{outcome.claim}\n{outcome.reason}"
+        message = f"{outcome.reason}\nThe claim: {outcome.claim}"
         output = getattr(outcome.error, "output", "")
         pytest.fail(f"{message}\n\n{outcome.error}\n{output}" if output else message, pytrace=False)
 

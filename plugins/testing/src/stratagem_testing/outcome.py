@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ from stratagem.sdk.catalogue import FEATURES
 from stratagem_testing.checks import Check, ConformanceError, NotApplicable
 from stratagem_testing.workers import RankError, shared_workers
 
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Applicable)\b(:|$)")
+"""The line of a traceback that names the exception."""
+
 Verdict = Literal["passed", "failed", "skipped", "waived"]
 
 
@@ -20,15 +24,21 @@ class Outcome:
     """What came of one check at one world size."""
 
     check: str
+    """Name of the check."""
     theme: str
+    """Name of the file that it is in."""
     claim: str
+    """What the component is to do."""
     world_size: int
+    """On how many devices it was tried."""
     verdict: Verdict
     """"waived": it failed, as was expected."""
     reason: str = ""
     """Why it was skipped or waived, or what was wrong."""
     seconds: float = 0.0
+    """How long it took; 0 where it was skipped."""
     error: BaseException | None = None
+    """What was raised, where it failed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""
@@ -91,7 +101,13 @@ def told(error: BaseException) -> str:
     """Say in a line what was wrong."""
     text = str(error).strip()
     if isinstance(error, RankError):
-        first, _, rest = text.partition("\n")
-        last = rest.strip().rpartition("\n")[2]
-        return f"{first.partition(': ')[0]}: {last}" if last else first
+        first, _, traceback = text.partition("\n")
+        return f"{first.partition(': ')[0]}: {_raised(traceback)}" if traceback else first
     return f"{type(error).__name__}: {text}" if not isinstance(error, AssertionError) else text
+
+
+def _raised(traceback: str) -> str:
+    """Return the first line of what a traceback says of its exception, which may say more in further ones."""
+    lines = traceback.rstrip().splitlines()
+    named = [line for line in lines if _EXCEPTION.match(line)]
+    return (named or lines)[-1].strip()

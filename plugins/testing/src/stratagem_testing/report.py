@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,10 +39,15 @@ class Report:
     """What came of all checks of one component."""
 
     name: str
+    """As it was asked for."""
     kind: Kind
+    """Of the component."""
     distribution: str
+    """That brings it."""
     version: str
+    """Of that distribution."""
     outcomes: tuple[Outcome, ...]
+    """In the order of the checks."""
 
     def count(self, verdict: str) -> int:
         """How many outcomes there are of a verdict."""
@@ -118,6 +125,7 @@ def run_report(
     pairs: Collection[tuple[str, int]] | None = None,
     accelerator: str | None = None,
     fail_fast: bool = False,
+    jobs: int = 1,
     tell: Callable[[Outcome], None] | None = None,
 ) -> Report:
     """Run the checks of a component.
@@ -131,6 +139,7 @@ def run_report(
         pairs: checks with the numbers of processes at which they are run; all of the two above when None.
         accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
         fail_fast: leave out what comes after the first check that fails.
+        jobs: how many checks of a strategy run at a time, each in processes of its own.
         tell: called after each check.
 
     Raises:
@@ -157,18 +166,50 @@ def run_report(
             f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible)) or 'none'}"
             f"{f' on {accelerator}' if accelerator else ''}, and not at {', '.join(map(str, world_sizes)) or 'any'}"
         )
-    outcomes: list[Outcome] = []
-    for check in CHECKS[kind]:
-        if chosen and check.name not in chosen:
-            continue
+    tasks = [
+        (check, size)
+        for check in CHECKS[kind]
+        if not chosen or check.name in chosen
         # A check that says nothing at these sizes is listed once, with the reason.
-        for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]:
-            if pairs is not None and (check.name, size) not in pairs:
-                continue
-            if fail_fast and outcomes and outcomes[-1].verdict == "failed":
-                break
-            outcomes.append(run_check(check, subject, size))
-            if tell is not None:
-                tell(outcomes[-1])
+        for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]
+        if pairs is None or (check.name, size) in pairs
+    ]
+    if kind != "strategy" or subject.own_processes:
+        jobs = 1  # what such a component needs may be there only once
     origin = component.origin
+    outcomes = _run_all(tasks, subject, jobs, fail_fast, tell or (lambda outcome: None))
     return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))
+
+
+def _run_all(
+    tasks: Sequence[tuple[Check, int]],
+    subject: Any,
+    jobs: int,
+    fail_fast: bool,
+    tell: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Run checks, `jobs` at a time, each in processes of its thread; return outcomes in the order of `tasks`."""
+    outcomes: dict[int, Outcome] = {}
+    waiting = iter(enumerate(tasks))
+    lock, failed = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        while not (fail_fast and failed.is_set()):
+            with lock:
+                index, task = next(waiting, (-1, None))
+            if task is None:
+                return
+            outcome = run_check(task[0], subject, task[1])
+            if outcome.verdict == "failed":
+                failed.set()
+            with lock:
+                outcomes[index] = outcome
+                tell(outcome)
+
+    # Here, too: a single job is run where it always was.
+    with ThreadPoolExecutor(max(1, jobs - 1)) as pool:
+        others = [pool.submit(work) for _ in range(jobs - 1)]
+        work()
+        for other in others:
+            other.result()
+    return [outcomes[index] for index in sorted(outcomes)]

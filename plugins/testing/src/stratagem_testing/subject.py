@@ -37,6 +37,7 @@ class StrategySubject:
     strategy: str | Callable[..., Strategy]
     """Its name, or what makes it from keyword values: a class at the top level of a module."""
     accelerator: str = "cpu"
+    """Name of the accelerator on which it is tried."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword values for its constructor, in every check."""
     options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -146,8 +147,16 @@ class StrategySubject:
 
     # In a worker ------------------------------------------------------------------------------------
 
-    def trainer(self, start_method: str | None = None, **settings: Any) -> Trainer:
-        """Make a quiet trainer with this strategy, for `world_size` devices."""
+    def trainer(
+        self, start_method: str | None = None, strategy: Strategy | None = None, **settings: Any
+    ) -> Trainer:
+        """Make a quiet trainer with this strategy, for `world_size` devices.
+
+        Args:
+            start_method: of a strategy object that is made; the strategy's own if None.
+            strategy: an object that `make` returned, to be used again.
+            settings: further arguments of the trainer.
+        """
         from stratagem_trainer.trainer import Trainer
 
         quiet: dict[str, Any] = {
@@ -157,7 +166,10 @@ class StrategySubject:
             "run_dir": self.folder,
             "seed": SEED,
         }
-        return Trainer(**self._selection(start_method), **{**quiet, **settings})
+        selection = self._selection(start_method)
+        if strategy is not None:
+            selection = {**selection, "strategy": strategy, "strategy_options": {}}
+        return Trainer(**selection, **{**quiet, **settings})
 
     def runtime(self, start_method: str | None = None, **settings: Any) -> Runtime:
         """Make a runtime with this strategy, for `world_size` devices."""
@@ -169,12 +181,13 @@ class StrategySubject:
         selection: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.world_size}
         if isinstance(self.strategy, str) and start_method is None:
             return {**selection, "strategy": self.strategy, "strategy_options": self._options()}
-        strategy = self._make()
+        strategy = self.make()
         if start_method is not None:
             strategy.start_method = start_method
         return {**selection, "strategy": strategy}
 
-    def _make(self) -> Strategy:
+    def make(self) -> Strategy:
+        """Make a strategy object with the options of this check."""
         if not isinstance(self.strategy, str):
             return self.strategy(**self._options())
         found = load_catalogue().find("strategy", self.strategy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -206,7 +207,19 @@ def naming(recipe: object) -> Iterator[None]:
     try:
         yield
     except ConformanceError as error:
-        raise ConformanceError(f"{recipe}: {error}" if recipe is not None else str(error)) from None
+        raise ConformanceError(
+            f"{error} (tried with {described(recipe)})" if recipe is not None else str(error)
+        ) from None
+
+
+def described(recipe: object) -> str:
+    """Return the name of a recipe with what it has other than its class does by default."""
+    if not is_dataclass(recipe):
+        return str(recipe)
+    own = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.repr}
+    usual = {field.name: field.default for field in fields(recipe)}
+    told = ", ".join(f"{name}={value!r}" for name, value in own.items() if value != usual[name])
+    return f"{type(recipe).__name__.lstrip('_')}({told})"
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -21,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import StratagemError
-from stratagem.sdk.processes import LOOPBACK, free_port, loopback_variables, store_variables
+from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, loopback_variables, store_variables
 from stratagem_testing.worker import Reply, serve
 
 TIMEOUT_S = 120.0
 """After which a task counts as hanging."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's own error may be told first."""
-PRELOADED = ("torch", "torch._dynamo", "stratagem_trainer.trainer", "stratagem_testing.strategies")
+PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")
 
 
 class RankError(StratagemError):
@@ -191,9 +192,13 @@ def _received(connection: Connection, process: _Process) -> Reply:
     return reply
 
 
-@cache
 def shared_workers(purpose: str = "") -> Workers:
-    """Return the workers that all checks of this process share, or those for a purpose of their own."""
+    """Return the workers that all checks of this thread share, or those for a purpose of their own."""
+    return _workers(purpose, threading.get_ident())
+
+
+@cache
+def _workers(purpose: str, thread: int) -> Workers:
     workers = Workers()
     atexit.register(workers.close)
     return workers

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[4]
 
 
 def run(*words, folder, path=""):
-    environ = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    places = os.pathsep.join(filter(None, [str(path), os.environ.get("PYTHONPATH")]))
+    environ = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
     return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=280)
 
 
@@ -28,8 +29,18 @@ def made(tmp_path_factory):
         done = run(BIN / "stratagem", "new", "plugin", f"my-{kind}", "--kind", kind, folder=base)
         assert done.returncode == 0, done.stderr
         assert f"my-{kind}/src/my_{kind}/plugin.py" in done.stdout
+    based = ["my_ddp_2", "--base", "ddp"]
+    done = run(BIN / "stratagem", "new", "plugin", *based, folder=base)
+    assert done.returncode == 0, done.stderr
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = run(*pip, "--target", base / "site", *(base / f"my-{kind}" for kind in KINDS), folder=base)
+    done = run(
+        *pip,
+        "--target",
+        base / "site",
+        *(base / f"my-{kind}" for kind in KINDS),
+        base / "my_ddp_2",
+        folder=base,
+    )
     assert done.returncode == 0, done.stderr
     return base
 
@@ -38,10 +49,11 @@ def test_all_kinds_are_discovered_from_their_distributions(made):
     listed = json.loads(run(BIN / "stratagem", "plugins", "--json", folder=made, path=made / "site").stdout)
     offered = {r["distribution"]: (r["status"], [c["kind"] for c in r["components"]]) for r in listed}
     for kind in KINDS:
-        assert offered[f"my-{kind}"] == ("ok", [kind])
+        assert offered[f"my-{kind}"] == ("ok", ["extension" if kind == "launcher" else kind])
+    assert offered["my-ddp-2"] == ("ok", ["strategy"])
 
 
-@pytest.mark.parametrize("kind", ["accelerator", "precision", "checkpoint", "environment", "extension"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "strategy"])
 def test_a_part_passes_its_tests_as_it_stands(made, kind):
     done = run(
         sys.executable,
@@ -64,6 +76,29 @@ def test_a_strategy_passes_its_tests_as_it_stands(made):
     done = run(sys.executable, *words, folder=made / "my-strategy", path=made / "site")
     assert done.returncode == 0, done.stdout
     assert "48 passed" in done.stdout
+
+
+def test_a_derived_strategy_passes_its_tests_and_depends_on_its_base(made):
+    assert '"stratagem-ddp>=' in (made / "my_ddp_2/pyproject.toml").read_text()
+    # What differs from the base stands around its answer: the checks of whatever loops ask of that.
+    asked = (
+        "parity-2 or accumulation-2 or closure-2 or norm_clipping-2 or manual or save_and_load-2 or unused"
+    )
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", f"({asked}) and not -4 and not -1"]
+    done = run(sys.executable, *words, folder=made / "my_ddp_2", path=made / "site")
+    assert done.returncode == 0, done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_a_base_is_an_installed_strategy(tmp_path):
+    done = run(BIN / "stratagem", "new", "plugin", "mine", "--base", "dpd", folder=tmp_path)
+    assert done.returncode == 2
+    assert "no strategy is called 'dpd'" in done.stderr
+    words = ["mine", "--kind", "precision", "--base", "ddp"]
+    done = run(BIN / "stratagem", "new", "plugin", *words, folder=tmp_path)
+    assert done.returncode == 2
+    assert "a strategy to derive from" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_trains_by_its_name_and_refuses_what_it_has_not(made, tmp_path):

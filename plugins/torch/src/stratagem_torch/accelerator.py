@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 
 from stratagem import Accelerator, Availability
+from stratagem_torch.torch_private import backend_out_of_tree
 
 _OWN_PLUGINS = {"cuda": "stratagem-cuda", "mps": "stratagem-mps"}
 """Device types that have a distribution of their own."""
@@ -59,7 +60,7 @@ class TorchAccelerator(Accelerator):
             return f"{self.device_type} has no autocast; use 32-true"
         wanted = torch.bfloat16 if precision.startswith("bf16") else torch.float16
         module = torch.get_device_module(self.autocast_type)
-        if self.autocast_type == torch._C._get_privateuse1_backend_name():
+        if self.autocast_type == backend_out_of_tree():
             # What torch.autocast asks of such a backend.
             dtypes = module.get_amp_supported_dtype() if hasattr(module, "get_amp_supported_dtype") else []
             if wanted not in dtypes:

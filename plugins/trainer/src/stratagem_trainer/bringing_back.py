@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
 from stratagem.sdk.processes import folder_lock
+from stratagem.sdk.torch_private import tensor_version
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared, Runtime
@@ -170,7 +171,7 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
-    return tuple((id(each), each._version) for each in (*module.parameters(), *module.buffers()))
+    return tuple((id(each), tensor_version(each)) for each in (*module.parameters(), *module.buffers()))
 
 
 def _some(names: Collection[str]) -> str:

@@ -50,6 +50,10 @@ TABLE: tuple[Hook, ...] = (
     ),
     Hook("on_start", ("stage",), "callback", "before the first batch of any stage"),
     Hook("on_fit_start", (), "both", "before a fit's first batch"),
+    Hook("on_sanity_check_start", (), "callback", "before the validation that a fit tries first"),
+    Hook(
+        "on_sanity_check_end", (), "callback", "after it; its hooks of a validation have been called by now"
+    ),
     Hook("on_train_start", (), "both", "before the first epoch"),
     Hook("on_train_epoch_start", (), "both", "before the first batch of an epoch"),
     Hook(

@@ -88,8 +88,10 @@ class Module(ModuleHooks, nn.Module):
             mesh: a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions the strategy names.
 
         Returns:
-            A plan as the strategy takes it, or None where this method has split the module itself.
+            A plan as the strategy takes it, None where this method has split the module itself, or NotImplemented,
+            which leaves it to the strategy's own plans.
         """
+        return NotImplemented
 
     def configure_callbacks(self) -> Callback | Sequence[Callback]:
         """Return callbacks for this module's runs; they go in the place of the trainer's of the same class."""

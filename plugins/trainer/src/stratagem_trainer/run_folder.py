@@ -35,17 +35,18 @@ def absolute_run_dir(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(text)
 
 
-def refuse_unusable(run_dir: str | None, is_only_node: bool) -> None:
+def refuse_unusable(run_dir: str | None, root: str | None, is_only_node: bool) -> None:
     """Refuse a run's folder in which nothing can be written, or another run writes; changes nothing.
 
     Args:
-        run_dir: absolute; None for one within runs/ of the current folder.
+        run_dir: absolute; None for one within runs/ of `root`.
+        root: where runs/ is; the current folder when None.
         is_only_node: whether a lock that is found can't be that of another node of this run.
 
     Raises:
         ConfigError: names the folder, and what is in the way.
     """
-    wanted = found = run_dir or os.path.abspath("runs")
+    wanted = found = run_dir or os.path.abspath(os.path.join(root or ".", "runs"))
     shown = wanted if len(wanted) < 200 else f"{wanted[:200]}…"
     try:
         os.stat(wanted)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
+from datetime import timedelta
+from typing import Literal, Union
 
 from stratagem import Clipping
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, short
 
 Limit = Union[int, float, None]
 """A number of batches, or a fraction of them; None for all."""
@@ -18,6 +20,10 @@ class TrainerSettings:
 
     max_epochs: int | None = None
     max_steps: int | None = None
+    min_epochs: int | None = None
+    min_steps: int | None = None
+    max_time: str | timedelta | Mapping[str, int] | None = None
+    num_sanity_val_steps: int = 0
     accumulate_grad_batches: int = 1
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: str = "norm"
@@ -31,11 +37,19 @@ class TrainerSettings:
     use_distributed_sampler: bool = True
     terminate_on_nan: bool = False
     verify_checkpoints: bool = True
+    detect_anomaly: bool = False
+    deterministic: bool | Literal["warn"] = False
+    benchmark: bool | None = None
+    inference_mode: bool = False
+    default_root_dir: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "log_every_n_steps"):
             _refuse_unless(name, getattr(self, name), isinstance(getattr(self, name), int), 1)
-        for name in ("max_epochs", "max_steps"):
+        _refuse_unless(
+            "num_sanity_val_steps", self.num_sanity_val_steps, isinstance(self.num_sanity_val_steps, int), -1
+        )
+        for name in ("max_epochs", "max_steps", "min_epochs", "min_steps"):
             value = getattr(self, name)
             if value is not None:
                 _refuse_unless(name, value, isinstance(value, int), 0)
@@ -52,7 +66,17 @@ class TrainerSettings:
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} clips nothing without gradient_clip_val: "
                 "give one"
             )
-        for name in ("terminate_on_nan", "verify_checkpoints"):
+        for most, least in ((self.epochs, self.min_epochs), (self.max_steps, self.min_steps)):
+            if most is not None and least is not None and least > most:
+                raise ConfigError(
+                    f"a fit of at least {least} epochs or steps can't end after {most}: change one"
+                )
+        max_time_s(self.max_time)
+        if self.deterministic not in (True, False, "warn"):
+            raise ConfigError(f"deterministic={self.deterministic!r} is none of True, False, 'warn'")
+        if self.benchmark not in (True, False, None):
+            raise ConfigError(f"benchmark={self.benchmark!r} is none of True, False, None")
+        for name in ("terminate_on_nan", "verify_checkpoints", "detect_anomaly", "inference_mode"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.val_check_interval is not None and not self.val_check_interval:
@@ -80,6 +104,30 @@ class TrainerSettings:
         """The limit of "train", "validate", "test" or "predict"."""
         limit: Limit = getattr(self, f"limit_{'val' if stage == 'validate' else stage}_batches")
         return limit
+
+
+def max_time_s(max_time: object) -> float | None:
+    """Return a limit of time in seconds: a timedelta, its keywords in a mapping, or "DD:HH:MM:SS".
+
+    Raises:
+        ConfigError: it is nothing of these, or not above 0.
+    """
+    if max_time is None:
+        return None
+    try:
+        if isinstance(max_time, str):
+            days, hours, minutes, seconds = map(int, max_time.strip().split(":"))
+            limit = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        else:
+            limit = max_time if isinstance(max_time, timedelta) else timedelta(**max_time)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        limit = timedelta(0)
+    if limit <= timedelta(0):
+        raise ConfigError(
+            f"max_time={short(max_time)} is no time above 0: give 'DD:HH:MM:SS', a timedelta, or its keywords as "
+            "{'hours': 2}"
+        )
+    return limit.total_seconds()
 
 
 def limited(count: int | None, limit: Limit) -> int | None:

@@ -28,6 +28,7 @@ from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.module import Module
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import locked
+from stratagem_trainer.torch_settings import torch_settings
 
 if TYPE_CHECKING:
     from stratagem import Runtime
@@ -70,17 +71,16 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     """Run a stage in this rank. Collective."""
     module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
-    run_dir = _agreed_run_dir(runtime, module, attempts)
+    run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
     loggers = make_loggers(trainer.given_loggers) if runtime.is_main and request.stage == "fit" else []
     module._trainer = trainer
     trainer.enter(runtime, run_dir)
     state: StageState | None = None
     try:
-        if attempts is not None:
-            result = _fit(runtime, trainer, module, request, attempts, loggers)
-        else:
-            result = _evaluate(runtime, trainer, module, request)
-        trainer.state.hooks("teardown", request.stage)
+        with torch_settings(trainer.settings):
+            if attempts is not None:
+                return _fit(runtime, trainer, module, request, attempts, loggers)
+            return _evaluate(runtime, trainer, module, request)
     except BaseException as error:
         state = trainer.state if trainer.has_state else None
         if state is not None:
@@ -92,7 +92,6 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     finally:
         trainer.leave()
         module._trainer = None
-    return result
 
 
 def _fit(
@@ -148,6 +147,8 @@ def _fit(
         trainer.go_live(state)
         hooks("on_start", "fit")
         hooks("on_fit_start")
+        if val_data is not None and reader is None:
+            evaluation.sanity_check(state, val_data)
         hooks("on_train_start")
         loop.run()
         hooks("on_train_end")
@@ -157,6 +158,7 @@ def _fit(
         result = _result(state, state.metrics.latest())
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
+        hooks("teardown", "fit")
         _close(state, loggers)
     return result
 
@@ -190,6 +192,7 @@ def _evaluate(runtime: Runtime, trainer: TrainerView, module: Any, request: Stag
     else:
         metrics = evaluation.evaluate(state, data, stage)
     hooks("on_end", stage)
+    hooks("teardown", stage)
     return _result(state, metrics, predictions)
 
 
@@ -216,15 +219,17 @@ def _eval_data(trainer: TrainerView, runtime: Runtime, loader: Iterable[Any]) ->
     )
 
 
-def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume | None) -> str | None:
+def _agreed_run_dir(
+    runtime: Runtime, module: Any, attempts: AutoResume | None, root: str | None
+) -> str | None:
     if attempts is None:
         return runtime.config.run_dir
-    chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module)
+    chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module, root)
     return attempts.begin(str(runtime.broadcast(chosen)))
 
 
-def _unused_run_dir(module: Any) -> str:
-    base = os.path.abspath(f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
+def _unused_run_dir(module: Any, root: str | None) -> str:
+    base = os.path.abspath(f"{root or '.'}/runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
     return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
 
 

@@ -54,6 +54,8 @@ class StageState:
     progress: Progress = field(default_factory=Progress)
     should_stop: bool = False
     """Ends a fit after the current step; alike on all ranks."""
+    is_sanity_checking: bool = False
+    """Whether the validation that runs is the one that a fit tries first."""
     batch_idx: int = 0
     """Micro-batches of this epoch so far."""
     num_train_batches: int | None = None

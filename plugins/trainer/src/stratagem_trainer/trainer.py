@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal
 
 from stratagem import Task
 from stratagem.errors import ConfigError
@@ -21,6 +22,7 @@ from stratagem_trainer.bringing_back import (
 )
 from stratagem_trainer.building import needed_features
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.fast_dev_run import fast, without_files
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.module import Module
@@ -48,6 +50,13 @@ class Trainer(TrainerView):
         logger: True for a metrics.csv in the run's folder, False for none, or loggers of your own.
         max_epochs: stop after so many; 1 where neither epochs nor steps are limited.
         max_steps: stop after so many optimizer steps.
+        min_epochs: what wants to stop before so many epochs isn't heard.
+        min_steps: the same for optimizer steps.
+        max_time: stop after the step in which it is over: "DD:HH:MM:SS", a timedelta, or {"hours": 2}; ranks agree
+            on it after each step.
+        num_sanity_val_steps: so many batches of the validation are tried before a fit; -1 for all of them.
+        fast_dev_run: try a fit, or another command, with one batch (or so many) of everything; nothing is logged
+            or saved.
         accumulate_grad_batches: micro-batches per optimizer step.
         gradient_clip_val: limit gradients before each step.
         gradient_clip_algorithm: "norm" or "value".
@@ -65,8 +74,13 @@ class Trainer(TrainerView):
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
             parameter isn't; this waits for the device in every step. Otherwise there is a warning.
         verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
+        detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
+        deterministic: let torch use deterministic algorithms alone, and raise ("warn": warn) where there is none.
+        benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
+        inference_mode: evaluate under `torch.inference_mode` rather than `torch.no_grad`.
         seed: for every generator on every rank.
         run_dir: where metrics and checkpoints go, of one run at a time; runs/<time>-<class> when None.
+        default_root_dir: where that runs/ is; the current folder when None.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -85,6 +99,11 @@ class Trainer(TrainerView):
         logger: bool | Logger | Sequence[Logger] = True,
         max_epochs: int | None = None,
         max_steps: int | None = None,
+        min_epochs: int | None = None,
+        min_steps: int | None = None,
+        max_time: str | timedelta | Mapping[str, int] | None = None,
+        num_sanity_val_steps: int = 0,
+        fast_dev_run: bool | int = False,
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str = "norm",
@@ -100,10 +119,16 @@ class Trainer(TrainerView):
         use_distributed_sampler: bool = True,
         terminate_on_nan: bool = False,
         verify_checkpoints: bool = True,
+        detect_anomaly: bool = False,
+        deterministic: bool | Literal["warn"] = False,
+        benchmark: bool | None = None,
+        inference_mode: bool = False,
         seed: int | None = None,
         run_dir: str | os.PathLike[str] | None = None,
+        default_root_dir: str | os.PathLike[str] | None = None,
         **further: Any,
     ) -> None:
+        default_root_dir = _path(default_root_dir)
         names = {field.name for field in fields(TrainerSettings)}
         settings = TrainerSettings(**{k: v for k, v in locals().items() if k in names})
         folder = absolute_run_dir(run_dir) if run_dir is not None else None
@@ -120,8 +145,11 @@ class Trainer(TrainerView):
             run_dir=folder,
             **further,
         )
-        used = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing)
-        super().__init__(config, settings, used, _checked_loggers(logger))
+        used = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing and not fast_dev_run)
+        loggers = _checked_loggers(logger)
+        if fast_dev_run:
+            settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
+        super().__init__(config, settings, used, loggers)
 
     # Commands ---------------------------------------------------------------------------------------
 
@@ -191,7 +219,8 @@ class Trainer(TrainerView):
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))
             if run.environment.global_rank == 0:
-                refuse_unusable(self.config.run_dir, is_only_node=self.config.num_nodes in (1, "1"))
+                root = self.settings.default_root_dir
+                refuse_unusable(self.config.run_dir, root, is_only_node=self.config.num_nodes in (1, "1"))
         if run.environment.global_rank == 0:
             announce(run)
         result: StageResult | None = launch(

@@ -85,6 +85,11 @@ class TrainerView:
         self.state.should_stop = value
 
     @property
+    def sanity_checking(self) -> bool:
+        """Whether the validation that runs is the one that a fit tries first."""
+        return self._state is not None and self._state.is_sanity_checking
+
+    @property
     def max_epochs(self) -> int | None:
         """The limit of epochs, where there is one."""
         return self.settings.epochs

@@ -40,16 +40,11 @@ class XlaStrategy(Strategy):
     ) -> None:
         super().__init__(accelerator, checkpoint_io, precision_plugin)
         self.debug = debug
-        self._log_level: str | None = None
-        self._run_dir: str | None = None
 
-    def check_run(self, run: Run) -> None:
-        """Keep what has to be known before torch_xla is imported."""
-        self._log_level = run.config.log_level
-
-    def setup_environment(self) -> None:
+    def setup_worker(self, run: Run) -> None:
         """Set what torch_xla reads when it is imported."""
-        output.before_import(self._log_level, self.debug)
+        super().setup_worker(run)
+        output.before_import(run.config.log_level, self.debug)
 
     def start(self, request: ReduceRequest, devices: int, *, spmd: bool) -> None:
         """Start PJRT's client in this process for a run with so many devices here."""
@@ -63,11 +58,8 @@ class XlaStrategy(Strategy):
 
     def direct_output(self, request: SetupRequest) -> None:
         """Lead what torch_xla says to the run's folder."""
-        self._run_dir = request.config.run_dir
         output.direct(request.config.run_dir, request.config.log_level, self.debug)
 
     def teardown(self) -> None:
         """Say what was compiled, under `debug`, and close the run's file."""
-        if self.debug:
-            output.report(self._run_dir)
-        output.stop()
+        output.stop(report=self.debug)

@@ -7,7 +7,7 @@ is lost there, and it looks at an empty one without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,23 @@ from torch import nn
 from stratagem import ConfigError
 from stratagem.errors import ShardedUseError
 from stratagem.sdk.shards import padded_flat_shard
+from stratagem.sdk.torch_private import (
+    backward_hooks,
+    own_parameters,
+    post_accumulate_hooks,
+    set_backward_hooks,
+    tensor_version,
+)
+from stratagem_xla.xla_private import (
+    REPLACED,
+    empty,
+    is_gathered,
+    numbers_of,
+    put_back,
+    register_hooks,
+    replace,
+    whole_shape,
+)
 
 Places = Sequence[tuple[nn.Module, str]]
 """Modules that have a parameter, each with its name there."""
@@ -44,11 +61,11 @@ class GatheredUnit:
             for copy, shard, each in zip(wrapper.full_params, wrapper.sharded_params, places)
         ]
         self._wrapper = wrapper
-        wrapper._parameters.clear()
-        self._gather, self._free = wrapper._rebuild_full_params, wrapper._free_full_params
-        self._assert_state = wrapper.assert_state
-        wrapper._rebuild_full_params, wrapper._free_full_params = self._gathering, self._freeing
-        wrapper.assert_state = self._check_state
+        own_parameters(wrapper).clear()
+        ours: tuple[Callable[..., Any], ...] = (self._gathering, self._freeing, self._check_state)
+        self._gather, self._free, self._assert_state = (
+            replace(wrapper, name, method) for name, method in zip(REPLACED, ours)
+        )
 
     def settle(self) -> None:
         """Take up what the user's code did to copies that are gathered. Call it before a backward.
@@ -62,8 +79,7 @@ class GatheredUnit:
 
     def release(self) -> None:
         """Leave the wrapper as it was, so that nothing keeps both alive."""
-        for key in ("_rebuild_full_params", "_free_full_params", "assert_state"):
-            del vars(self._wrapper)[key]
+        put_back(self._wrapper)
 
     def _gathering(self, *args: Any, **kwargs: Any) -> None:
         coming = [pair for pair in self.pairs if not pair.is_gathered]
@@ -121,15 +137,15 @@ class _Pair:
 
     @property
     def is_gathered(self) -> bool:
-        return bool(self.copy._has_full_param)
+        return is_gathered(self.copy)
 
     def show_shard(self) -> None:
         for owner, key in self._places:
-            owner._parameters[key] = self._shard
+            own_parameters(owner)[key] = self._shard
 
     def show_copy(self) -> None:
         for owner, key in self._places:
-            owner._parameters[key] = self.copy
+            own_parameters(owner)[key] = self.copy
         # In backward, torch_xla itself writes to both.
         in_forward = self._wrapper.training_state.name == "FORWARD"
         self._noted = (_mark(self.copy), _mark(self._shard)) if in_forward else None
@@ -159,19 +175,21 @@ class _Pair:
             self._shard.requires_grad_(self._trained)
             if self._trained:
                 with torch.enable_grad():
-                    self._wrapper._register_post_backward_hooks()
+                    register_hooks(self._wrapper)
         if _mark(self.copy) != copy:
             self._write_back()
             self._changed = True
 
     def _share_hooks(self) -> None:
-        hooks, theirs = self._shard._backward_hooks, self.copy._backward_hooks
+        hooks, theirs = backward_hooks(self._shard), backward_hooks(self.copy)
         if hooks is not theirs:
             if hooks and theirs:
                 hooks.update(theirs)
             # The very dict, so that the handles that the user keeps remove hooks there, too.
-            self._shard._backward_hooks = self.copy._backward_hooks = theirs if hooks is None else hooks
-        if self._shard._post_accumulate_grad_hooks or self.copy._post_accumulate_grad_hooks:
+            shared = theirs if hooks is None else hooks
+            set_backward_hooks(self._shard, shared)
+            set_backward_hooks(self.copy, shared)
+        if post_accumulate_hooks(self._shard) or post_accumulate_hooks(self.copy):
             raise ConfigError(
                 f"{self._name!r} has a hook of register_post_accumulate_grad_hook, and xla_fsdp with spmd=False has "
                 "each gradient as shards: use register_hook, which sees it whole, or leave spmd=True"
@@ -198,14 +216,12 @@ class _Pair:
     def _empty(self) -> None:
         """Free the copy, and what has been written to it.
 
-        `_replace_xla_tensor` alone leaves that in what functionalization keeps of the copy, from which its views
+        `xla_private.empty` alone leaves that in what functionalization keeps of the copy, from which its views
         are made: the next forward would read it there.
         """
-        from torch_xla import _XLAC
-
         self._changed = False
-        self.copy.data = self._shard.new_zeros(self._shard._orig_size)
-        _XLAC._replace_xla_tensor(self.copy, self._wrapper._dummy_data_placeholder)
+        self.copy.data = self._shard.new_zeros(whole_shape(self._shard))
+        empty(self.copy, self._wrapper)
 
 
 _Mark = tuple[int, int, str]
@@ -213,10 +229,8 @@ _Mark = tuple[int, int, str]
 
 def _mark(tensor: torch.Tensor) -> _Mark:
     """What differs once a tensor has been written to, directly or through `.data` or a view."""
-    from torch_xla import _XLAC
-
-    # The last tells of `.data.copy_`, too, and changes when work is sent off.
-    return _XLAC._xla_get_tensor_id(tensor), tensor._version, _XLAC._unique_id_for_ir_and_data(tensor)
+    number, values = numbers_of(tensor)
+    return number, tensor_version(tensor), values
 
 
 def _refuse_gradient(name: str, *_: Any) -> None:

@@ -11,6 +11,8 @@ from stratagem_xla.library import LOGGER
 FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
 _CPP = {"debug": "0", "info": "0", "warning": "1"}
 """Level → what TF_CPP_MIN_LOG_LEVEL is for it: XLA's own messages can only be let through or not."""
+_folder: str | None = None
+"""Of the run whose records go there; torch_xla has one logger per process."""
 
 
 def before_import(log_level: str | None, debug: bool) -> None:
@@ -28,7 +30,9 @@ def direct(run_dir: str | None, log_level: str | None, debug: bool) -> None:
         log_level: as "info"; None shows errors alone.
         debug: XLA's own analysis goes to `run_dir`/xla-debug.txt; read once per process.
     """
+    global _folder
     stop()
+    _folder = run_dir
     shown = logging.StreamHandler(sys.stderr)
     shown.setLevel((log_level or "error").upper())
     handlers: list[logging.Handler] = [shown]
@@ -44,17 +48,19 @@ def direct(run_dir: str | None, log_level: str | None, debug: bool) -> None:
     LOGGER.propagate = False
 
 
-def stop() -> None:
-    """Close the run's file."""
+def stop(report: bool = False) -> None:
+    """Close the run's file.
+
+    Args:
+        report: write what was compiled, transferred and waited for to xla-metrics.txt in the run's folder.
+    """
+    global _folder
+    if report and _folder is not None and os.path.isdir(_folder):
+        import torch_xla.debug.metrics as met
+
+        with open(os.path.join(_folder, "xla-metrics.txt"), "w", encoding="utf-8") as file:
+            file.write(met.metrics_report())
+    _folder = None
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
-
-
-def report(run_dir: str | None) -> None:
-    """Write what was compiled, transferred and waited for to `run_dir`/xla-metrics.txt."""
-    import torch_xla.debug.metrics as met
-
-    if run_dir is not None and os.path.isdir(run_dir):
-        with open(os.path.join(run_dir, "xla-metrics.txt"), "w", encoding="utf-8") as file:
-            file.write(met.metrics_report())

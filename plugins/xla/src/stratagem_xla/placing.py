@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from stratagem.sdk.torch_private import own_table, own_tensors
+
 
 def moved(module: nn.Module, device: torch.device) -> nn.Module:
     """Move `module` in place and return it; what was one tensor under two names stays one.
@@ -14,19 +16,17 @@ def moved(module: nn.Module, device: torch.device) -> nn.Module:
     uses = _uses(module)
     module.to(device)
     for places in uses.values():
-        owner, kind, name = places[0]
-        first = getattr(owner, kind)[name]
-        for owner, kind, name in places[1:]:
-            getattr(owner, kind)[name] = first
+        owner, name = places[0]
+        first = own_table(owner, name)[name]
+        for owner, name in places[1:]:
+            own_table(owner, name)[name] = first
     return module
 
 
-def _uses(module: nn.Module) -> dict[int, list[tuple[nn.Module, str, str]]]:
+def _uses(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
     """By id of a parameter or buffer: where it is."""
-    uses: dict[int, list[tuple[nn.Module, str, str]]] = {}
+    uses: dict[int, list[tuple[nn.Module, str]]] = {}
     for owner in module.modules():
-        for kind in ("_parameters", "_buffers"):
-            for name, tensor in getattr(owner, kind).items():
-                if tensor is not None:
-                    uses.setdefault(id(tensor), []).append((owner, kind, name))
+        for name, tensor in own_tensors(owner):
+            uses.setdefault(id(tensor), []).append((owner, name))
     return uses

@@ -21,6 +21,7 @@ from stratagem_xla.gathered import use_of_shard
 from stratagem_xla.pieces import PiecesReader, broadcast_coalesced, whole
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
+from stratagem_xla.xla_private import NO_PATCHED_LINEAR, free
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -48,8 +49,7 @@ def prepare(
     """
     optimizers = list(request.make_optimizers()) if request.loop.training else []
     if request.precision.autocast() is not None:
-        # Its own backward of a Linear knows no autocast.
-        options = {**options, "_use_xla_patched_linear": False}
+        options = {**options, **NO_PATCHED_LINEAR}
     with keeping_random_state():
         wrapped = wrap(request, policy, options, sync)
     for optimizer in optimizers:
@@ -146,7 +146,7 @@ class ProcessShardsPrepared(XlaPrepared):
 
     def _free(self) -> None:
         for wrapper in self._wrapped.wrappers:
-            wrapper._free_full_params(apply_opt_barrier=False)
+            free(wrapper)
 
     # Checkpoint ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from stratagem import ConfigError, SetupRequest
 from stratagem_xla.client import send_off
 from stratagem_xla.prepared import XlaPrepared, placed
 from stratagem_xla.sharding import Layout, spec_of, tensors_in
+from stratagem_xla.xla_private import module_hooks
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -36,12 +37,12 @@ def shard(request: SetupRequest, layout: Layout, policy: Policy) -> Sharded:
 
     def undo() -> None:
         for module, before in hooks.items():
-            for handle in set(module._backward_hooks) - before:
-                del module._backward_hooks[handle]
+            for handle in set(module_hooks(module)) - before:
+                del module_hooks(module)[handle]
         for handle in added:
             handle.remove()
 
-    hooks = {module: set(module._backward_hooks) for module in root.modules()}
+    hooks = {module: set(module_hooks(module)) for module in root.modules()}
     if layout.mesh is None:
         return Sharded(root, undo)
     import torch_xla.distributed.spmd as xs
@@ -51,11 +52,11 @@ def shard(request: SetupRequest, layout: Layout, policy: Policy) -> Sharded:
         # What wrapping would do, without a wrapper in the user's module: names and types stay.
         xs.xla_sharding.apply_backward_optimization_barrier(unit)
         added.append(unit.register_forward_hook(partial(_shard_output, layout)))
-    before = set(root._backward_hooks)
+    before = set(module_hooks(root))
     wrapped: nn.Module = SpmdFullyShardedDataParallel(root, mesh=layout.mesh, shard_output=lambda *_: None)
-    for handle in set(root._backward_hooks) - before:
+    for handle in set(module_hooks(root)) - before:
         # A barrier after all else has nothing to keep apart, and warns of inputs without gradients.
-        del root._backward_hooks[handle]
+        del module_hooks(root)[handle]
     for buffer in root.buffers():
         layout.replicate(buffer)
     return Sharded(wrapped, undo)

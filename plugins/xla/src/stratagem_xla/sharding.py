@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+
+from stratagem.sdk.tensors import opened
+from stratagem_xla.xla_private import sharding_spec
 
 
 class Layout:
@@ -52,10 +54,7 @@ class Layout:
 
 def spec_of(tensor: torch.Tensor) -> str:
     """How XLA has been told to lay `tensor` out, as "{devices=[2,1]0,1}"; empty where it decides itself."""
-    import torch_xla
-
-    spec: str = torch_xla._XLAC._get_xla_sharding_spec(tensor)
-    return spec
+    return sharding_spec(tensor)
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
@@ -63,15 +62,9 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
     value = unwrapped(value)
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
+    elif (container := opened(value)) is not None:
+        for each in container.items:
             yield from tensors_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors_in(each)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
 
 
 def unwrapped(batch: Any) -> Any:

@@ -15,7 +15,6 @@ from stratagem import (
     Checkpointer,
     Collectives,
     CombinationError,
-    ConfigError,
     Launcher,
     LaunchRequest,
     Precision,
@@ -24,6 +23,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
+from stratagem.sdk.processes import check_start_method
 from stratagem.sdk.runs import Defaults
 from stratagem_xla import library
 from stratagem_xla.base import XlaStrategy
@@ -34,7 +34,7 @@ from stratagem_xla.sharding import Layout
 if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
 
-START_METHODS = ("spawn", "fork")
+PJRT_START_METHODS = ("spawn", "fork")
 
 
 class XLAStrategy(XlaStrategy):
@@ -71,12 +71,10 @@ class XLAStrategy(XlaStrategy):
         start_method: str = "spawn",
     ) -> None:
         super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
-        if start_method not in START_METHODS:
-            raise ConfigError(f"start_method={start_method!r} is none of {', '.join(START_METHODS)}")
-        self.parallel_devices = parallel_devices
+        self.given_devices = parallel_devices
         self.sync_module_states = sync_module_states
         self.spmd = spmd
-        self.start_method = start_method
+        self.start_method = check_start_method(start_method, PJRT_START_METHODS)
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
         """A process per device, or one for all."""
@@ -85,7 +83,7 @@ class XLAStrategy(XlaStrategy):
         return replace(
             declared,
             processes="per-device",
-            start_methods=START_METHODS,
+            start_methods=PJRT_START_METHODS,
             features=declared.features - {"several_devices"},
         )
 
@@ -98,11 +96,12 @@ class XLAStrategy(XlaStrategy):
                 f"{len(run.devices)}: leave spmd=True, which drives any number of them from one process"
             )
 
-    def setup_environment(self) -> None:
-        """Set what torch_xla reads; a process that has one device calls it the first."""
-        super().setup_environment()
-        if self.parallel_devices and library.OWN_DEVICE in os.environ:
-            self.parallel_devices = [torch.device("xla", 0)] * len(self.parallel_devices)
+    @property
+    def parallel_devices(self) -> Sequence[torch.device] | None:  # type: ignore[override]
+        """Those that it was given; a process that has one device calls it the first."""
+        if self.given_devices and library.OWN_DEVICE in os.environ:
+            return [torch.device("xla", 0)] * len(self.given_devices)
+        return self.given_devices
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Start PJRT's client; between several processes, open a group of theirs on the CPU."""

@@ -10,19 +10,18 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, DeviceError
+from stratagem.sdk.torch_private import own_buffers, own_parameters
 from stratagem.sdk.wrap_policies import units_among
 from stratagem_xla.gathered import GatheredUnit
 from stratagem_xla.pieces import SCALARS, broadcast_coalesced, fill, whole
 from stratagem_xla.sharded import units
+from stratagem_xla.xla_private import PATCHED
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from stratagem import Collectives, SetupRequest
     from stratagem_xla.fsdp import Policy
-
-PATCHED = ("forward", "_nn_linear_forward_original")
-"""What is set on modules: by us, to lead calls through a wrapper; by torch_xla, on every Linear."""
 
 
 class Body(nn.Module):
@@ -87,7 +86,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     wholes = _at(places)
     # Before they are emptied.
     sizes = [given.shape for given in wholes]
-    orders = {each: list(each._parameters) for each in module.modules()}
+    orders = {each: list(own_parameters(each)) for each in module.modules()}
     patched = {each: {key: each.__dict__.get(key) for key in PATCHED} for each in module.modules()}
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     wrappers: list[Any] = []
@@ -95,7 +94,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     names = {
         (owner, key): f"{prefix}.{key}" if prefix else key
         for prefix, owner in request.original_module.named_modules()
-        for key in owner._parameters
+        for key in own_parameters(owner)
     }
     for unit in [*found, module]:
         _move(unit, request.device, moved)
@@ -109,9 +108,9 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         wrappers.append(wrapper)
     _check_place(wrappers[-1], collectives)
     for each, keys in orders.items():
-        values = {key: each._parameters[key] for key in keys}
-        each._parameters.clear()
-        each._parameters.update(values)
+        values = {key: own_parameters(each)[key] for key in keys}
+        own_parameters(each).clear()
+        own_parameters(each).update(values)
     pieces = _at(places)
     shapes = {id(piece): size for piece, size in zip(pieces, sizes)}
 
@@ -194,7 +193,7 @@ Places = list[list[tuple[nn.Module, str]]]
 def _places(module: nn.Module) -> Places:
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for owner in module.modules():
-        for name, parameter in owner._parameters.items():
+        for name, parameter in own_parameters(owner).items():
             if parameter is not None:
                 places.setdefault(id(parameter), []).append((owner, name))
     return list(places.values())
@@ -202,7 +201,7 @@ def _places(module: nn.Module) -> Places:
 
 def _at(places: Places) -> list[nn.Parameter]:
     """What is registered there now: whole parameters at first, and then pieces."""
-    there = [owner._parameters[name] for (owner, name), *_ in places]
+    there = [own_parameters(owner)[name] for (owner, name), *_ in places]
     return [parameter for parameter in there if parameter is not None]
 
 
@@ -219,18 +218,18 @@ def _move(
 ) -> None:
     """Move what isn't there; `moved` has by a tensor's id itself and what became of it, so that ties stay."""
     for owner in module.modules():
-        for name, parameter in list(owner._parameters.items()):
+        for name, parameter in list(own_parameters(owner).items()):
             if parameter is not None and parameter.device != device:
                 if id(parameter) not in moved:
                     there = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
                     moved[id(parameter)] = parameter, there
                 # Not into _parameters: an LSTM keeps a list of its own.
                 setattr(owner, name, moved[id(parameter)][1])
-        for name, buffer in list(owner._buffers.items()):
+        for name, buffer in list(own_buffers(owner).items()):
             if buffer is not None and buffer.device != device:
                 if id(buffer) not in moved:
                     moved[id(buffer)] = buffer, buffer.to(device)
-                owner._buffers[name] = moved[id(buffer)][1]
+                own_buffers(owner)[name] = moved[id(buffer)][1]
 
 
 def _barrier(tensors: Sequence[torch.Tensor]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 
+from stratagem.collectives.nests import leaves_in, opened
 from stratagem.errors import DataError
 
 
@@ -88,17 +88,7 @@ def _merge_tensors(outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> tor
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            yield from _tensors(getattr(value, each.name))
+    return (leaf for leaf in leaves_in(value) if isinstance(leaf, torch.Tensor))
 
 
 def _is_per_sample(value: Sequence[Any]) -> bool:
@@ -109,15 +99,11 @@ def _is_per_sample(value: Sequence[Any]) -> bool:
 def _cut(value: Any, where: slice, total: int) -> Any:
     if isinstance(value, torch.Tensor):
         return value[where] if value.dim() > 0 else value
-    if isinstance(value, (list, tuple)):
-        if len(value) == total and _is_per_sample(value):
-            return value[where]
-        items = [_cut(item, where, total) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, Mapping):
-        items_by_key = {key: _cut(item, where, total) for key, item in value.items()}
-        return items_by_key if type(value) is dict else type(value)(items_by_key)  # type: ignore[call-arg]
-    if is_dataclass(value) and not isinstance(value, type):
-        changes = {f.name: _cut(getattr(value, f.name), where, total) for f in fields(value) if f.init}
-        return replace(value, **changes)
-    return value
+    if isinstance(value, (list, tuple)) and len(value) == total and _is_per_sample(value):
+        return value[where]
+    container = opened(value)
+    return (
+        value
+        if container is None
+        else container.filled([_cut(item, where, total) for item in container.items])
+    )

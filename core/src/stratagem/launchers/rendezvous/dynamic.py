@@ -20,14 +20,14 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     Token,
     create_handler,
 )
-from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname, parse_rendezvous_endpoint
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from stratagem.collectives.stores import serve_store
+from stratagem.launchers.torch_private import RENDEZVOUS_STATE, is_this_machine
 
 _ALLOWED = {
     *(("datetime", name) for name in ("datetime", "timedelta", "timezone")),
-    ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", "_NodeDesc"),
-    ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", "_RendezvousState"),
+    *RENDEZVOUS_STATE,
 }
 """What a state is made of. Making one of these runs no code of the pickle's choice."""
 
@@ -117,7 +117,7 @@ def _c10d_store(parameters: RendezvousParameters) -> TCPStore:
     timeout = timedelta(seconds=parameters.get_as_int("read_timeout", 60) or 60)
     told = parameters.get_as_bool("is_host")
     try:
-        if _matches_machine_hostname(host) if told is None else told:
+        if is_this_machine(host) if told is None else told:
             try:
                 return serve_store(host, port, timeout)
             except RuntimeError:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem.launchers.base import Task
 from stratagem.launchers.main_module import main_is_importable
 from stratagem.launchers.sending.buffers import SMALL_BYTES, Layout, SentBuffers
+from stratagem.launchers.torch_private import buffers_of, hooks_of, memory_of, set_hooks, typed
 
 if TYPE_CHECKING:
     import torch
@@ -130,16 +131,16 @@ class JobPickler(pickle.Pickler):
             return self._reduced(obj, isinstance(obj, torch.nn.Parameter))
         if isinstance(obj, torch.storage.TypedStorage):
             # Made for each tensor, around the memory itself: of that, one object is pickled once.
-            return _typed_storage, (obj._untyped_storage, obj.dtype)
+            return typed, (memory_of(obj), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
             return self._reduced_storage(obj)
         if isinstance(obj, torch.nn.Module):
-            for buffer in obj._buffers.values():
+            for buffer in buffers_of(obj).values():
                 self._copy(buffer)
         return NotImplemented
 
     def _reduced(self, tensor: torch.Tensor, is_parameter: bool) -> Any:
-        hooks, after = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+        hooks, after = hooks_of(tensor)
         grad = tensor.grad if tensor.is_leaf else None
         if is_parameter:
             self._copy(tensor)
@@ -166,8 +167,8 @@ class JobPickler(pickle.Pickler):
         size_bytes = storage.nbytes()
         if storage.device.type != "cpu" or size_bytes < SMALL_BYTES:
             # Through a typed one: torch can't read an untyped one that was pickled (torch 2.13).
-            typed: Any = _typed_storage(storage, torch.uint8)
-            return _small_storage, typed.__reduce__()
+            storage_of_bytes: Any = typed(storage, torch.uint8)
+            return _small_storage, storage_of_bytes.__reduce__()
         address = storage.data_ptr()
         if storage.is_pinned():
             self._buffers.pinned.add(address)
@@ -180,24 +181,13 @@ def _complete(tensor: Any, kept: tuple[Any, Any, Any, Any]) -> None:
     state, hooks, after, grad = kept
     if state is not None:
         tensor.__setstate__(state) if hasattr(tensor, "__setstate__") else tensor.__dict__.update(state)
-    if hooks:
-        tensor._backward_hooks = hooks
-    if after:
-        tensor._post_accumulate_grad_hooks = after
+    set_hooks(tensor, hooks, after)
     if grad is not None:
         tensor.grad = grad
 
 
-def _typed_storage(memory: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
-    import torch
-
-    made: Any = torch.TypedStorage
-    typed: torch.TypedStorage = made(wrap_storage=memory, dtype=dtype, _internal=True)
-    return typed
-
-
 def _small_storage(load: Callable[..., torch.TypedStorage], args: tuple[Any, ...]) -> torch.UntypedStorage:
-    return load(*args)._untyped_storage
+    return memory_of(load(*args))
 
 
 def _storage(buffer: memoryview, is_copied: bool) -> torch.UntypedStorage:

@@ -12,6 +12,7 @@ from typing import Any
 from stratagem.errors import UsageError
 from stratagem.launchers.base import Task
 from stratagem.launchers.sending.buffers import SentBuffers
+from stratagem.launchers.torch_private import MODULE_TABLES
 
 _MAX_DEPTH = 12
 _MAX_LOOKS = 500
@@ -91,7 +92,7 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
         yield "", obj.__self__
     else:
         for key, value in _attributes(obj):
-            if key in ("_modules", "_parameters", "_buffers") and isinstance(value, Mapping):
+            if key in MODULE_TABLES and isinstance(value, Mapping):
                 yield from ((f".{name}", inner) for name, inner in value.items())
             else:
                 yield f".{key}", value

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from stratagem.strategies.deferred_init.deferred import Construction
 from stratagem.strategies.deferred_init.materialize import Materializer, own_modules
+from stratagem.strategies.deferred_init.pending import deferred, pop_deferred
 
-__all__ = ["Construction", "Materializer", "own_modules"]
+__all__ = ["Construction", "Materializer", "deferred", "own_modules", "pop_deferred"]

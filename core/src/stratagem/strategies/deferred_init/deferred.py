@@ -9,7 +9,7 @@ constructors do: initialisation after construction, ties, buffers that are compu
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +18,18 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+
+from stratagem.strategies.torch_private import (
+    TorchDispatchMode,
+    declared_arguments,
+    memory_number,
+    replaced_initializers,
+    tree_flatten,
+    tree_map,
+)
 
 LITERALS = (torch.tensor, torch.as_tensor, torch.asarray)
 """Factories whose values come from Python: they are made at once, as there's no way back to their values."""
-
-INITIALIZERS = ("_no_grad_trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
-"""Of torch.nn.init: they look at values, or leave out tensors on "meta"."""
 
 
 @dataclass(frozen=True)
@@ -68,39 +72,30 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
             # Torch takes load_state_dict for lost here, but it is recorded like anything else.
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
-            with torch.device("meta"), _Literals(), self._recording_initializers(), self:
+            with torch.device("meta"), _Literals(), replaced_initializers(self._recording), self:
                 yield
 
     def fill_attributes(self, root: nn.Module) -> None:
         """Give tensors that modules have beside parameters and buffers, in lists and dicts too, their values."""
         # Where a list has a parameter itself, a copy of its value would be another tensor.
         own = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
-        for module in root.modules():
-            for name, value in list(module.__dict__.items()):
-                if name.startswith("_") or not any(_is_meta(each) for each in tree_flatten(value)[0]):
-                    continue
-                setattr(
-                    module,
-                    name,
-                    tree_map(lambda each: each if id(each) in own else self._filled(each), value),
-                )
+        for module, name, value in list(_with_meta(root)):
+            filled = tree_map(lambda each: each if id(each) in own else self._filled(each), value)
+            setattr(module, name, filled)
 
-    @contextmanager
-    def _recording_initializers(self) -> Iterator[None]:
-        """Record whole functions of torch.nn.init that leave out what is on "meta"."""
-        originals = {name: getattr(nn.init, name) for name in INITIALIZERS}
-        for name, original in originals.items():
-            setattr(nn.init, name, partial(self._initialize, original))
-        try:
-            yield
-        finally:
-            for name, original in originals.items():
-                setattr(nn.init, name, original)
+    def made_some_of(self, root: nn.Module) -> bool:
+        """Whether any tensor of a module, or in an attribute of it, was made in this construction."""
+        attributes = (each for _, _, value in _with_meta(root) for each in tree_flatten(value)[0])
+        return any(self.knows(each) for each in (*root.parameters(), *root.buffers(), *attributes))
+
+    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Record a whole function of torch.nn.init that leaves out what is on "meta"."""
+        return partial(self._initialize, original)
 
     def _initialize(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if _is_meta(tensor):
             generator = kwargs.get("generator") or torch.default_generator
-            state, memory = generator.get_state(), frozenset({_memory(tensor)})
+            state, memory = generator.get_state(), frozenset({memory_number(tensor)})
             original(_scratch(tensor), *args, **kwargs)
             given = (_ref(tensor), *args)
             self._operations.append(_Operation(original, given, kwargs, (), memory, memory, generator, state))
@@ -113,7 +108,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` was made in this construction, so that `materialize` can make it."""
-        return _is_meta(tensor) and _memory(tensor) in self._known
+        return _is_meta(tensor) and memory_number(tensor) in self._known
 
     def materialize(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors on the CPU with the values that `tensors` would have, not requiring gradients.
@@ -121,7 +116,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Tensors that share memory come back sharing memory. Random number generators are left as they are.
         """
         wanted = list(tensors)
-        needed = {_memory(tensor) for tensor in wanted}
+        needed = {memory_number(tensor) for tensor in wanted}
         chosen = []
         for operation in reversed(self._operations):
             if needed & operation.writes:
@@ -159,12 +154,12 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
         generator: torch.Generator | None,
         state: torch.Tensor | None,
     ) -> None:
-        reads = {_memory(tensor) for tensor in given}
-        new = [tensor for tensor in made if _memory(tensor) not in reads]
-        writes = {_memory(tensor) for tensor in new}
-        for argument, value in zip(func._schema.arguments, args):
+        reads = {memory_number(tensor) for tensor in given}
+        new = [tensor for tensor in made if memory_number(tensor) not in reads]
+        writes = {memory_number(tensor) for tensor in new}
+        for argument, value in zip(declared_arguments(func), args):
             writes |= _written(argument, value)
-        for argument in func._schema.arguments:
+        for argument in declared_arguments(func):
             writes |= _written(argument, kwargs.get(argument.name))
         if not writes:
             return  # a view
@@ -175,7 +170,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 func,
                 tree_map(_noted, args),
                 tree_map(_noted, kwargs),
-                tuple(None if _memory(tensor) in reads else _ref(tensor) for tensor in made),
+                tuple(None if memory_number(tensor) in reads else _ref(tensor) for tensor in made),
                 frozenset(reads),
                 frozenset(writes),
                 generator,
@@ -196,17 +191,21 @@ class _Literals(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _with_meta(root: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Yield attributes of modules, beside parameters and buffers, that are or have tensors on "meta"."""
+    for module in root.modules():
+        for name, value in vars(module).items():
+            if not name.startswith("_") and any(_is_meta(each) for each in tree_flatten(value)[0]):
+                yield module, name, value
+
+
 def _is_meta(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "meta"
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _ref(tensor: torch.Tensor) -> _Ref:
     size, stride = tuple(tensor.size()), tuple(tensor.stride())
-    return _Ref(_memory(tensor), tensor.dtype, size, stride, int(tensor.storage_offset()))
+    return _Ref(memory_number(tensor), tensor.dtype, size, stride, int(tensor.storage_offset()))
 
 
 def _noted(value: Any) -> Any:
@@ -224,7 +223,7 @@ def _scratch(value: Any) -> Any:
 def _written(argument: Any, value: Any) -> set[int]:
     if argument.alias_info is None or not argument.alias_info.is_write:
         return set()
-    return {_memory(each) for each in tree_flatten(value)[0] if _is_meta(each)}
+    return {memory_number(each) for each in tree_flatten(value)[0] if _is_meta(each)}
 
 
 def _generator_of(func: Any, kwargs: dict[str, Any]) -> tuple[torch.Generator | None, torch.Tensor | None]:

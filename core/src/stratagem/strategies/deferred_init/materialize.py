@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stratagem.errors import ConfigError
+from stratagem.strategies.torch_private import own_table, own_tensors
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
@@ -71,8 +72,7 @@ class Materializer:
         by_id = {id(tensor): _alike(real, tensor) for tensor, real in zip(missing, made)}
         for module, name, tensor in _tensors_of(modules):
             if tensor.is_meta:
-                own = module._parameters if name in module._parameters else module._buffers
-                own[name] = by_id[id(tensor)]  # type: ignore[assignment]
+                own_table(module, name)[name] = by_id[id(tensor)]
 
     def _fill_by_hand(self, modules: list[nn.Module], fill: Callable[[nn.Module], Any]) -> None:
         before = {(module, name): tensor for module, name, tensor in _tensors_of(modules)}
@@ -82,8 +82,7 @@ class Materializer:
         # to_empty makes a parameter per module, also of one that several modules share.
         made: dict[int, Any] = {}
         for module, name, tensor in list(_tensors_of(modules)):
-            own: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
-            own[name] = made.setdefault(id(before.get((module, name), tensor)), tensor)
+            own_table(module, name)[name] = made.setdefault(id(before.get((module, name), tensor)), tensor)
 
     def _agree(self, root: nn.Module) -> bool:
         """Compare ranks; return whether this one's values on "meta" all come from rank 0."""
@@ -164,7 +163,5 @@ def own_modules(unit: nn.Module, inner: set[nn.Module]) -> Iterator[nn.Module]:
 
 def _tensors_of(modules: list[nn.Module]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
     for module in modules:
-        for own in (module._parameters, module._buffers):
-            for name, tensor in own.items():
-                if tensor is not None:
-                    yield module, name, tensor
+        for name, tensor in own_tensors(module):
+            yield module, name, tensor

@@ -9,6 +9,7 @@ from typing import Any, Union
 from torch import nn
 
 from stratagem.errors import ConfigError
+from stratagem.strategies.torch_private import modules_by_policy
 
 Policy = Union[Callable[..., Any], Iterable[Union[type[nn.Module], str]], None]
 """None, classes or their names, or one of torch's policies."""
@@ -68,9 +69,9 @@ def _stands_alone(module: nn.Module, sharing: Counter[int]) -> bool:
 def _named_by(root: nn.Module, policy: Policy, what: str) -> list[nn.Module]:
     if policy is None:
         return _blocks(root)
-    if hasattr(policy, "_run_policy"):
-        # CustomPolicy can't be called; this is how torch asks it and ModuleWrapPolicy.
-        return list(policy._run_policy(root, set(), {}))
+    named = modules_by_policy(policy, root)
+    if named is not None:
+        return named
     if callable(policy) and not isinstance(policy, type):
         found: list[nn.Module] = []
         _descend(root, policy, found, what)

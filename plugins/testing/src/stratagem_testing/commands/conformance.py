@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 )
 @click.option("--failed", is_flag=True, help="Only what failed the last time, and hasn't passed since.")
 @click.option("--fail-fast", is_flag=True, help="Stop after the first check that fails.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="So many checks of a strategy at a time, each in processes of its own.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
 @click.pass_context
@@ -41,6 +49,7 @@ def conformance(
     accelerator: str | None,
     failed: bool,
     fail_fast: bool,
+    jobs: int,
     as_json: bool,
     html: str | None,
 ) -> None:
@@ -78,6 +87,7 @@ def conformance(
                 pairs=pairs,
                 accelerator=accelerator,
                 fail_fast=fail_fast,
+                jobs=jobs,
                 tell=tell,
             )
         keep_failed(name, report.outcomes)
@@ -119,15 +129,24 @@ def _print(report: dict[str, Any]) -> None:
     for size in sizes:
         table.add_column(str(size), justify="center")
     table.add_column("claim, or what is otherwise", overflow="fold")
-    for check, by_size in rows.items():
+    # What failed comes first.
+    for check, by_size in sorted(rows.items(), key=lambda row: not _has_failed(row[1])):
         marks = [
             f"[{colours[by_size[s]['verdict']]}]{MARKS[by_size[s]['verdict']]}[/]" if s in by_size else ""
             for s in sizes
         ]
         told = {f"{o['verdict']}: {o['reason']}": None for o in by_size.values() if o["reason"]}
         table.add_row(check, *marks, "\n".join(map(escape, told or [next(iter(by_size.values()))["claim"]])))
-    console.print(f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}")
+    tried = " and ".join(filter(None, [", ".join(map(str, sizes[:-1])), str(sizes[-1])])) if sizes else "none"
+    console.print(
+        f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}, with torch "
+        f"{report['torch']}, at world size {tried}"
+    )
     console.print(table)
     seconds = sum(outcome["seconds"] for outcome in report["checks"])
     counts = ", ".join(f"{report[verdict]} {verdict}" for verdict in MARKS)
     console.print(f"{counts} in {seconds:.0f} s")
+
+
+def _has_failed(by_size: Mapping[int, Mapping[str, Any]]) -> bool:
+    return any(outcome["verdict"] == "failed" for outcome in by_size.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -11,8 +13,12 @@ import click
 
 import stratagem
 from stratagem.errors import ConfigError
+from stratagem.sdk.catalogue import imported, load_catalogue
 
-KINDS = ("strategy", "accelerator", "precision", "checkpoint", "environment", "extension")
+KINDS = ("strategy", "accelerator", "precision", "checkpoint", "environment", "extension", "launcher")
+"""Of scaffolds; a launcher is an extension that changes how runs are launched."""
+
+EXTENSIONS = ("extension", "launcher")
 
 
 @click.group()
@@ -23,16 +29,17 @@ def new() -> None:
 @new.command()
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), default="strategy", show_default=True, help="What it adds.")
+@click.option("--base", metavar="STRATEGY", help="Derive the new strategy from this installed one, as ddp.")
 @click.option(
     "--into", type=click.Path(file_okay=False), default=".", help="Folder for the new one; here if not given."
 )
-def plugin(name: str, kind: str, into: str) -> None:
+def plugin(name: str, kind: str, base: str | None, into: str) -> None:
     """Make the folder NAME with a plugin that installs and passes its tests.
 
     NAME is also what users will say, as in `--strategy NAME`.
     """
     folder = Path(into, name)
-    written = write_plugin(folder, name, kind)
+    written = write_plugin(folder, name, kind, base)
     click.echo("\n".join(str(path) for path in written))
     click.echo(
         f"\nNext:\n  pip install -e {folder}\n  {trial(name, kind)}\n"
@@ -44,17 +51,23 @@ def trial(name: str, kind: str) -> str:
     """Return the command that tries what was written."""
     return (
         f"stratagem run --use {name} SCRIPT"
-        if kind == "extension"
+        if kind in EXTENSIONS
         else f"stratagem conformance {name} --kind {kind}"
     )
 
 
-def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
+def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) -> list[Path]:
     """Write the files of a plugin, and return their paths.
 
     Raises:
-        ConfigError: the name can't be one, or the folder is there already, or can't be made.
+        ConfigError: the name can't be one, or the folder is there already, or can't be made; or a base is given for
+            something else than a strategy.
+        UnknownNameError: there is no strategy `base`.
     """
+    if base is not None and kind != "strategy":
+        raise ConfigError(
+            f"--base {base} is a strategy to derive from, and the new one is a {kind}: leave it out"
+        )
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(
             f"{name!r} can't be the name of a plugin: use small letters, digits, hyphens and underscores, as in "
@@ -70,26 +83,67 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
         "class_name": "".join(map(str.capitalize, package.split("_"))),
         "variable": package.upper(),
         "trial": trial(name, kind),
-        "tests": kind if kind == "extension" else "conformance",
-        "tested": "what it does" if kind == "extension" else "the conformance kit",
+        "tests": kind if kind in EXTENSIONS else "conformance",
+        "tested": "what it does" if kind in EXTENSIONS else "the conformance kit",
         "core": ".".join(stratagem.__version__.split(".")[:2]),
-        "next_core": _next(stratagem.__version__),
+        "dependencies": _requirement("stratagem-core", stratagem.__version__),
     }
+    template = kind
+    if base is not None:
+        template = "derived"
+        derived = _of_base(base)
+        values = {**values, **derived, "dependencies": f"{values['dependencies']}, {derived['requirement']}"}
     source = f"src/{package}"
     targets = {
         "pyproject.toml": "pyproject.toml",
         "README.md": "README.md",
         "init.py": f"{source}/__init__.py",
-        f"{kind}_plugin.py": f"{source}/plugin.py",
-        f"{kind}.py": f"{source}/{kind}.py",
-        f"{kind}_test.py": f"tests/test_{values['tests']}.py",
+        f"{template}_plugin.py": f"{source}/plugin.py",
+        f"{template}.py": f"{source}/{kind}.py",
+        f"{template}_test.py": f"tests/test_{values['tests']}.py",
     }
+    if base is not None:
+        targets["derived_conformance.py"] = f"{source}/conformance.py"
     templates = files("stratagem_testing") / "templates"
     written = []
     for template, target in targets.items():
         text = Template((templates / f"{template}.txt").read_text(encoding="utf-8")).substitute(values)
         written.append(_write(folder / target, text))
     return [*written, _write(folder / source / "py.typed", "")]
+
+
+def _of_base(name: str) -> dict[str, str]:
+    """Return what templates say of the strategy that is derived from."""
+    component = load_catalogue().find("strategy", name)
+    module, _, class_name = component.target.partition(":")
+    package = module.partition(".")[0]
+    subject_module, _, subject = component.conformance.partition(":")
+    if subject:
+        made = imported(component.conformance)
+        subject_import = f"from {subject_module} import {subject}"
+        subject += f'["{component.name}"]' if isinstance(made, Mapping) else ""
+    else:
+        subject_import = "from stratagem_testing import StrategySubject"
+        subject = f'StrategySubject("{component.name}")'
+    can = component.capabilities
+    return {
+        "base": component.name,
+        "base_module": package if hasattr(import_module(package), class_name) else module,
+        "base_class": class_name,
+        "requirement": _requirement(component.origin.distribution, component.origin.version),
+        "accelerators": repr(can.accelerators),
+        "precisions": repr(can.precisions),
+        "processes": can.processes,
+        "start_methods": repr(can.start_methods),
+        "features": "\n".join(f'{" " * 24}"{feature}",' for feature in sorted(can.features)),
+        "subject_import": subject_import,
+        "subject": subject,
+    }
+
+
+def _requirement(distribution: str, version: str) -> str:
+    least = ".".join(version.split(".")[:2])
+    return f'"{distribution}>={least},<{_next(version)}"'
 
 
 def _write(path: Path, text: str) -> Path:

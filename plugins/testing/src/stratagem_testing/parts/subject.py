@@ -67,6 +67,7 @@ class AcceleratorSubject(PartSubject):
     """An accelerator: its name, or its class."""
 
     kind: ClassVar[str] = "accelerator"
+    """The kind of component."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,12 @@ class PrecisionSubject(PartSubject):
     """A precision: its name, or its class together with the name that it is asked by."""
 
     kind: ClassVar[str] = "precision"
+    """The kind of component."""
 
     asked_as: str = ""
     """As "bf16-mixed"; needed where `part` isn't a name."""
     device: str = "cpu"
+    """torch's name of the device on which it is tried."""
     tolerance: float = 0.1
     """How far the losses of 20 steps may be from those in 32 bits."""
 
@@ -97,6 +100,7 @@ class CheckpointSubject(PartSubject):
     """A checkpointer: its name, or what makes it from a run's collectives."""
 
     kind: ClassVar[str] = "checkpoint"
+    """The kind of component."""
 
     def world_sizes(self) -> tuple[int, ...]:
         return (1, 2)
@@ -107,6 +111,7 @@ class EnvironmentSubject(PartSubject):
     """An environment: its name or its class, and what its launcher sets."""
 
     kind: ClassVar[str] = "environment"
+    """The kind of component."""
 
     examples: tuple[tuple[Mapping[str, str], Mapping[str, Any]], ...] = ()
     """Variables of some process → its place: values of `global_rank`, `local_rank`, `node_rank`,
@@ -118,5 +123,7 @@ class LauncherSubject(PartSubject):
     """A launcher: what makes it from a `LaunchPlan`."""
 
     kind: ClassVar[str] = "launcher"
+    """The kind of component."""
 
     start_method: str = "fork"
+    """How its plan says that processes are started: forkserver, spawn, popen or fork."""

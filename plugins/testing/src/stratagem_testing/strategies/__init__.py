@@ -7,6 +7,7 @@ from stratagem_testing.strategies import (
     accumulation,
     clipping,
     collectives,
+    configuration,
     data,
     declaration,
     evaluation,
@@ -26,6 +27,7 @@ from stratagem_testing.strategies import (
 STRATEGY_CHECKS = checks_in(
     declaration,
     collectives,
+    configuration,
     parity,
     accumulation,
     missing_losses,

@@ -15,6 +15,9 @@ class Callback:
     order: int = 0
     """Callbacks with a higher order are called after those with a lower one."""
 
+    is_left_out_of_fast_dev_run: bool = False
+    """Whether `Trainer(fast_dev_run=True)` goes without it, as without what writes files or ends a fit."""
+
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
 
@@ -23,6 +26,12 @@ class Callback:
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Before a fit's first batch."""
+
+    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+        """Before the validation that a fit tries first."""
+
+    def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+        """After it; its hooks of a validation have been called by now."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Before the first epoch."""

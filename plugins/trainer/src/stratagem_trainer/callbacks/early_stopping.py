@@ -40,6 +40,8 @@ class EarlyStopping(Callback):
         ConfigError: a value that can't be meant.
     """
 
+    is_left_out_of_fast_dev_run = True
+
     def __init__(
         self,
         monitor: str,

@@ -56,6 +56,7 @@ class ModelCheckpoint(Callback):
     """
 
     order = 100
+    is_left_out_of_fast_dev_run = True
     """After the callbacks whose states go into the checkpoint."""
 
     def __init__(

@@ -34,6 +34,7 @@ class TrainingCurve(Callback):
     """
 
     order = 200
+    is_left_out_of_fast_dev_run = True
     """After everything that may still log."""
 
     def __init__(

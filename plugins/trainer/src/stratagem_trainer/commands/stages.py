@@ -60,7 +60,7 @@ def stage_flags(command: F) -> F:
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""
-    settings, target = _settings(keywords)
+    settings, target = read_settings(keywords)
     trainer, spec = _trainer(settings, target, "fit")
     trainer.fit(spec, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
@@ -73,7 +73,7 @@ def fit(**keywords: Any) -> None:
 @stage_flags
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
-    settings, target = _settings(keywords)
+    settings, target = read_settings(keywords)
     trainer, spec = _trainer(settings, target, "validate")
     metrics = trainer.validate(spec, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
@@ -84,7 +84,7 @@ def validate(**keywords: Any) -> None:
 @stage_flags
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
-    settings, target = _settings(keywords)
+    settings, target = read_settings(keywords)
     trainer, spec = _trainer(settings, target, "test")
     metrics = trainer.test(spec, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
@@ -99,7 +99,7 @@ def predict(output: str | None, **keywords: Any) -> None:
     from stratagem_trainer.commands.predictions import arrays_of, refuse_output, write_arrays
 
     refuse_output(output)
-    settings, target = _settings(keywords)
+    settings, target = read_settings(keywords)
     trainer, spec = _trainer(settings, target, "predict")
     predictions = trainer.predict(spec, ckpt_path=settings.ckpt_path)
     if not _is_reporting(settings):
@@ -112,7 +112,7 @@ def predict(output: str | None, **keywords: Any) -> None:
         click.echo(f"written to {output}")
 
 
-def _settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
+def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     """Merge what was given, and check it as far as torch isn't needed for it.
 
     Raises:
@@ -143,13 +143,33 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
 
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
+    from stratagem_trainer.callbacks.training_curve import TrainingCurve
+    from stratagem_trainer.commands.module_spec import ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
+    from stratagem_trainer.trainer import Trainer
+
+    selection, options, given, defaults = trainer_arguments(settings)
+    spec = ModuleSpec(target, settings.model)
+    trainer = Trainer(**selection, strategy_options=options, **given)
+    if stage == "fit":
+        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, options, {**defaults, **given})))
+        if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
+            trainer.callbacks.append(TrainingCurve(required=False))
+    return trainer, spec
+
+
+def trainer_arguments(
+    settings: Settings,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return keywords of `Trainer`: the selection, the strategy's options, what else was set, and all defaults.
+
+    Raises:
+        ConfigError, UnknownNameError: a setting that doesn't exist or has another type, or an unknown strategy.
+    """
     from stratagem_cli.chosen import strategy_component
     from stratagem_cli.typed import defaults_of
 
     from stratagem import RunConfig
-    from stratagem_trainer.callbacks.training_curve import TrainingCurve
-    from stratagem_trainer.commands.module_spec import ModuleSpec
-    from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
     from stratagem_trainer.trainer import Trainer
 
     selection = dict(settings.selection)
@@ -157,15 +177,8 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, A
     options = strategy_settings(settings, component.load() if component is not None else None)
     parts = {*RunConfig.__dataclass_fields__, "plugins"}
     defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
-    spec = ModuleSpec(target, settings.model)
     given = trainer_settings(settings, Trainer, defaults)
-    arguments: dict[str, Any] = {**flags.runtime_arguments(selection), "strategy_options": options, **given}
-    trainer = Trainer(**arguments)
-    if stage == "fit":
-        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, options, {**defaults, **given})))
-        if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
-            trainer.callbacks.append(TrainingCurve(required=False))
-    return trainer, spec
+    return flags.runtime_arguments(selection), options, given, defaults
 
 
 def _is_reporting(settings: Settings) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stratagem.sdk.loops import capture_rng, forked_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
@@ -24,9 +25,9 @@ HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
 def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
     metrics, progress, hooks, name = state.metrics, state.progress, state.hooks, HOOKS[stage]
-    with metrics.evaluation(stage) as scope, evaluating(state.module):
+    with metrics.evaluation(stage) as scope, evaluating(state.module, state.settings.inference_mode):
         _start(state, stage)
-        with state.prepared.evaluating():
+        with state.prepared.evaluating(), random_numbers_kept(state.runtime.device):
             for _ in _outputs(state, data, stage):
                 scope.end_evaluation_step()
             metrics.batch = None
@@ -39,9 +40,37 @@ def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     return values
 
 
+def sanity_check(state: StageState, data: EvalData) -> None:
+    """Try `num_sanity_val_steps` batches of the validation, and keep nothing of it. Collective.
+
+    What is logged is dropped, random numbers go on from where they were, and callbacks hear of it by the hooks of
+    a validation, but not by `on_evaluation_*`, on which those act that judge a run by its metrics.
+    """
+    steps, hooks = state.settings.num_sanity_val_steps, state.hooks
+    if steps == 0:
+        return
+    state.is_sanity_checking = True
+    hooks("on_sanity_check_start")
+    with (
+        forked_rng(state.runtime.device),
+        state.metrics.evaluation("validate") as scope,
+        evaluating(state.module, state.settings.inference_mode),
+    ):
+        hooks("on_validation_start")
+        hooks("on_validation_epoch_start")
+        with state.prepared.evaluating():
+            for _ in _outputs(state, data, "validate", most=None if steps == -1 else steps):
+                scope.end_evaluation_step()
+            state.metrics.batch = None
+            hooks("on_validation_epoch_end")
+        hooks("on_validation_end")
+    hooks("on_sanity_check_end")
+    state.is_sanity_checking = False
+
+
 def predict(state: StageState, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
-    with state.metrics.evaluation("predict"), evaluating(state.module):
+    with state.metrics.evaluation("predict"), evaluating(state.module, state.settings.inference_mode):
         _start(state, "predict")
         with state.prepared.evaluating():
             outputs = [
@@ -65,12 +94,16 @@ def num_batches(state: StageState, data: EvalData, stage: str) -> int | None:
     return limited(data.num_batches, state.settings.limit(stage))
 
 
-def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
+def _outputs(state: StageState, data: EvalData, stage: str, most: int | None = None) -> Iterator[Any]:
     """Run the steps; yield the output of each batch that counts."""
     step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
     starts = hooks.of(f"on_{HOOKS[stage]}_batch_start")
-    ends, ends_of_any = hooks.of(f"on_{HOOKS[stage]}_batch_end"), hooks.of("on_evaluation_batch_end")
-    batches = islice(iter(state.prepared.dataloader(data)), num_batches(state, data, stage))
+    ends = hooks.of(f"on_{HOOKS[stage]}_batch_end")
+    ends_of_any = [] if state.is_sanity_checking else hooks.of("on_evaluation_batch_end")
+    limit = num_batches(state, data, stage)
+    if most is not None:
+        limit = most if limit is None else min(limit, most)
+    batches = islice(iter(state.prepared.dataloader(data)), limit)
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:
@@ -88,12 +121,22 @@ def _outputs(state: StageState, data: EvalData, stage: str) -> Iterator[Any]:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
+    states = capture_rng(device)
+    try:
+        yield
+    finally:
+        restore_rng(states, device)
+
+
+@contextmanager
+def evaluating(module: nn.Module, inference_mode: bool = False) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each submodule is in the mode it was in."""
     modes = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.inference_mode() if inference_mode else torch.no_grad():
             yield
     finally:
         for submodule, training in modes:

@@ -30,6 +30,7 @@ from stratagem.sdk.loops import loss_of
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.loops.stop import Stop
 from stratagem_trainer.loops.validation_times import ValidationTimes
 from stratagem_trainer.loops.windows import epoch_windows
 from stratagem_trainer.settings import train_batches
@@ -79,7 +80,7 @@ class FitLoop:
         self._after_backward = hooks.of("on_after_backward")
         self._before_step = hooks.of("on_before_optimizer_step")
         self._before_zero_grad = hooks.of("on_before_zero_grad")
-        self._skips_epoch = False
+        self._stop, self._skips_epoch = Stop(state), False
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
@@ -101,7 +102,7 @@ class FitLoop:
         return (
             (epochs is not None and self.progress.epoch >= epochs)
             or (steps is not None and self.progress.step >= steps)
-            or self.state.should_stop
+            or self._stop.is_heard()
         )
 
     def _is_unfinished(self) -> bool:
@@ -123,12 +124,10 @@ class FitLoop:
         metrics.begin_steps()
         for size, window in () if stops else epoch_windows(self.state, self.data, iterator):
             self._run_window(size, window)
-            if self._skips_epoch:
-                break
             metrics.end_late()
             self._validate_if_due()
             stops = self._has_to_stop()
-            if stops:
+            if stops or self._skips_epoch:
                 break
         metrics.end_steps()
         self._skips_epoch = False
@@ -137,7 +136,7 @@ class FitLoop:
             self._end_epoch()
 
     def _has_to_stop(self) -> bool:
-        return self.state.should_stop or self.progress.step == self.settings.max_steps
+        return self._stop.is_heard() or self.progress.step == self.settings.max_steps
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():

@@ -1,0 +1,49 @@
+"""Nests: values in lists, tuples, named tuples, mappings and dataclasses, however deep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+
+class Container(NamedTuple):
+    """A container taken apart; what its items are is up to the caller."""
+
+    kind: type
+    keys: tuple[Any, ...] | None
+    """Of a mapping, or names of a dataclass's fields that its constructor takes; None for lists and tuples."""
+    items: tuple[Any, ...]
+
+    def filled(self, items: Sequence[Any]) -> Any:
+        """Return a container of the same kind with other items."""
+        kind: Any = self.kind
+        if self.keys is None:
+            # A named tuple's constructor takes its fields one by one.
+            return kind(*items) if hasattr(kind, "_fields") else kind(items)
+        values = dict(zip(self.keys, items))
+        if issubclass(kind, Mapping):
+            return values if kind is dict else kind(values)
+        return kind(**values)
+
+
+def opened(value: Any) -> Container | None:
+    """Take a container apart; None for anything else."""
+    if isinstance(value, Mapping):
+        return Container(type(value), tuple(value), tuple(value.values()))
+    if isinstance(value, (list, tuple)):
+        return Container(type(value), None, tuple(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        names = tuple(field.name for field in fields(value) if field.init)
+        return Container(type(value), names, tuple(getattr(value, name) for name in names))
+    return None
+
+
+def leaves_in(value: Any) -> Iterator[Any]:
+    """Yield what is in a nest and no container itself, in order; `value` where it is none."""
+    container = opened(value)
+    if container is None:
+        yield value
+        return
+    for item in container.items:
+        yield from leaves_in(item)

@@ -1,0 +1,45 @@
+"""What precisions use of torch that torch keeps private, with the reasons.
+
+tests/core/precision/test_torch_private.py tells when torch changes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+def apply_to_tensors(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put what `convert` makes in the place of each parameter, its gradient and each buffer.
+
+    `Module._apply` is what `Module.to` is made of, and what torch's recurrent modules extend to tell cuDNN;
+    `Module.to` converts complex tensors to real dtypes, too.
+    """
+    module._apply(convert)  # type: ignore[no-untyped-call]
+
+
+class GradientScaler(torch.amp.GradScaler):
+    """Torch's scaler, with a look at what it found in the gradients.
+
+    `step` and `update` decide by it and tell nobody: the loop has to know before the step, to agree among ranks, and
+    after it, to count no step that was skipped.
+    """
+
+    @property
+    def has_scaled(self) -> bool:
+        """Whether any loss was scaled yet; before, gradients have their true size."""
+        return self._scale is not None
+
+    def overflows(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Return per device whether a gradient of `optimizer` is infinite or NaN, as a scalar of 0 or 1.
+
+        Empty where `optimizer` wasn't unscaled or has no gradients.
+        """
+        return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+
+    def forget(self, optimizer: Optimizer) -> None:
+        """Let `optimizer` be unscaled again."""
+        del self._per_optimizer_states[id(optimizer)]

@@ -1,0 +1,46 @@
+"""What this plugin uses of torch that torch keeps private beside `stratagem.sdk.torch_private`.
+
+All of it, each with the reason.
+
+plugins/model-parallel/tests/test_torch_private.py tells when torch changes one, or has a public way. Styles of ours
+are torch's `ParallelStyle`s, whose one method to override is called `_apply`; `super()._apply` and
+`self._prepare_output_fn` are theirs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+
+
+def apply_style(style: ParallelStyle, module: nn.Module, mesh: DeviceMesh) -> None:
+    """Split a module by a style, whose one method torch keeps to `parallelize_module`."""
+    style._apply(module, mesh)
+
+
+def is_unawaited(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a collective's that nobody has waited for; torch exports no name for these."""
+    return isinstance(tensor, AsyncCollectiveTensor)
+
+
+def was_distributed(module: nn.Module) -> bool:
+    """Whether `distribute_module` was applied to it, which refuses a second time."""
+    return hasattr(module, "_distribute_module_applied")
+
+
+def is_packed(attention: nn.MultiheadAttention) -> bool:
+    """Whether queries, keys and values are projected by one weight, `in_proj_weight`."""
+    return bool(attention._qkv_same_embed_dim)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `Module.compile` was called."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
+    return tensor._is_view()

@@ -1,0 +1,71 @@
+"""Torch still has what the plugin uses of its private names, with the same meaning."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import torch.distributed as dist
+from stratagem_model_parallel import torch_private as private
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_a_style_splits_a_module_which_then_tells(mesh):
+    layer = nn.Linear(2, 2)
+    assert not private.was_distributed(layer)
+    private.apply_style(ColwiseParallel(), layer, mesh)
+    assert isinstance(layer.weight, DTensor)
+    assert private.was_distributed(layer)
+    assert isinstance(layer(torch.ones(1, 2)), torch.Tensor)
+
+
+def test_what_styles_of_ours_override_is_still_what_torch_calls():
+    assert list(inspect.signature(ParallelStyle._apply).parameters) == ["self", "module", "device_mesh"]
+    assert "._apply(" in inspect.getsource(parallelize_module)
+    for style in (ColwiseParallel, RowwiseParallel):
+        source = inspect.getsource(style._apply)
+        assert "_prepare_input_fn" in source
+        assert "_prepare_output_fn" in source
+
+
+def test_a_tensor_that_nobody_has_waited_for_is_told(mesh):
+    from torch.distributed._functional_collectives import all_reduce
+
+    reduced = all_reduce(torch.ones(1), "sum", mesh)
+    assert private.is_unawaited(reduced)
+    reduced.wait()
+    assert not private.is_unawaited(torch.ones(1))
+
+
+def test_attention_tells_how_it_projects():
+    assert private.is_packed(nn.MultiheadAttention(4, 2))
+    assert not private.is_packed(nn.MultiheadAttention(4, 2, kdim=3))
+
+
+def test_a_compiled_module_is_told():
+    layer = nn.Linear(1, 1)
+    assert not private.is_compiled(layer)
+    layer.compile(backend="eager")
+    assert private.is_compiled(layer)
+
+
+def test_views_are_told():
+    tensor = torch.ones(2)
+    assert private.is_view(tensor[:1])
+    assert not private.is_view(tensor)

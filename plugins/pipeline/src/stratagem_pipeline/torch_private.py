@@ -1,0 +1,35 @@
+"""What this plugin uses of torch that torch keeps private beside `stratagem.sdk.torch_private`.
+
+All of it, each with the reason.
+
+plugins/pipeline/tests/test_torch_private.py tells when torch changes one, or has a public way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+BATCH_NORM: Any = _BatchNorm
+"""The base of BatchNorm1d, 2d, 3d and SyncBatchNorm, which have no public one in common."""
+KEPT_FORWARD = "_orig_forward"
+"""Where `torch.distributed.pipelining` keeps the forward of a split point, and leaves it."""
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return what is in the containers of a graph's output, by the function that torch.export flattens it by."""
+    return list(tree_leaves(value))
+
+
+def forget_split_point(module: nn.Module) -> None:
+    """Take off what `torch.distributed.pipelining` put on a split point beside its forward."""
+    module.__dict__.pop(KEPT_FORWARD, None)
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
+    return tensor._is_view()

@@ -1,0 +1,35 @@
+"""Torch still has what the plugin uses of its private names, with the same meaning."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from stratagem_pipeline import torch_private as private
+from torch import nn
+from torch.distributed.pipelining import SplitPoint, pipeline
+
+
+def test_batch_norms_have_the_base():
+    for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
+        assert issubclass(kind, private.BATCH_NORM)
+
+
+def test_leaves_come_in_order():
+    assert private.leaves(({"a": 1}, [2, (3,)])) == [1, 2, 3]
+
+
+def test_a_split_point_keeps_its_forward_until_it_is_forgotten():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pipeline(net, (torch.ones(1, 2),), split_spec={"1": SplitPoint.BEGINNING})
+    assert private.KEPT_FORWARD in vars(net[1]), "torch takes it off now: so does nobody else have to"
+    private.forget_split_point(net[1])
+    assert private.KEPT_FORWARD not in vars(net[1])
+
+
+def test_views_are_told():
+    tensor = torch.ones(2)
+    assert private.is_view(tensor[:1])
+    assert not private.is_view(tensor)

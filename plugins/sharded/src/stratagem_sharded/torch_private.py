@@ -1,0 +1,40 @@
+"""What this plugin uses of torch that torch keeps private: all of it, each with the reason.
+
+plugins/sharded/tests/test_torch_private.py tells when torch changes one, or has a public way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.optim import Optimizer
+
+
+def share_out_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
+    """Share out `zero.param_groups` among ranks as they are now; call `finish_sharing` when local groups are.
+
+    `add_param_group` does it for one group that it adds itself, and a group that the user added to the optimizer
+    that this one stands for is in `param_groups` already.
+
+    Returns:
+        This rank's part of each group.
+    """
+    own: Any = zero  # torch's stubs lack most of it
+    own._all_params = [parameter for group in zero.param_groups for parameter in group["params"]]
+    own._clear_cache()
+    groups: list[dict[str, Any]] = own._partition_parameters()[own.rank]
+    return groups
+
+
+def finish_sharing(zero: ZeroRedundancyOptimizer) -> None:
+    """Note which parameters are trained, and make what they are broadcast in."""
+    own: Any = zero
+    own._is_trainable_mask = own._get_is_trainable_mask()
+    own._build_param_buckets()
+
+
+def count_as_stepped(optimizer: Optimizer) -> None:
+    """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -1,0 +1,44 @@
+"""Torch still has what the plugin uses of its private names, with the same meaning."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from stratagem_sharded import torch_private as private
+from stratagem_sharded.optimizer import ZeroRedundancyOptimizer
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_groups_that_were_added_are_shared_out():
+    one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    zero = ZeroRedundancyOptimizer([one], torch.optim.SGD, lr=0.5)
+    zero.param_groups.append({**zero.param_groups[0], "params": [other]})
+    groups = private.share_out_again(zero)
+    assert [group["params"] for group in groups] == [[one], [other]]
+    zero.optim.param_groups.extend(groups[1:])
+    private.finish_sharing(zero)
+    one.grad, other.grad = torch.ones(2), torch.ones(3)
+    zero.step()
+    assert one.tolist() == [0.5] * 2
+    assert other.tolist() == [0.5] * 3
+
+
+def test_an_optimizer_that_counts_as_stepped_lets_a_scheduler_go_on():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"before `optimizer\.step"):
+            torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
+        private.count_as_stepped(optimizer)
+        scheduler.step()

@@ -1,0 +1,33 @@
+"""Settings of torch that hold while a stage runs in a process, and are afterwards as they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from stratagem_trainer.settings import TrainerSettings
+
+
+@contextmanager
+def torch_settings(settings: TrainerSettings) -> Iterator[None]:
+    """Deterministic algorithms, cuDNN's trials and autograd's search for anomalies, as the trainer says."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    if settings.deterministic:
+        # cuBLAS is deterministic with a workspace of its own alone; it reads this when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=settings.deterministic == "warn")
+    if settings.benchmark is not None:
+        torch.backends.cudnn.benchmark = settings.benchmark
+    try:
+        with torch.autograd.set_detect_anomaly(settings.detect_anomaly or torch.is_anomaly_enabled()):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        torch.backends.cudnn.benchmark = benchmark
