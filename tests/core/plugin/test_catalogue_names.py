@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, UnknownNameError
-from stratagem.plugin.catalogue import CORE, Catalogue, forget_installed, load_catalogue
+from stratagem.plugin.catalogue import CORE, Catalogue, load_catalogue
 from stratagem.plugin.component import API_VERSION, Component
+from stratagem.plugin.installed import forget_installed
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
 
@@ -178,14 +179,3 @@ def test_a_catalogue_is_not_changed() -> None:
     made = Catalogue((OLD,))
     with pytest.raises(FrozenInstanceError):
         made.components = ()  # type: ignore[misc]
-
-
-def test_installed_plugins_are_read_once_until_they_are_forgotten(site: Any) -> None:
-    offers(site, "left")
-    first = load_catalogue().find("strategy", "left")
-    assert load_catalogue().of_kind("strategy")[-1].origin is not None
-    for info in site.path.glob("left_party-*.dist-info"):
-        info.rename(info.with_name("other_party-1.0.dist-info"))
-    assert load_catalogue().find("strategy", "left") == first
-    forget_installed()
-    assert str(load_catalogue().find("strategy", "left").origin) == "left-party 1.0"
