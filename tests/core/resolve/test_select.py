@@ -114,6 +114,9 @@ def test_a_named_strategy_is_made_with_its_presets_and_options() -> None:
     assert (chosen.name, chosen.component, chosen.value.size, chosen.why) == ("plain_two", "plain", 2, "")
     assert choose_strategy(found, "plain_two", {"size": 3}, 1).value.size == 3
     assert choose_strategy(found, "plain", {}, 1).value.size == 1
+    # Whatever the number of processes: what doesn't go with it is refused later, by name.
+    first = catalogue(component("strategy", "able"))
+    assert choose_strategy(first, "able", {}, 2).name == "able"
 
 
 def test_auto_strategy_is_called_by_its_own_name_and_says_why() -> None:
