@@ -28,6 +28,9 @@ ONE = component("strategy", "one", priority=1)
 MANY = component("strategy", "many", priority=1, processes="per-device")
 SPLIT = component("strategy", "split", priority=9, features=frozenset({"several_devices", "closure"}))
 NODE = component("strategy", "node", priority=9, processes="per-node")
+NODE_SPLIT = component(
+    "strategy", "node_split", processes="per-node", features=frozenset({"several_devices"})
+)
 ALL = catalogue(ONE, MANY, SPLIT, NODE)
 
 
@@ -53,6 +56,7 @@ def test_a_list_of_names_allows_what_it_names_and_a_star_everything() -> None:
         (2, (ONE, MANY), "many"),
         (2, (ONE, MANY, SPLIT), "many"),  # one process per device comes before several devices in one
         (2, (ONE, SPLIT), "split"),
+        (2, (ONE, NODE_SPLIT), "node_split"),
         (1, (MANY, SPLIT), "split"),
     ],
 )
@@ -77,7 +81,9 @@ def test_auto_leaves_out_what_does_not_go_with_the_accelerator() -> None:
         automatic_strategy(both, 1, accelerator(strategies=("elsewhere",)))
 
 
-@pytest.mark.parametrize(("processes", "installed"), [(2, (ONE, NODE)), (1, (MANY,)), (1, (NODE,)), (2, ())])
+@pytest.mark.parametrize(
+    ("processes", "installed"), [(2, (ONE, NODE)), (1, (MANY,)), (1, (NODE, NODE_SPLIT)), (2, ())]
+)
 def test_auto_without_a_strategy_says_what_to_install(processes: int, installed: Any) -> None:
     told = (
         f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from stratagem_trainer.loggers import Logger
 from stratagem_trainer.loops import metrics as metrics_module
 from stratagem_trainer.loops.metrics import Metrics
 from threads import on_threads
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import LoggingError
@@ -158,6 +161,35 @@ def test_a_tensor_is_kept_as_it_was_with_one_element_of_any_shape() -> None:
     assert all(type(each) is float for each in made.latest().values())
     with pytest.raises(LoggingError, match="shape"):
         made.log("z", torch.zeros(2))
+
+
+def test_of_a_dtensor_the_whole_is_logged() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        made = begun()
+        made.log("x", distribute_tensor(torch.full((1,), 4.0), mesh, [Shard(0)]))
+        assert made.latest() == {"x": 4.0}
+        # A plain tensor is kept: no other rank has to be there when it is read.
+        assert type(made._train.step.values["x"]) is torch.Tensor
+    finally:
+        dist.destroy_process_group()
+
+
+def test_what_one_rank_alone_logs_late_is_written() -> None:
+    logger = Rows()
+
+    def work(collectives: Any) -> None:
+        made = begun(logger if collectives.rank == 0 else None, collectives=collectives)
+        made.log("x", 1.0)
+        made.end_step(1, 0)
+        if collectives.rank:
+            made.log("late", 2.0)
+        made.end_late()
+        made.flush()
+
+    on_threads(2, work)
+    assert logger.rows == [(1, 0, {"x": 1.0, "late": 2.0})]
 
 
 # Weights ----------------------------------------------------------------------------------------------
