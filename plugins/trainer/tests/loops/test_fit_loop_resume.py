@@ -57,6 +57,37 @@ def test_a_run_that_is_over_goes_no_further(tmp_path: Path) -> None:
         assert (moments.moments, resumed.global_step) == ([], 3)
 
 
+def test_a_run_of_unknown_length_that_is_over_goes_no_further(tmp_path: Path) -> None:
+    class Stream(Plain):
+        def train_dataloader(self) -> Any:
+            return Again()
+
+    def fit(ckpt_path: Path | None = None, **how: Any) -> Any:
+        trainer = stratagem.Trainer(
+            strategy="single",
+            accelerator="cpu",
+            max_steps=3,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            run_dir=tmp_path / "run",
+            **how,
+        )
+        trainer.fit(Stream(), ckpt_path=ckpt_path)
+        return trainer
+
+    path, moments = tmp_path / "ckpt", Moments()
+    fit(callbacks=SaveAt(3, path))
+    assert (fit(path, callbacks=moments).global_step, moments.moments) == (3, [])
+
+
+class Again:
+    """Batches that nobody has counted."""
+
+    def __iter__(self) -> Any:
+        return iter(list(DataLoader(samples(16), 4)))
+
+
 @pytest.mark.parametrize(
     ("make", "how", "owed"),
     [
