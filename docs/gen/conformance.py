@@ -2,7 +2,7 @@
 
 python docs/gen/conformance.py --run           tries every installed strategy, and keeps the JSON
 python docs/gen/conformance.py --run NAME...   tries these, and keeps what the JSON has of others
-python docs/gen/conformance.py --run --new …   tries the checks alone that the JSON hasn't of a strategy
+python docs/gen/conformance.py --run --new …   tries the checks alone that the JSON hasn't, or that claimed less
 python docs/gen/conformance.py                 prints the page
 """
 
@@ -32,7 +32,7 @@ def run(chosen: list, only_new: bool = False) -> None:
 
     Args:
         chosen: names; all that are installed and run here, when empty.
-        only_new: try the checks alone that the JSON hasn't of a strategy yet.
+        only_new: try the checks alone that the JSON hasn't of a strategy yet, or that have another claim now.
     """
     from stratagem_testing.report import subject_names
 
@@ -64,11 +64,11 @@ def reports_by_name() -> dict:
 
 
 def new_checks(name: str) -> list:
-    """Return the names of checks that the JSON hasn't of a strategy."""
+    """Return the names of checks that the JSON hasn't of a strategy, or has with another claim."""
     from stratagem_testing.strategies import STRATEGY_CHECKS
 
-    has = {check["check"] for check in reports_by_name().get(name, {"checks": []})["checks"]}
-    return [check.name for check in STRATEGY_CHECKS if check.name not in has]
+    has = {(each["check"], each["claim"]) for each in reports_by_name().get(name, {"checks": []})["checks"]}
+    return [check.name for check in STRATEGY_CHECKS if (check.name, check.claim) not in has]
 
 
 def keep(report: dict, only_new: bool = False) -> None:
@@ -80,7 +80,9 @@ def keep(report: dict, only_new: bool = False) -> None:
     reports = reports_by_name()
     if only_new and report["name"] in reports:
         order = [check.name for check in STRATEGY_CHECKS]
-        before = [check for check in reports[report["name"]]["checks"] if check["check"] in order]
+        tried = {check["check"] for check in report["checks"]}
+        known = reports[report["name"]]["checks"]
+        before = [check for check in known if check["check"] in order and check["check"] not in tried]
         report["checks"] = sorted([*before, *report["checks"]], key=lambda check: order.index(check["check"]))
         for verdict in MARKS:
             report[verdict] = sum(check["verdict"] == verdict for check in report["checks"])

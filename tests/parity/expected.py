@@ -74,6 +74,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         (*FSDP, "ddp_fully_sharded"),
+        ("moe_top1", "experts_by_rank"),
+        "all ranks use the same parameters in a step",
+    ),
+    Refusal(
+        (*FSDP, "ddp_fully_sharded"),
         ("complex_parameters",),
         "gradients of one sharded unit travel in one dtype",
     ),

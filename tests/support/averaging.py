@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stratagem import Capabilities, ParallelStrategy, Prepared, ProcessGroupCollectives, hookimpl
+from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
 from stratagem.collectives.buckets import gradients_of_any
 from stratagem.strategies.prepared import loss_of
+from stratagem.strategies.replicated import ReplicatedPrepared
 
 FEATURES = {
     "several_optimizers",
@@ -25,7 +26,7 @@ FEATURES = {
 }
 
 
-class AveragedPrepared(Prepared):
+class AveragedPrepared(ReplicatedPrepared):
     """A replica per rank; gradients are averaged after the backward of a window's last micro-batch."""
 
     def __init__(self, request: Any) -> None:

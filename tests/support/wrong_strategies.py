@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -339,6 +339,17 @@ class FillsMissingGradients(AveragedPrepared):
         super().average()
 
 
+@caught_by("used_on_some_ranks", "the loss of micro-batch")
+class AveragesOverThoseThatHave(AveragedPrepared):
+    def average(self) -> None:
+        have = {p: torch.tensor(float(p.grad is not None)) for p in self.original_module.parameters()}
+        super().average()
+        for parameter, count in have.items():
+            dist.all_reduce(count)
+            if parameter.grad is not None:
+                parameter.grad *= self.world_size / count
+
+
 @caught_by("tied_weights", "has lost its tie")
 class Unties(AveragedPrepared):
     def __init__(self, request: Any) -> None:
@@ -414,7 +425,7 @@ class RepeatsSamples(OtherBatches):
             yield batch
 
 
-@caught_by("uneven_inputs", "steps, and not 4 each")
+@caught_by("uneven_inputs", "steps, and not 8 each")
 class StopsEarly(OtherBatches):
     def change(self, loader: Any) -> Any:
         # Ranks with more batches than others end one batch before the others.
@@ -477,6 +488,12 @@ class EvaluatesTwice(OtherEvaluation):
         return super().evaluate(step, batch, idx)
 
 
+@caught_by("metrics_in_bf16", "has sum =")
+class ReducesInHalves(ProcessGroupCollectives):
+    def all_gather(self, tensor: Any, sync_grads: bool = False) -> Any:
+        return super().all_gather(tensor.bfloat16().to(tensor.dtype), sync_grads)
+
+
 @caught_by("predict_in_order", "in the order")
 class PredictsBackwards(OtherEvaluation):
     def evaluate(self, step: str, batch: Any, idx: int) -> Any:
@@ -484,10 +501,32 @@ class PredictsBackwards(OtherEvaluation):
         return {key: value.flip(0) for key, value in output.items()} if isinstance(output, dict) else output
 
 
+@caught_by("validation_changes_nothing", "with validations: the loss of micro-batch")
+class ForgetsMomenta(OtherEvaluation):
+    @contextmanager
+    def evaluating(self) -> Any:
+        with super().evaluating():
+            yield
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+
+
+@caught_by("checkpoint_is_what_was_evaluated", "on rank 1 computes what is")
+class EvaluatesWithItsOwnBuffers(AveragedPrepared):
+    def evaluating(self) -> Any:
+        return nullcontext()
+
+
+@caught_by("ranks_after_fit", "running_mean is")
+class LeavesItsOwnBuffers(AveragedPrepared):
+    def restore_module(self) -> None:
+        pass
+
+
 # Checkpoints --------------------------------------------------------------------------------------------
 
 
-@caught_by("save_and_load", "after loading")
+@caught_by("save_and_load", "continued from micro-batch 10")
 class ForgetsGenerators(AveragedPrepared):
     def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
         super().load(reader, state, model_only=model_only)

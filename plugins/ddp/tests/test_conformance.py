@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from stratagem_ddp.conformance import SUBJECT, SUBJECTS
-from stratagem_testing import StrategyContract, StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, StrategyContract, StrategySubject
 
-CHANGED = ("parity", "manual_optimization", "save_and_load", "other_world_size", "mid_epoch")
+CHANGED = ("parity", "manual_optimization", "other_world_size", "mid_epoch", *COMPARED_WITH_ITSELF)
 
 
 class TestDDP(StrategyContract):

@@ -230,7 +230,7 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
     (
         Normed,
         {"micro_batches": 2},
-        "'net.1.num_batches_tracked', once for each .*batch_statistics_per_part=True",
+        "'net.1.running_mean', once for each .*batch_statistics_per_part=True",
     ),
     (
         NormedWithout,

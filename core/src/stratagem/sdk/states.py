@@ -14,10 +14,12 @@ from stratagem.strategies.optimizer_state import (
     parameter_names,
     share_values,
 )
+from stratagem.strategies.replicated import ReplicatedPrepared
 
 __all__ = [
     "Count",
     "DirectoryCheckpointer",
+    "ReplicatedPrepared",
     "TensorInfo",
     "describe",
     "describe_optimizer",

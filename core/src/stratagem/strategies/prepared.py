@@ -247,7 +247,7 @@ class Prepared:
         load_optimizer(self.original_module, self.optimizers[index], index, reader, saved)
 
     def restore_module(self) -> None:
-        """Give the user's module what until now only an engine had, as its weights in full precision.
+        """Give the user's module what a checkpoint of now would have: equal copies, weights in full precision.
 
         Collective; called before `release`, after a run that went well.
         """

@@ -10,6 +10,7 @@ import torch
 
 from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
 from stratagem.sdk.loops import loss_of
+from stratagem.sdk.states import ReplicatedPrepared
 from stratagem.sdk.tensors import gradients_of_any
 
 
@@ -25,7 +26,7 @@ class HalfGradients(ProcessGroupStrategy):
         return HalfGradientsPrepared(request)
 
 
-class HalfGradientsPrepared(Prepared):
+class HalfGradientsPrepared(ReplicatedPrepared):
     """What the loop calls per step: override what you do otherwise, and leave the rest."""
 
     def __init__(self, request: SetupRequest) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stratagem_testing import StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 from stratagem_testing.subject import TOLERANCES
+
+# DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
+_LOOKS = {"find_unused_parameters": True}
 
 SUBJECT = StrategySubject(
     "ddp",
     options={"timeout_s": 60},
-    # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={"unused_parameters": {"find_unused_parameters": True}},
+    options_for=dict.fromkeys(("unused_parameters", "used_on_some_ranks"), _LOOKS),
 )
 
 _MANUAL = {
@@ -60,7 +62,7 @@ _NOT_LINEAR = {
     )
     for size in (2, 4)
 } | {"whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design"}
-_SEVERAL_STEPS_APART = ("save_and_load", "mid_epoch")
+_SEVERAL_STEPS_APART = ("mid_epoch", *COMPARED_WITH_ITSELF)
 
 SUBJECTS = {
     "ddp": SUBJECT,

@@ -151,6 +151,11 @@ class LocalSGD:
                 average([parameter.data for parameter in self._parameters], group)
                 return
 
+    def agree(self) -> None:
+        """Give all ranks the average of their parameters, where they differ. Collective."""
+        if self.drifted:
+            average([parameter.data for parameter in self._parameters])
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Give all ranks the average of their parameters meanwhile, where they differ. Collective."""
@@ -158,7 +163,7 @@ class LocalSGD:
             yield
             return
         own = [parameter.detach().clone() for parameter in self._parameters]
-        average([parameter.data for parameter in self._parameters])
+        self.agree()
         try:
             yield
         finally:

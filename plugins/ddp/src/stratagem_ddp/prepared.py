@@ -83,9 +83,11 @@ class DDPPrepared(Prepared):
         self._has_loss = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._follow()
+        return self._forward(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
         tracked = self._tracked
-        if torch.is_grad_enabled() and tracked.follow():
-            self._take_up_change()
         try:
             output = super().forward(*args, **kwargs)
         except RuntimeError as error:
@@ -97,7 +99,7 @@ class DDPPrepared(Prepared):
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         if not sync:
             with self.no_sync():
-                output = self.forward(*args)
+                output = self._forward(*args)
                 loss = loss_of(output)
                 if loss is not None:
                     self._has_loss = True
@@ -114,8 +116,10 @@ class DDPPrepared(Prepared):
         self._has_loss = False
         return output
 
-    def _take_up_change(self) -> None:
-        """Let go of what went by the parameters that required gradients before."""
+    def _follow(self) -> None:
+        """Let go of what went by the parameters that required gradients before. Collective where they changed."""
+        if not torch.is_grad_enabled() or not self._tracked.follow():
+            return
         self.module = self._tracked.module
         self._refuse_unfit()
         if isinstance(self._hook_state, PowerSGDMemory):
@@ -167,6 +171,7 @@ class DDPPrepared(Prepared):
             yield
 
     def no_sync(self) -> AbstractContextManager[Any]:
+        self._follow()  # one that is constructed within the context would reduce nevertheless
         ddp = self._tracked.ddp
         return nullcontext() if ddp is None else ddp.no_sync()
 
@@ -242,6 +247,12 @@ class DDPPrepared(Prepared):
             # What another number of ranks lost is shared out: its mean is what gradients lack.
             mean = {name: torch.stack([each[name] for each in errors]).mean(0) for name in errors[0]}
             self._hook_state.restore(mean, self._read(reader, FACTORS), hidden["power_sgd"])
+
+    def restore_module(self) -> None:
+        super().restore_module()
+        self._agree_on_buffers()
+        if self._local is not None:
+            self._local.agree()
 
     def release(self) -> None:
         super().release()

@@ -126,9 +126,12 @@ class DeepSpeedPrepared(Prepared):
         self._equal_buffers.note_forward(self.original_module.training)
         return result
 
+    def evaluating(self) -> AbstractContextManager[Any]:
+        self._equal_buffers.make_equal()
+        return super().evaluating()
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
-        try:
+        try:  # not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules
             return self._computed(*args, **kwargs)
         finally:
             if self._access is not None:
@@ -253,6 +256,7 @@ class DeepSpeedPrepared(Prepared):
         native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
 
     def restore_module(self) -> None:
+        self._equal_buffers.make_equal()
         self.follow_changes()
         self._originals.to_module(self._checkpoint.parameters)
 

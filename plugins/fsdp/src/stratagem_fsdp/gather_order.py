@@ -19,6 +19,7 @@ from torch import nn
 from stratagem import CombinationError
 from stratagem.sdk.shards import number_of
 from stratagem_fsdp.eager import eager
+from stratagem_fsdp.reduce_order import ReduceOrder
 from stratagem_fsdp.torch_private import is_in_backward
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class GatherOrder:
         self.history = 0
         """A number of all orders so far, and of which parameters got gradients."""
         self._handles: list[RemovableHandle] = []
+        self._reduced = ReduceOrder(units, original_module, collectives, strategy)
         if collectives.world_size == 1:
             return
         names = {module: name for name, module in original_module.named_modules()}
@@ -104,6 +106,7 @@ class GatherOrder:
 
     def release(self) -> None:
         """Take the hooks off."""
+        self._reduced.release()
         for handle in self._handles:
             handle.remove()
 

@@ -163,6 +163,10 @@ class FSDPPrepared(Prepared):
         yield "which sharded blocks and parameters were used", self._order.history
         yield "the changes in place of parameters", self._mirror.changes
 
+    def restore_module(self) -> None:
+        super().restore_module()
+        self._equal_buffers.make_equal()
+
     def release(self) -> None:
         super().release()
         self._order.release()

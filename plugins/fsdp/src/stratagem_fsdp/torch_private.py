@@ -7,6 +7,8 @@ plugins/fsdp/tests/test_torch_private.py tells when torch changes one, or has a 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -25,3 +27,23 @@ def is_in_backward() -> bool:
     `torch._C._current_graph_task_id` is what fully_shard itself asks; nothing public tells.
     """
     return torch._C._current_graph_task_id() != -1
+
+
+def reduced_groups(unit: Any) -> list[Any]:
+    """Return the groups of a unit's parameters whose gradients are reduced in one message.
+
+    Their `post_backward`, `fsdp_params` and `reduce_grads` are torch's own, too: nothing public comes between
+    the gradients and their reduction. torch 2.9 has one group for a unit.
+    """
+    state = unit._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+
+
+def has_gradient(parameter: Any) -> bool:
+    """Whether one of a group's `fsdp_params` has a gradient to be reduced, of this backward or of earlier ones."""
+    # Torch makes the whole parameter when it is gathered for the first time.
+    if not hasattr(parameter, "_unsharded_param"):
+        return False
+    return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None

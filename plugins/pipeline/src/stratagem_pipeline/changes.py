@@ -25,7 +25,7 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for (_, owner, key), (buffer, version, value) in before.items():
                 own_buffers(owner)[key] = buffer
-                if tensor_version(buffer) != version:
+                if tensor_version(buffer) != version or _is_untold(owner):
                     buffer.copy_(value)
 
 
@@ -75,7 +75,7 @@ class Changes:
         changed = {}
         for (name, owner, key), (buffer, version, value) in self._before.items():
             now = own_buffers(owner).get(key)
-            if now is buffer and tensor_version(now) == version:
+            if now is buffer and tensor_version(now) == version and not _is_untold(owner):
                 continue
             if now is None or now.shape != value.shape or not torch.equal(now, value):
                 changed[name] = owner
@@ -153,6 +153,11 @@ def refuse_batch_norms(module: nn.Module) -> None:
             )
 
 
+def _is_untold(owner: nn.Module) -> bool:
+    """Whether buffers may change with no other version: `F.batch_norm` and `F.instance_norm` count none."""
+    return owner.training and "running_mean" in own_buffers(owner)
+
+
 def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
     found: _Buffers = {}
     for prefix, owner in module.named_modules():
@@ -161,7 +166,8 @@ def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
                 continue
             place = (f"{prefix}.{key}" if prefix else key, owner, key)
             old = None if known is None else known.get(place)
-            if old is not None and old[0] is buffer and old[1] == tensor_version(buffer):
+            told = old is not None and old[0] is buffer and old[1] == tensor_version(buffer)
+            if old is not None and told and not _is_untold(owner):
                 found[place] = old  # no copy per batch of what stays as it is, such as masks
             else:
                 found[place] = (buffer, tensor_version(buffer), buffer.detach().clone())

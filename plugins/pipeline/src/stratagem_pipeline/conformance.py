@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem_testing import StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 
 
 def one_copy(world_size: int) -> int:
@@ -18,7 +18,8 @@ SUBJECT = StrategySubject(
     options={"timeout_s": 60},
     options_for={
         # The user's step, and hooks on what has been accumulated, run once per part.
-        **dict.fromkeys(("buffers", "same_start", "frozen_within_a_step", "parameter_hooks"), _WHOLE)
+        **dict.fromkeys(("buffers", "same_start", "frozen_within_a_step", "parameter_hooks"), _WHOLE),
+        **dict.fromkeys(COMPARED_WITH_ITSELF, _WHOLE),
     },
     data_ranks=one_copy,
     waivers={

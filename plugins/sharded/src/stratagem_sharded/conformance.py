@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from stratagem_testing import StrategySubject
 
+# DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
+_LOOKS = {"find_unused_parameters": True}
+
 SUBJECT = StrategySubject(
     "ddp_sharded",
     options={"timeout_s": 60},
-    # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
-    options_for={"unused_parameters": {"find_unused_parameters": True}},
+    options_for=dict.fromkeys(("unused_parameters", "used_on_some_ranks"), _LOOKS),
 )

@@ -87,8 +87,8 @@ class FullyShardedPrepared(Prepared):
             LocalStep(optimizer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._broadcasts and torch.is_grad_enabled():
-            broadcast_coalesced(self.module.buffers())
+        if torch.is_grad_enabled():
+            self._make_buffers_equal()
         with self._explaining():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and torch.is_grad_enabled())
@@ -137,8 +137,7 @@ class FullyShardedPrepared(Prepared):
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
-        if self._broadcasts:
-            broadcast_coalesced(self.module.buffers())
+        self._make_buffers_equal()
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -152,6 +151,21 @@ class FullyShardedPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._let_go()
         super().load(reader, state, model_only=model_only)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        self._make_buffers_equal()
+        with super().evaluating():
+            yield
+
+    def restore_module(self) -> None:
+        super().restore_module()
+        self._make_buffers_equal()
+
+    def _make_buffers_equal(self) -> None:
+        """Rank 0's buffers on every rank, where they are to be equal. Collective."""
+        if self._broadcasts:
+            broadcast_coalesced(self.module.buffers())
 
     def release(self) -> None:
         self._order.release()

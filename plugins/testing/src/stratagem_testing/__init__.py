@@ -27,10 +27,11 @@ if TYPE_CHECKING:
         LauncherSubject,
         PrecisionSubject,
     )
-    from stratagem_testing.subject import StrategySubject
+    from stratagem_testing.subject import COMPARED_WITH_ITSELF, StrategySubject
     from stratagem_testing.verification.verify import Verification, verify
 
 _WHERE = {
+    "COMPARED_WITH_ITSELF": "subject",
     "AcceleratorContract": "contract",
     "AcceleratorSubject": "parts.subject",
     "Check": "checks",
@@ -57,6 +58,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "COMPARED_WITH_ITSELF",
     "AcceleratorContract",
     "AcceleratorSubject",
     "Check",

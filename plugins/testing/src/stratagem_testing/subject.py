@@ -29,6 +29,14 @@ TOLERANCES: Mapping[str, float] = {
 }
 """Precision → how far losses and parameters may be from those of one process after 20 steps."""
 
+COMPARED_WITH_ITSELF = (
+    "save_and_load",
+    "validation_changes_nothing",
+    "checkpoint_is_what_was_evaluated",
+    "ranks_after_fit",
+)
+"""Names of checks that compare a run with itself, and so hold at settings with which a strategy loses something."""
+
 
 @dataclass(frozen=True)
 class StrategySubject:
@@ -41,11 +49,13 @@ class StrategySubject:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword values for its constructor, in every check."""
     options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name of a check → further keyword values there."""
+    """Name of a check, or "parity-4" for 4 devices → further keyword values there."""
     options_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """World size → further keyword values there."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
     """Precision → what goes before `TOLERANCES`."""
+    tolerances_for: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Name of a check, or "parity-4" for 4 devices → precision → what goes before `tolerances` there."""
     data_ranks: Callable[[int], int] | None = None
     """Among how many ranks the data are shared at a world size; all of them by default. A function at
     the top level of a module."""
@@ -88,7 +98,8 @@ class StrategySubject:
 
     def tolerance(self, precision: str = "32-true") -> float:
         """How far a number may be from that of one process."""
-        return {**TOLERANCES, **self.tolerances}[precision]
+        here: dict[str, float] = self._here(self.tolerances_for)
+        return {**TOLERANCES, **self.tolerances, **here}[precision]
 
     def shares(self, world_size: int | None = None) -> int:
         """Among how many ranks the data are shared."""
@@ -196,7 +207,12 @@ class StrategySubject:
 
     def _options(self) -> dict[str, Any]:
         at_size = self.options_at.get(self.world_size, {})
-        return {**self.options, **at_size, **self.options_for.get(self.check, {})}
+        return {**self.options, **at_size, **self._here(self.options_for)}
+
+    def _here(self, by_check: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """What is said of the check that goes on, and before that of it at this world size."""
+        name, sized = self.check, f"{self.check}-{self.world_size}"
+        return {**by_check.get(name, {}), **by_check.get(sized, {})}
 
 
 SEED = 7

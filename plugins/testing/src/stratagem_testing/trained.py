@@ -133,6 +133,11 @@ def whole_weights(trainer: Trainer, module: RecipeModule, path: str) -> dict[str
     return {key.removeprefix("model/net."): value for key, value in whole.items()}
 
 
+def batch_size(subject: StrategySubject, recipe: Recipe) -> int:
+    """Return how many samples a micro-batch has on each rank."""
+    return recipe.global_batch // recipe.accumulate // subject.shares()
+
+
 def train(
     subject: StrategySubject,
     recipe: Recipe,
@@ -142,9 +147,7 @@ def train(
     **settings: Any,
 ) -> Trained:
     """Train a recipe under the strategy. Run by every rank."""
-    module = (module_class or RecipeModule)(
-        recipe, recipe.global_batch // recipe.accumulate // subject.shares()
-    )
+    module = (module_class or RecipeModule)(recipe, batch_size(subject, recipe))
     record = Record(subject.folder)
     settings = {"max_steps": recipe.steps, "max_epochs": recipe.epochs, **settings}
     clip = recipe.max_norm if recipe.max_value is None else recipe.max_value
@@ -260,7 +263,26 @@ def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> N
         )
 
 
-def expect_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, who: str) -> None:
+def expect_identical(ours: Trained, theirs: Trained, who: str, whom: str) -> None:
+    """Expect that a run did to the last bit what another one did in its last steps."""
+    losses, rates = theirs.losses[-len(ours.losses) :], theirs.rates[-len(ours.rates) :]
+    expect(ours.steps == theirs.steps, f"{who}, makes {ours.steps} optimizer steps, not {theirs.steps}")
+    expect(
+        len(ours.losses) == len(losses),
+        f"{who}, sees {len(ours.losses)} losses, and {whom} {len(losses)}",
+    )
+    for index, (loss, other) in enumerate(zip(ours.losses, losses), len(theirs.losses) - len(losses)):
+        expect(
+            loss == other,
+            f"{who}: the loss of micro-batch {index} is {loss!r}, and {other!r} in {whom}",
+        )
+    expect(ours.rates == rates, f"{who}, has learning rates {ours.rates[-3:]}, not {rates[-3:]}")
+    expect_close(ours.weights, theirs.weights, 0.0, who, whom)
+
+
+def expect_close(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, who: str, whom: str = "one process"
+) -> None:
     """Expect the same names, shapes and, within a tolerance, values."""
     expect(
         ours.keys() == theirs.keys(), f"{who} has {sorted(ours)} in its checkpoint, and not {sorted(theirs)}"
@@ -271,5 +293,5 @@ def expect_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: 
         apart = float((value.double() - other.double()).abs().max()) if value.numel() else 0.0
         expect(
             apart <= tolerance,
-            f"{who}: {name} is {apart:.2g} away from that of one process, more than {tolerance:.2g}",
+            f"{who}: {name} is {apart:.2g} away from that of {whom}, more than {tolerance:.2g}",
         )

@@ -75,7 +75,8 @@ def test_a_strategy_passes_its_tests_as_it_stands(made):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not -1 and not -4 and not start_methods"]
     done = run(sys.executable, *words, folder=made / "my-strategy", path=made / "site")
     assert done.returncode == 0, done.stdout
-    assert "48 passed" in done.stdout
+    assert " passed" in done.stdout
+    assert "failed" not in done.stdout
 
 
 def test_a_derived_strategy_passes_its_tests_and_depends_on_its_base(made):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, expect_parity, train
+from stratagem_testing.trained import RecipeModule, expect_parity, naming, train
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -122,13 +123,23 @@ def _epochs_seen(subject: StrategySubject) -> list[list[int]]:
     return seen.epochs
 
 
+@dataclass(frozen=True)
+class _Ragged(Recipe):
+    epochs: int | None = 2
+    steps: int | None = None
+    falling: bool = False
+    """Later ranks have fewer batches."""
+
+
 class _Unequal(IterableDataset[Any]):
-    """The r-th rank among those that read different data has 4 + r batches."""
+    """The r-th rank among those that read different data has 4 + r batches, or r less than the first one."""
 
     def __init__(self, module: RecipeModule) -> None:
         self.samples: Any = module.recipe.dataset()
-        self.rank = module.trainer.collectives.data.rank
-        self.count = (4 + self.rank) * module.batch_size
+        assert isinstance(module.recipe, _Ragged)
+        ranks = module.trainer.collectives.data
+        more = ranks.world_size - 1 - ranks.rank if module.recipe.falling else ranks.rank
+        self.count = (4 + more) * module.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self.samples[index] for index in range(self.count)])
@@ -141,14 +152,21 @@ class _UnequalModule(RecipeModule):
 
 @check(world_sizes=(2, 4))
 def check_uneven_inputs(subject: StrategySubject) -> None:
-    """Ranks with different numbers of batches end together, after the fewest, and none hangs."""
-    ranks: list[Trained] = subject.run(_unequal)
-    steps = [trained.steps for trained in ranks]
-    expect(steps == [4] * len(ranks), f"ranks with 4, 5, … batches make {steps} steps, and not 4 each")
-    outputs = [trained.outputs for trained in ranks]
-    apart = max(float((other - outputs[0]).abs().max()) for other in outputs)
-    expect(apart <= subject.tolerance(), f"afterwards the ranks' modules are {apart:.2g} apart")
+    """Ranks with different numbers of batches end each epoch together, after the fewest, and none hangs."""
+    recipes = (_Ragged(), _Ragged(falling=True, accumulate=3))
+    by_rank = subject.run(_unequal, recipes)
+    for index, recipe in enumerate(recipes):
+        ranks = [trained[index] for trained in by_rank]
+        steps, expected = [trained.steps for trained in ranks], 2 * math.ceil(4 / recipe.accumulate)
+        with naming(recipe):
+            expect(
+                steps == [expected] * len(ranks),
+                f"ranks with 4, 5, … batches make {steps} steps, and not {expected} each",
+            )
+            outputs = [trained.outputs for trained in ranks]
+            apart = max(float((other - outputs[0]).abs().max()) for other in outputs)
+            expect(apart <= subject.tolerance(), f"afterwards the ranks' modules are {apart:.2g} apart")
 
 
-def _unequal(subject: StrategySubject) -> Trained:
-    return train(subject, Recipe(epochs=1, steps=None), module_class=_UnequalModule)
+def _unequal(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
+    return [train(subject, recipe, module_class=_UnequalModule) for recipe in recipes]

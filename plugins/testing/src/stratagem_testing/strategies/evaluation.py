@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule
+from stratagem_testing.trained import RecipeModule, naming
 
-COUNT = 37  # nothing divides it
+COUNT = 33  # on 2 and on 4 ranks, one has a batch of 4 more than the others
+FEW = 3  # of 4 ranks, one has none
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class _Numbered(Recipe):
 
     def dataset(self) -> Dataset[Any]:
         x, y = super().dataset()[:]
-        return TensorDataset(x, y, torch.arange(1, COUNT + 1))
+        return TensorDataset(x, y, torch.arange(1, self.samples + 1))
 
 
 class _Evaluated(RecipeModule):
     """Counts samples, and sums their numbers and the squares of these."""
 
-    def __init__(self) -> None:
-        super().__init__(_Numbered(), 4)
+    def __init__(self, samples: int = COUNT, batch_size: int = 4) -> None:
+        super().__init__(_Numbered(samples=samples), batch_size)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         numbers = batch[2].double()
@@ -56,31 +57,63 @@ class _Evaluated(RecipeModule):
 @check
 def check_evaluation_once(subject: StrategySubject) -> None:
     """Validate and test count every sample exactly once, and give the metrics of one process."""
-    numbers = range(1, COUNT + 1)
-    recipe = _Numbered()
+    by_rank = subject.run(_evaluate)
+    for index, (stage, samples) in enumerate((("validate", COUNT), ("test", COUNT), ("validate", FEW))):
+        with naming(f"{samples} samples"):
+            _expect_metrics(subject, stage, [metrics[index] for metrics in by_rank], _expected(samples))
+
+
+def _expected(samples: int) -> dict[str, float]:
+    recipe, numbers = _Numbered(samples=samples), range(1, samples + 1)
     x, y, _ = recipe.dataset()[:]
     with torch.no_grad():
         loss = float(F.cross_entropy(recipe.net()(x), y))
-    expected = {
-        "count": COUNT,
+    squares = sum(number**2 for number in numbers)
+    return {
+        "count": samples,
         "numbers": sum(numbers),
-        "squares": sum(number**2 for number in numbers),
+        "squares": squares,
         "first": 1,
-        "last": COUNT,
+        "last": samples,
         "loss": loss,
     }
-    for rank, both in enumerate(subject.run(_evaluate)):
-        for stage, metrics in zip(("validate", "test"), both):
-            for name, value in expected.items():
-                expect(
-                    abs(metrics[name] - value) <= subject.tolerance() * max(1.0, abs(value)),
-                    f"{stage} on rank {rank} has {name} = {metrics[name]:g}, and one process {value:g}",
-                )
+
+
+def _expect_metrics(
+    subject: StrategySubject, stage: str, by_rank: list[dict[str, float]], expected: dict[str, float]
+) -> None:
+    for rank, metrics in enumerate(by_rank):
+        for name, value in expected.items():
+            expect(
+                abs(metrics[name] - value) <= subject.tolerance() * max(1.0, abs(value)),
+                f"{stage} on rank {rank} has {name} = {metrics[name]:g}, and one process {value:g}",
+            )
 
 
 def _evaluate(subject: StrategySubject) -> list[dict[str, float]]:
     trainer = subject.trainer()
-    return [trainer.validate(_Evaluated()), trainer.test(_Evaluated())]
+    return [trainer.validate(_Evaluated()), trainer.test(_Evaluated()), trainer.validate(_Evaluated(FEW))]
+
+
+class _InHalves(_Evaluated):
+    """Logs one value of 255, and then ones: added up in bfloat16, these change nothing any more."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        value = torch.where(batch[2] == 1, 255.0, 1.0).bfloat16().squeeze()
+        self.log("sum", value, reduce_fx="sum")
+        self.log("mean", value)
+        self.log("max", value, reduce_fx="max")
+
+
+@check
+def check_metrics_in_bf16(subject: StrategySubject) -> None:
+    """Metrics logged in bfloat16 are added up, over batches and over ranks, as exactly as any others."""
+    expected = {"sum": 254.0 + COUNT, "mean": 254.0 / COUNT + 1, "max": 255.0}
+    _expect_metrics(subject, "validate", subject.run(_evaluate_halves), expected)
+
+
+def _evaluate_halves(subject: StrategySubject) -> dict[str, float]:
+    return subject.trainer().validate(_InHalves(batch_size=1))
 
 
 @check

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
+from stratagem.errors import StratagemError
 from stratagem_testing.checks import check
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import expect_parity
+from stratagem_testing.trained import expect_parity, expect_parity_or_refusal
 
 
 def _seeded(seed: int, kind: type[nn.Module]) -> nn.Module:
@@ -58,6 +59,40 @@ class _Unused(Recipe):
 def check_unused_parameters(subject: StrategySubject) -> None:
     """Parameters that no forward uses stay as they were, and the others train."""
     expect_parity(subject, _Unused())
+
+
+class _Gated(nn.Module):
+    """Has a layer that a forward uses for some samples alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.seldom = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.always(x)
+        chosen = x[:, :1] > 0.6
+        if chosen.any():
+            hidden = hidden + chosen * self.seldom(x)
+        return torch.tanh(hidden)
+
+
+class _WithGated(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), _Gated(), nn.Linear(8, 4))
+
+
+@dataclass(frozen=True)
+class _SeldomUsed(_Unused):
+    global_batch: int = 8
+
+    def net(self) -> nn.Module:
+        return _seeded(3, _WithGated)
+
+
+@check(world_sizes=(2, 4))
+def check_used_on_some_ranks(subject: StrategySubject) -> None:
+    """Parameters that only some ranks use in a step train as in one process; or the run ends in a sentence."""
+    expect_parity_or_refusal(subject, _SeldomUsed(), StratagemError)
 
 
 class _Tied(nn.Sequential):
@@ -168,10 +203,22 @@ class _Buffers(Recipe):
         return _seeded(3, _Buffered)
 
 
+class _WithNorm(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
+
+
+@dataclass(frozen=True)
+class _Normed(_Buffers):
+    def net(self) -> nn.Module:
+        return _seeded(3, _WithNorm)
+
+
 @check
 def check_buffers(subject: StrategySubject) -> None:
     """Buffers that a forward changes are the same as in one process, and are in the checkpoint."""
-    expect_parity(subject, _Buffers())
+    # The statistics of a BatchNorm are those of its own part of the batch.
+    expect_parity(subject, _Buffers(), *([_Normed()] if subject.world_size == 1 else []))
 
 
 class _Own(_Buffered):

@@ -1,0 +1,79 @@
+"""`ReduceOrder`: ends a run whose ranks would reduce gradients of different parameters with each other.
+
+`fully_shard` reduces the gradients of a unit in one message, without those of parameters that this rank
+hasn't used. A rank that used others sends a message of another length, which gloo aborts at and NCCL takes.
+So what is about to be reduced is held against what this rank reduced there the last time, as in
+`GatherOrder`: nothing is asked as long as that is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from stratagem import CombinationError
+from stratagem.sdk.shards import number_of
+from stratagem_fsdp.torch_private import has_gradient, reduced_groups
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from stratagem import Collectives
+
+WAIT_S = 20.0
+"""How long others may take to come to the same reduction: they compute what is before it."""
+
+
+class ReduceOrder:
+    """Compares which parameters of a unit have gradients with the other ranks', where it isn't what it was.
+
+    Args:
+        units: everything whose gradients are reduced by itself.
+        plain: the user's module, whose names messages use.
+        collectives: all ranks of the run.
+        strategy: name of the strategy, for messages.
+    """
+
+    def __init__(
+        self, units: Sequence[FSDPModule], plain: nn.Module, collectives: Collectives, strategy: str
+    ) -> None:
+        self._collectives, self._strategy = collectives, strategy
+        self._names = {id(parameter): name for name, parameter in plain.named_parameters()}
+        self._before: dict[int, tuple[bool, ...]] = {}
+        self._groups = (
+            [group for unit in units for group in reduced_groups(unit)] if collectives.world_size > 1 else []
+        )
+        for index, group in enumerate(self._groups):
+            group.post_backward = partial(self._about_to_reduce, index, group)
+
+    def release(self) -> None:
+        """Leave the units as they were."""
+        for group in self._groups:
+            del group.post_backward
+        self._groups.clear()
+
+    def _about_to_reduce(self, index: int, group: Any, *unused: Any) -> None:
+        if group.reduce_grads:
+            have = tuple(map(has_gradient, group.fsdp_params))
+            usual = self._before.get(index)
+            if usual is None:
+                usual = tuple([each.sharded_param.requires_grad for each in group.fsdp_params])
+            if have != usual:
+                self._ask(index, group, have, usual)
+            self._before[index] = have
+        type(group).post_backward(group, *unused)
+
+    def _ask(self, index: int, group: Any, have: tuple[bool, ...], usual: tuple[bool, ...]) -> None:
+        if self._collectives.all_arrive(f"reduce {index} {number_of(have)}", WAIT_S):
+            return
+        other = next(position for position, pair in enumerate(zip(have, usual)) if pair[0] != pair[1])
+        name = self._names.get(id(group.fsdp_params[other].sharded_param), "a parameter")
+        rank, has = self._collectives.rank, "a" if have[other] else "no"
+        raise CombinationError(
+            f"rank {rank} has {has} gradient of {name!r} in this step, and other ranks don't agree: under "
+            f"{self._strategy} all ranks use the same parameters in a step. Use it on every rank, with an empty "
+            "batch where it has no samples, or choose ddp with find_unused_parameters=True"
+        )
