@@ -43,11 +43,11 @@ def test_a_closure_returns_the_mean_of_its_window(tmp_path: Path) -> None:
 
 
 class Breaks:
-    """Its loss is NaN in the fifth batch."""
+    """Its loss is NaN in the sixth batch."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         super().training_step(batch, batch_idx)  # type: ignore[misc]
-        return self(batch[0]).mean() * (math.nan if batch_idx == 4 else 1.0)  # type: ignore[operator]
+        return self(batch[0]).mean() * (math.nan if batch_idx == 5 else 1.0)  # type: ignore[operator]
 
 
 class BreaksLine(Breaks, Line):
@@ -64,5 +64,5 @@ class BreaksByHand(Breaks, TwoPlayers):
 
 @pytest.mark.parametrize("make", [BreaksLine, BreaksClosure, BreaksByHand])
 def test_a_loss_that_is_not_finite_is_of_the_step_that_comes(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="the loss is nan at step 5, which isn't finite"):
+    with pytest.raises(NonFiniteError, match="the loss is nan at step 6, which isn't finite"):
         train(make(), tmp_path, terminate_on_nan=True, max_epochs=1)
