@@ -37,7 +37,11 @@ class Second(Here):
 
     name = "second"
 
+    def device_count(self) -> int:
+        return 1
+
     def device(self, index: int) -> torch.device:
+        assert index == 0
         return torch.device("cpu")
 
 
