@@ -17,7 +17,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -36,6 +36,7 @@ help:
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
+	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
@@ -104,6 +105,9 @@ parity-deepspeed: .venv/.ready-to-develop
 
 fuzz: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)
+
+mutate: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done

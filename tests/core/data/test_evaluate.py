@@ -215,6 +215,15 @@ def test_without_equal_batches_nothing_is_sent(ranks, numbers):
     assert ranks(2, run) == [0, 0]
 
 
+def test_a_single_rank_has_nobody_to_be_equal_with(numbers, alone):
+    data = EvalData([1, 2], collectives=alone, equal_batches=True)
+    constructing = alone.calls
+    assert list(data) == [(1, True), (2, True)]
+    assert (alone.calls - constructing, data.repeats, data.num_batches) == (0, False, 2)
+    shared = EvalData(DataLoader(numbers(3)), collectives=alone, equal_batches=True)
+    assert (len(list(shared)), shared.repeats, alone.calls) == (3, False, constructing)
+
+
 def test_a_second_evaluation_reads_the_same(ranks, numbers):
     def run(collectives):
         data = EvalData(DataLoader(numbers(5), batch_size=2), collectives=collectives, equal_batches=True)

@@ -91,6 +91,25 @@ def test_what_an_order_is_seeded_with_stays_the_same_for_ever():
     assert order_seed(3, 1) == 4655817212172366934
 
 
-def test_a_rank_outside_the_world_is_refused():
-    with pytest.raises(ValueError, match="rank 2 isn't among the ranks 0 to 1"):
-        ShardedSampler(4, rank=2, world_size=2)
+@pytest.mark.parametrize("rank", [-1, 2, 3])
+def test_a_rank_outside_the_world_is_refused(rank):
+    with pytest.raises(ValueError, match=f"rank {rank} isn't among the ranks 0 to 1"):
+        ShardedSampler(4, rank=rank, world_size=2)
+
+
+def test_by_default_one_rank_reads_all_in_the_order_of_seed_0():
+    assert list(ShardedSampler(5, shuffle=False)) == [0, 1, 2, 3, 4]
+    assert list(ShardedSampler(9)) == list(ShardedSampler(9, rank=0, world_size=1, seed=0))
+    assert list(ShardedSampler(9)) != list(ShardedSampler(9, seed=1))
+    assert len(ShardedSampler(5)) == 5
+    assert list(ShardedSampler(5, num_samples=3)) == list(ShardedSampler(5))[:3]
+    assert sorted(ShardedSampler(5, num_samples=10)) == sorted([*range(5), *range(5)])
+    first = ShardedSampler(9)
+    first.start(0, 2)
+    assert list(first) == list(ShardedSampler(9))[2:]
+
+
+def test_a_skip_beyond_the_end_leaves_nothing():
+    sampler = ShardedSampler(5, shuffle=False)
+    sampler.start(1, 7)
+    assert (list(sampler), len(sampler), sampler.skip) == ([], 0, 5)

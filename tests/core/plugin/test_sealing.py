@@ -11,7 +11,7 @@ from stratagem.errors import (
     WrongAnswerError,
 )
 from stratagem.plugin.hookspecs import RUN_HOOKS, hookimpl
-from stratagem.plugin.sealing import Hooks
+from stratagem.plugin.sealing import Hooks, has_hooks
 
 
 class Answers:
@@ -169,6 +169,7 @@ def test_an_unknown_hook_far_from_any_is_refused_with_the_list():
     ("implementation", "taken"),
     [
         (lambda self, requests: 1, "requests"),
+        (lambda self, asked: 1, "asked"),
         (lambda self, request=None: 1, "request=None"),
         (lambda self, request, more=1: 1, "request, more=1"),
     ],
@@ -279,3 +280,30 @@ def test_properties_of_a_plugin_are_not_evaluated():
 def test_two_objects_of_one_class_are_two_plugins():
     with pytest.raises(DoubleAnswerError):
         Hooks(Answers(), [("one", Reduces()), ("two", Reduces())])
+
+
+def test_who_has_hooks_is_seen_without_running_anything():
+    class Unmarked:
+        def setup(self, request):
+            raise AssertionError("called")
+
+    class Misspelt:
+        @hookimpl
+        def setups(self, request):
+            raise AssertionError("called")
+
+    class Neither:
+        launch = 3
+
+        @property
+        def reduce(self):
+            raise AssertionError("evaluated")
+
+        def other(self):
+            raise AssertionError("called")
+
+    for plugin in (Unmarked, Misspelt, Reduces):
+        assert has_hooks(plugin)
+        assert has_hooks(plugin())
+    assert not has_hooks(Neither)
+    assert not has_hooks(Neither())

@@ -139,6 +139,15 @@ def test_other_groups_are_refused(tmp_path):
         load_optimizer(net, torch.optim.SGD(groups), 0, reader, description)
 
 
+def test_groups_of_the_same_sizes_with_other_names_are_refused(tmp_path):
+    net = network()
+    groups = [{"params": net[0].parameters()}, {"params": net[2].parameters()}]
+    reader, description = saved(net, [torch.optim.SGD(groups, lr=0.1)], tmp_path / "ckpt")
+    swapped = [{"params": net[2].parameters()}, {"params": net[0].parameters()}]
+    with pytest.raises(CheckpointError, match=r"this run's of \[2, 2\], or with other names"):
+        load_optimizer(net, torch.optim.SGD(swapped, lr=0.1), 0, reader, description)
+
+
 def test_parameters_without_a_name_are_refused():
     net, stray = network(), nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([*net.parameters(), stray], lr=0.1, momentum=0.9)

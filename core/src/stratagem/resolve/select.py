@@ -169,7 +169,7 @@ def _named_accelerator(catalogue: Catalogue, name: str) -> Resolved:
     accelerator: Accelerator = component.load()()
     availability = accelerator.availability()
     if not availability.ok:
-        others = [n for n in _available(catalogue) if n != component.name]
+        others = _available(catalogue)
         raise DeviceError(
             f"accelerator {name!r} is not available here: {availability.reason}; here is "
             f"{', '.join(others) or 'none'}"

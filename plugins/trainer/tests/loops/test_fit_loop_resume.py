@@ -1,0 +1,149 @@
+"""Where a resumed fit begins, and what it owes of what was over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from by_hand import SaveAt, train
+from small import Line, samples
+from torch.utils.data import DataLoader
+
+import stratagem
+
+
+class Plain(Line):
+    """Nothing to validate on."""
+
+    def val_dataloader(self) -> Any:
+        return None
+
+
+class Moments(stratagem.Callback):
+    def __init__(self) -> None:
+        self.moments: list[Any] = []
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.moments.append(("epoch", trainer.current_epoch))
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.moments.append(("batch", batch_idx))
+
+    def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
+        self.moments.append(("evaluated", trainer.global_step))
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.moments.append(("epoch end", trainer.current_epoch))
+
+
+@pytest.mark.parametrize("at", [3, 4, 8, 11])
+def test_a_resumed_epoch_begins_where_it_was(tmp_path: Path, at: int) -> None:
+    """Saved before the validation that was due, in mid-epoch and at its end."""
+    whole, rest = Moments(), Moments()
+    path = tmp_path / "ckpt"
+    train(Line(), tmp_path, callbacks=[whole, SaveAt(at, path)], val_check_interval=4)
+    train(Line(), tmp_path, path, callbacks=rest, val_check_interval=4)
+    begin = 0 if at <= 8 else whole.moments.index(("epoch", 1))
+    assert rest.moments == whole.moments[whole.moments.index(("batch", (at - 1) % 8), begin) + 1 :]
+
+
+def test_a_run_that_is_over_goes_no_further(tmp_path: Path) -> None:
+    path, moments = tmp_path / "ckpt", Moments()
+    train(Plain(), tmp_path, max_steps=3, callbacks=SaveAt(3, path))
+    for max_steps in (3, 2):
+        resumed = train(Plain(), tmp_path, path, callbacks=moments, max_steps=max_steps)
+        assert (moments.moments, resumed.global_step) == ([], 3)
+
+
+def test_a_run_of_unknown_length_that_is_over_goes_no_further(tmp_path: Path) -> None:
+    class Stream(Plain):
+        def train_dataloader(self) -> Any:
+            return Again()
+
+    def fit(ckpt_path: Path | None = None, **how: Any) -> Any:
+        trainer = stratagem.Trainer(
+            strategy="single",
+            accelerator="cpu",
+            max_steps=3,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            run_dir=tmp_path / "run",
+            **how,
+        )
+        trainer.fit(Stream(), ckpt_path=ckpt_path)
+        return trainer
+
+    path, moments = tmp_path / "ckpt", Moments()
+    fit(callbacks=SaveAt(3, path))
+    assert (fit(path, callbacks=moments).global_step, moments.moments) == (3, [])
+
+
+class Again:
+    """Batches that nobody has counted."""
+
+    def __iter__(self) -> Any:
+        return iter(list(DataLoader(samples(16), 4)))
+
+
+@pytest.mark.parametrize(
+    ("make", "how", "owed"),
+    [
+        pytest.param(Line, {"max_steps": 4, "val_check_interval": 4}, [("evaluated", 4)], id="validation"),
+        pytest.param(Plain, {"max_steps": 8}, [("epoch end", 0)], id="end of the epoch"),
+        pytest.param(
+            Plain, {"max_steps": 1, "limit_train_batches": 1}, [("epoch end", 0)], id="of one batch"
+        ),
+        pytest.param(
+            Line, {"max_steps": 8}, [("evaluated", 8), ("epoch end", 0)], id="validation and end of the epoch"
+        ),
+    ],
+)
+def test_what_was_due_when_a_run_was_over_is_made_up_for(
+    make: Any, how: Any, owed: Any, tmp_path: Path
+) -> None:
+    path, whole, rest = tmp_path / "ckpt", Moments(), Moments()
+    train(make(), tmp_path, callbacks=[SaveAt(how["max_steps"], path), whole], **how)
+    train(make(), tmp_path, path, callbacks=rest, **how)
+    assert rest.moments == owed == whole.moments[-len(owed) :]
+
+
+class Drawn(Plain):
+    """Its loader draws each epoch's order from the global generator, as the dropout does its numbers."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(samples(16), 4, shuffle=True)
+
+
+@pytest.mark.parametrize("at", [2, 4, 6])
+def test_random_numbers_go_on(at: int, tmp_path: Path) -> None:
+    """In mid-epoch, and between two, where the next order is still to be drawn."""
+
+    class SaveAtEnd(SaveAt):
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            if trainer.global_step == self.step:
+                trainer.save_checkpoint(self.path)
+
+    def fit(module: Any, ckpt_path: Path | None = None, **how: Any) -> None:
+        trainer = stratagem.Trainer(
+            strategy="single",
+            accelerator="cpu",
+            max_epochs=3,
+            use_distributed_sampler=False,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            run_dir=tmp_path / "run",
+            seed=1,
+            **how,
+        )
+        trainer.fit(module, ckpt_path=ckpt_path)
+
+    whole, rest, path = Drawn(dropout=0.3), Drawn(dropout=0.3), tmp_path / "ckpt"
+    fit(whole, callbacks=(SaveAt if at % 4 else SaveAtEnd)(at, path))
+    torch.manual_seed(999)
+    fit(rest, path)
+    assert rest.seen == whole.seen[4 * at :]
+    assert torch.equal(rest.layer.weight, whole.layer.weight)

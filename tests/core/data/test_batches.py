@@ -1,0 +1,71 @@
+"""Batches on their way to the device."""
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from stratagem.data.batches import map_tensors, moved, to_device
+
+META = torch.device("meta")
+Pair = namedtuple("Pair", "x y")
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+    name: str = "a"
+    size: int = field(default=0, init=False)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(2),
+        (torch.ones(2), "text"),
+        [torch.ones(2), [torch.ones(1)]],
+        Pair(torch.ones(2), 3),
+        {"x": torch.ones(2), "y": None},
+        OrderedDict(x=(torch.ones(2),)),
+        Sample(torch.ones(2), "b"),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_tensors_are_moved_and_containers_are_what_they_were(batch):
+    devices = []
+
+    def note(tensor):
+        devices.append(tensor.device.type)
+        return tensor
+
+    moved_batch = to_device(batch, META)
+    assert type(moved_batch) is type(batch)
+    map_tensors(note, batch)
+    before, devices[:] = list(devices), []
+    map_tensors(note, moved_batch)
+    assert (set(before), set(devices), len(before)) == ({"cpu"}, {"meta"}, len(devices))
+
+
+def test_what_is_no_tensor_stays():
+    sample = to_device(Sample(torch.ones(1), "b"), META)
+    assert (sample.name, sample.size) == ("b", 0)
+    for batch in ("text", None, 3, Sample):
+        assert to_device(batch, META) is batch
+
+
+def test_what_has_a_method_to_moves_itself():
+    class Batch:
+        def to(self, device):
+            return device
+
+    assert to_device(Batch(), META) == META
+
+
+def test_a_loader_is_wrapped_only_where_batches_move():
+    loader = [torch.ones(1), torch.ones(2)]
+    assert moved(loader, torch.device("cpu")) is loader
+    wrapped = moved(loader, META)
+    assert len(wrapped) == 2
+    assert [(batch.device.type, len(batch)) for batch in wrapped] == [("meta", 1), ("meta", 2)]
+    assert len(list(wrapped)) == 2

@@ -1,0 +1,55 @@
+"""Choosing the environment: an object, a class, a name, or what the variables show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratagem.environments.base import RequestedSize
+from stratagem.environments.single import SingleProcess
+from stratagem.errors import ConfigError, UnknownNameError
+from stratagem.plugin.catalogue import load_catalogue
+from stratagem.plugin.component import Capabilities
+from stratagem.resolve.environment import choose_environment, requested_size
+from stratagem.resolve.resolved import GIVEN
+
+PER_DEVICE, ONE = Capabilities(processes="per-device"), Capabilities(processes="one")
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "capabilities", "size"),
+    [
+        (4, 1, None, (4, 1)),
+        (4, 2, PER_DEVICE, (4, 2)),
+        (4, 2, ONE, (1, 2)),
+        ("auto", 1, None, (None, 1)),
+        ([0, 2], 1, None, (2, 1)),
+        (2, "1:3", None, (2, None)),
+        (2, "3:3", None, (2, 3)),
+    ],
+)
+def test_how_many_processes_a_run_asks_for(devices: Any, nodes: Any, capabilities: Any, size: Any) -> None:
+    assert requested_size(devices, nodes, capabilities) == RequestedSize(*size)
+
+
+def test_what_is_given_is_taken() -> None:
+    given = SingleProcess({})
+    chosen = choose_environment(load_catalogue(), given, {})
+    assert (chosen.value, chosen.name, chosen.origin) == (given, "single", GIVEN)
+    chosen = choose_environment(load_catalogue(), SingleProcess, {})
+    assert isinstance(chosen.value, SingleProcess)
+    assert chosen.name == "single"
+    for odd in (3, object(), int, None):
+        with pytest.raises(ConfigError, match="is no environment: give a name, or a class derived from"):
+            choose_environment(load_catalogue(), odd, {})
+
+
+def test_by_name_or_by_variables() -> None:
+    chosen = choose_environment(load_catalogue(), "single", {"SLURM_JOB_ID": "1"})
+    assert (chosen.name, chosen.why, chosen.component) == ("single", "asked for", "single")
+    detected = choose_environment(load_catalogue(), "auto", {})
+    assert (detected.name, detected.component) == ("single", "single")
+    assert "no launcher" in detected.why
+    with pytest.raises(UnknownNameError, match="nearest: slurm"):
+        choose_environment(load_catalogue(), "slrum", {})

@@ -1,0 +1,126 @@
+"""The mutants of a module: what cosmic-ray's operators make of it, less what can't change behaviour."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+EQUIVALENT = Path(__file__).with_name("equivalent.yaml")
+
+# Identity for equality and back changes nothing for the names, numbers and None that are compared here.
+LEFT_OUT = ("_Eq_Is", "_NotEq_IsNot", "_Is_Eq", "_IsNot_NotEq", "/VariableReplacer", "/VariableInserter")
+
+Position = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one place."""
+
+    operator: str
+    occurrence: int
+    line: int
+    source: str
+    """Of the whole module, with the change."""
+    before: str
+    """The lines that it changes, stripped and joined."""
+    after: str
+
+
+def mutants_of(source: str, sample: int | None, seed: int) -> list[Mutant]:
+    """Return the mutants of a module's source, in the order of its lines.
+
+    Args:
+        source: the module's text.
+        sample: how many of them, chosen at random; None for all.
+        seed: of that choice, the same for the same text.
+    """
+    places = list(_places(source))
+    random.Random(seed).shuffle(places)
+    chosen: list[Mutant] = []
+    for operator, occurrence, line in places:
+        mutant = _mutant(source, operator, occurrence, line)
+        if mutant is not None:
+            chosen.append(mutant)
+        if len(chosen) == sample:
+            break
+    return sorted(chosen, key=lambda mutant: (mutant.line, mutant.operator, mutant.occurrence))
+
+
+def equivalents(path: str) -> list[dict[str, str]]:
+    """What is listed of the module at `path`: lines `before`, where needed lines `after`, and `why`."""
+    listed = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) or {}
+    return list(listed.get(path, []))
+
+
+def is_equivalent(mutant: Mutant, listed: list[dict[str, str]]) -> bool:
+    """Whether a mutant is among those that are listed as changing nothing."""
+    return any(
+        each["before"] == mutant.before and each.get("after", mutant.after) == mutant.after for each in listed
+    )
+
+
+def _places(source: str) -> Iterator[tuple[str, int, int]]:
+    skipped, tree = _skipped(source), get_ast(source)
+    nodes = list(ast_nodes(tree))
+    for name in sorted(operator_names()):
+        if name.endswith(LEFT_OUT):
+            continue
+        operator, occurrence = get_operator(name)(), 0
+        for node in nodes:
+            # The `*` and `/` between parameters are read as operators.
+            is_marker = node.type == "operator" and node.parent.type == "parameters"
+            for begin, _ in operator.mutation_positions(node):
+                if not is_marker and not any(first <= begin < last for first, last in skipped):
+                    yield name, occurrence, begin[0]
+                occurrence += 1
+
+
+def _mutant(source: str, operator: str, occurrence: int, line: int) -> Mutant | None:
+    mutated = mutate_code(source, get_operator(operator)(), occurrence)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if mutated is None or ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
+                return None
+    except SyntaxError:
+        return None
+    changes = list(difflib.ndiff(source.splitlines(), mutated.splitlines()))
+    before, after = (
+        " ".join(each[2:].strip() for each in changes if each.startswith(sign)) for sign in ("- ", "+ ")
+    )
+    return Mutant(operator, occurrence, line, mutated, before, after)
+
+
+def _skipped(source: str) -> list[tuple[Position, Position]]:
+    """Where a change is one of types, or of an error's text."""
+    found: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            found.append(node)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            found.append(node.returns)
+        elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            found.append(node.annotation)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            found.append(node)
+    lines = source.splitlines()
+
+    def place(line: int, bytes_before: int) -> Position:
+        # Python counts bytes, parso characters.
+        return line, len(lines[line - 1].encode()[:bytes_before].decode())
+
+    return [
+        (place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
+        for node in found
+    ]

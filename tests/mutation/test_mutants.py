@@ -1,0 +1,79 @@
+"""What is mutated and what isn't; `make mutate` runs the mutants themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.targets import TARGETS
+
+pytest.importorskip("cosmic_ray", reason="cosmic-ray isn't installed")
+
+from tests.mutation.mutants import EQUIVALENT, equivalents, is_equivalent, mutants_of
+
+ROOT = Path(__file__).parents[2]
+
+SOURCE = '''
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    NUMBER = 1
+
+
+def call(x: int | None = None, *, why: str) -> int | str:
+    """Adds 1."""
+    y: int | None = x
+    if x is None:
+        raise ValueError(f"{1 + 1} é: {x}"); z = 3
+    return y + 5
+'''
+
+
+def changes(**how: int) -> list[tuple[str, str]]:
+    settings = {"sample": None, "seed": 0, **how}
+    return [(mutant.before, mutant.after) for mutant in mutants_of(SOURCE, **settings)]  # type: ignore[arg-type]
+
+
+def test_types_and_texts_are_left_as_they_are() -> None:
+    mutated = changes()
+    assert {before for before, _ in mutated} == {
+        "if x is None:",
+        'raise ValueError(f"{1 + 1} é: {x}"); z = 3',
+        "return y + 5",
+    }
+    assert ("if x is None:", "if not x is None:") in mutated
+    assert ("if x is None:", "if x == None:") not in mutated
+    numbers = [after for before, after in mutated if "z = " in before]
+    assert [after.replace(" ", "")[-2:] for after in numbers] == ["=4", "=2"]
+
+
+def test_a_sample_is_the_same_each_time() -> None:
+    assert changes(sample=5) == changes(sample=5)
+    assert len(changes(sample=5)) == 5
+    assert set(changes(sample=5)) < set(changes())
+    assert changes(sample=5) != changes(sample=5, seed=1)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_what_is_mutated_and_its_tests_are_there(target: object) -> None:
+    path, tests = target.path, target.tests  # type: ignore[attr-defined]
+    assert (ROOT / path).is_file()
+    assert [test for test in tests if not (ROOT / test).exists()] == []
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_lines_that_are_listed_as_equivalent_are_there_and_say_why(target: object) -> None:
+    path = target.path  # type: ignore[attr-defined]
+    lines = {line.strip() for line in (ROOT / path).read_text().splitlines()}
+    for each in equivalents(path):
+        assert each["before"] in lines, f"{EQUIVALENT.name}: {each['before']!r} isn't in {path} any more"
+        assert each["why"]
+        assert set(each) <= {"before", "after", "why"}
+
+
+def test_an_equivalent_is_a_line_with_one_change_or_with_any() -> None:
+    mutant = next(each for each in mutants_of(SOURCE, None, 0) if each.before == "return y + 5")
+    assert is_equivalent(mutant, [{"before": mutant.before, "why": "any"}])
+    assert is_equivalent(mutant, [{"before": mutant.before, "after": mutant.after, "why": "this"}])
+    assert not is_equivalent(mutant, [{"before": mutant.before, "after": "other", "why": "another"}])
