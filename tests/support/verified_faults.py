@@ -205,7 +205,7 @@ class _Quiet(AveragedPrepared):
 class _Sums(_Quiet):
     def average(self):
         super().average()
-        for parameter in self.plain.parameters():
+        for parameter in self.original_module.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(self.world_size)
 
@@ -228,7 +228,7 @@ class _WritesRounded(_Quiet):
         return {name: value.bfloat16().to(value.dtype) for name, value in super().model_tensors().items()}
 
     def load(self, reader, state, *, model_only=False):
-        own = {f"model/{name}": value for name, value in self.plain.state_dict().items()}
+        own = {f"model/{name}": value for name, value in self.original_module.state_dict().items()}
         reader.read(own)
         if not model_only:
             self.load_optimizer(0, reader, state.get("optimizers", []))

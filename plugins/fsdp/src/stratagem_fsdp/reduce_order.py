@@ -32,16 +32,16 @@ class ReduceOrder:
 
     Args:
         units: everything whose gradients are reduced by itself.
-        plain: the user's module, whose names messages use.
+        original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
         strategy: name of the strategy, for messages.
     """
 
     def __init__(
-        self, units: Sequence[FSDPModule], plain: nn.Module, collectives: Collectives, strategy: str
+        self, units: Sequence[FSDPModule], original_module: nn.Module, collectives: Collectives, strategy: str
     ) -> None:
         self._collectives, self._strategy = collectives, strategy
-        self._names = {id(parameter): name for name, parameter in plain.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in original_module.named_parameters()}
         self._before: dict[int, tuple[bool, ...]] = {}
         self._groups = (
             [group for unit in units for group in reduced_groups(unit)] if collectives.world_size > 1 else []
