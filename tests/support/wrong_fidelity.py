@@ -62,7 +62,7 @@ class _RestoresValues(AveragedPrepared):
         return super().forward(*args, **kwargs)
 
 
-@caught_by("changes_in_place", "through_data=False")
+@caught_by("changes_in_place", "Clamped()")
 class ThrowsChangesAway(_RestoresValues):
     pass
 
@@ -96,7 +96,7 @@ class ReplacesListedParameters(AveragedPrepared):
                         child._parameters[name] = nn.Parameter(parameter.detach().clone())
 
 
-@caught_by("parameter_hooks", "_Hooked(")
+@caught_by("parameter_hooks", "Hooked()")
 class DropsHooks(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         for parameter in request.original_module.parameters():

@@ -188,7 +188,7 @@ class LeavesRanksOut(AveragedPrepared):
 # Optimizers ---------------------------------------------------------------------------------------------
 
 
-@caught_by("optimizers", "_Groups")
+@caught_by("optimizers", "Groups()")
 class ForgetsGroups(AveragedPrepared):
     def step(self, index: int, closure: Any = None) -> bool:
         first, *others = self.optimizers[index].param_groups
@@ -223,7 +223,7 @@ class StepsRowsAlone(AveragedPrepared):
         return True
 
 
-@caught_by("schedulers", "kind='step'")
+@caught_by("schedulers", "Scheduled()")
 class KeepsTheRate(AveragedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
@@ -275,7 +275,7 @@ class LeavesManualGradients(AveragedPrepared):
             super().average()
 
 
-@caught_by("penalties", "kind='penalty'")
+@caught_by("penalties", "Penalized()")
 class HidesBlocksAfterTheirForward(AveragedPrepared):
     """Their parameters are zeros from then to the backward."""
 

@@ -12,7 +12,8 @@ import torch
 from stratagem_deepspeed.conformance import SMALL, SUBJECT
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe
-from stratagem_testing.strategies.resumption import check_mid_epoch, check_save_and_load
+from stratagem_testing.strategies.consistency import check_save_and_load
+from stratagem_testing.strategies.resumption import check_mid_epoch
 from stratagem_testing.trained import expect_parity, train_each
 from torch import Tensor, nn
 from torch.optim import Optimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 
@@ -45,9 +44,3 @@ def test_sizes_that_are_left_open(
     data: object, tensor: object, processes: int, per_node: int, shape: object
 ) -> None:
     assert mesh_shape(data, tensor, processes, per_node) == shape
-
-
-def test_a_strategy_is_pickled_without_its_mesh() -> None:
-    strategy = stratagem_model_parallel.ModelParallelStrategy(tensor_parallel_size=2)
-    strategy._mesh = object()
-    assert pickle.loads(pickle.dumps(strategy))._mesh is None

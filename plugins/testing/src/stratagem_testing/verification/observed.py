@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, loss_of
@@ -230,7 +231,10 @@ class Validated(Record):
 
     def _now(self, trainer: Trainer, module: Module) -> dict[str, str]:
         tensors = trainer.prepared.model_tensors()
-        weights = {name.removeprefix("model/"): getattr(t, "_local_tensor", t) for name, t in tensors.items()}
+        weights = {
+            name.removeprefix("model/"): value.to_local() if isinstance(value, DTensor) else value
+            for name, value in tensors.items()
+        }
         return {
             name: state.digest(value) for name, value in {**weights, **state.outside_state(module)}.items()
         }

@@ -59,6 +59,10 @@ def own_weights(trainer: Trainer) -> dict[str, Tensor]:
 # Beside the weights ---------------------------------------------------------------------------------------
 
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_WITH_STATISTICS = (*_BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
 def own_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return copies of the buffers that this rank has whole, those outside the state dict, too."""
     return {
@@ -73,7 +77,7 @@ def buffers_of_normalization(module: nn.Module) -> set[str]:
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._NormBase)
+        if isinstance(layer, _WITH_STATISTICS)
         for name, _ in layer.named_buffers(recurse=False)
     }
 
@@ -83,21 +87,18 @@ def separate_batch_norms(module: nn.Module) -> list[str]:
     return [
         name
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        and not isinstance(layer, nn.SyncBatchNorm)
-        and layer.training
+        if isinstance(layer, _BATCH_NORMS) and not isinstance(layer, nn.SyncBatchNorm) and layer.training
     ]
 
 
 def outside_state(module: nn.Module) -> dict[str, Any]:
     """Return copies of numbers, texts and tensors that a module keeps and its state dict lacks, by name."""
-    found: dict[str, Any] = {}
+    saved = module.state_dict().keys()
+    found: dict[str, Any] = {
+        name: buffer.detach().clone() for name, buffer in module.named_buffers() if name not in saved
+    }
     for prefix, layer in module.named_modules():
         start = f"{prefix}." if prefix else ""
-        for name in layer._non_persistent_buffers_set:
-            value = layer._buffers.get(name)
-            if value is not None:
-                found[start + name] = value.detach().clone()
         for name, value in vars(layer).items():
             if name not in _OWN and _is_plain(value):
                 found[start + name] = copy.deepcopy(_detached(value))
@@ -119,7 +120,7 @@ def put_rank_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
         prefix, _, attribute = name.rpartition(".")
         owner = module.get_submodule(prefix)
-        buffer = owner._buffers.get(attribute)
+        buffer = dict(owner.named_buffers(recurse=False)).get(attribute)
         if buffer is not None and buffer.shape == value.shape:
             with torch.no_grad():
                 buffer.copy_(value)
