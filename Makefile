@@ -52,7 +52,8 @@ test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
 
 test-xla: .venv-xla/.ready
-	@$(XLA)/python -m pytest plugins/xla/tests $(XLA_CORE_TESTS) --timeout 600 $(PYTEST)
+	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
+	@$(XLA)/python -m pytest $(XLA_CORE_TESTS) --timeout 600 $(PYTEST)
 	@$(XLA)/stratagem conformance ddp fsdp --world-size 2
 
 lint: .venv/.ready-to-develop

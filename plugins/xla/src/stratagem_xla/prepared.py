@@ -12,6 +12,7 @@ from torch import nn
 
 from stratagem import Prepared, SetupRequest
 from stratagem.sdk.tensors import map_tensors
+from stratagem_xla.batch_norm import UnbiasedVariances
 from stratagem_xla.checkpoints import RNG, CpuReader, on_cpu
 from stratagem_xla.client import send_off
 from stratagem_xla.loader import Loaded, Padded, takes_mask
@@ -54,6 +55,7 @@ class XlaPrepared(Prepared):
         self._padded: deque[Padded] = deque(maxlen=max(request.loop.accumulate, 1))
         self._pending = False
         self._collectives = request.collectives
+        self._variances = UnbiasedVariances(request.original_module)
         self.mark()
 
     def mark(self) -> None:
@@ -175,6 +177,7 @@ class XlaPrepared(Prepared):
 
     def release(self) -> None:
         self._padded.clear()
+        self._variances.remove()
         send_off()
         super().release()
 

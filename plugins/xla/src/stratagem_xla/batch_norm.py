@@ -1,0 +1,56 @@
+"""Running variances of batch normalization, as torch has them.
+
+torch_xla takes the variance of a batch itself into `running_var`, divided by its n values, where torch takes the
+unbiased one, divided by n - 1: with small batches evaluations come to other numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+_LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class UnbiasedVariances:
+    """Corrects what each training forward of a module's layers adds to their `running_var`.
+
+    Args:
+        module: the user's.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._before: dict[int, torch.Tensor] = {}
+        self._handles = [
+            handle
+            for layer in module.modules()
+            if isinstance(layer, _LAYERS) and layer.track_running_stats
+            for handle in (
+                layer.register_forward_pre_hook(self._remember),
+                layer.register_forward_hook(self._correct),
+            )
+        ]
+
+    def remove(self) -> None:
+        """Leave the layers as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._before.clear()
+
+    def _remember(self, layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        if layer.training and layer.running_var is not None:
+            self._before[id(layer)] = layer.running_var.clone()
+
+    def _correct(self, layer: Any, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
+        before = self._before.pop(id(layer), None)
+        if before is None:
+            return
+        batch = inputs[0]
+        count = batch.numel() // batch.shape[1]
+        share = layer.momentum if layer.momentum is not None else 1 / layer.num_batches_tracked
+        # Through `.data`: backward keeps the buffer, doesn't read it, and would refuse one that was written to.
+        variance = layer.running_var.data
+        # share · biased · n / (n - 1) is share · biased, which is there, and that once more by n - 1.
+        variance.add_((variance - (1 - share) * before) / max(count - 1, 1))
