@@ -24,7 +24,7 @@ NOTES = """
 - `setup` and `configure_model` may use `self.trainer`. `teardown` isn't called after an error; `on_exception` is.
 - `configure_callbacks` returns callbacks, which go in the place of the trainer's of the same class.
 - `on_train_batch_start` may return -1, on all ranks alike, for the first batch of an optimizer step: the epoch ends
-  there, with its validation.
+  there, with its validation, if it had a batch.
 - `on_before_backward` sees the loss as `training_step` returned it, before it is divided by the accumulated batches.
   A strategy that splits micro-batches (dp, ddp2, pipeline) has no loss of the whole batch there, and says so.
 - In `on_before_optimizer_step` gradients are unscaled, reduced over ranks and not clipped yet; under a strategy whose

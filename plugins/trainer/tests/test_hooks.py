@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,52 @@ def test_manual_optimization_calls_the_hooks_around_what_it_does(tmp_path: Path)
     calls = called(tmp_path)
     first, last = calls.index("callback on_train_batch_start"), calls.index("module on_train_batch_end")
     assert calls[first : last + 1] == by_owner(names)
+
+
+class Scaled(Recorded):
+    """In 16-mixed, where the loss is scaled; notes the gradient that a hook sees before the step."""
+
+    def __init__(self, folder: str, automatic: bool) -> None:
+        super().__init__(folder)
+        torch.nn.init.constant_(self.layer.weight, 1.0)
+        torch.nn.init.constant_(self.layer.bias, 0.0)
+        self.automatic_optimization = automatic
+        self.seen: list[float] = []
+        self.on_before_optimizer_step = lambda optimizer: self.seen.append(  # type: ignore[method-assign]
+            optimizer.param_groups[0]["params"][1].grad.item()
+        )
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        if self.automatic_optimization:
+            return loss
+        self.optimizers().zero_grad()
+        self.manual_backward(loss)
+        self.optimizers().step()
+        return None
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_hook_sees_gradients_without_the_precisions_scale(tmp_path: Path, automatic: bool) -> None:
+    module = Scaled(str(tmp_path), automatic)
+    trainer(tmp_path, precision="16-mixed", max_steps=1).fit(module, loader(1))
+    # Before the one step that was applied; the first scales overflow.
+    assert module.seen[-1] == 4.0
+    assert math.inf in module.seen
+
+
+def test_callbacks_of_one_key_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
+    class Brings(Recorded):
+        def configure_callbacks(self) -> Any:
+            return [Keeps(), Keeps()]
+
+    with pytest.raises(ConfigError, match="two callbacks keep their state under 'Keeps'"):
+        trainer(tmp_path, max_epochs=1).fit(Brings(str(tmp_path)), loader(2))
+
+
+class Keeps(stratagem.Callback):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": 1}
 
 
 def test_a_modules_callbacks_go_before_those_of_their_class(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stratagem_trainer.callbacks import EarlyStopping, ModelCheckpoint
@@ -29,12 +31,14 @@ class Net(stratagem.Module):
         self.losses: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = (self.layer(batch) + torch.rand(1)).square().mean()
+        drawn = torch.rand(1) + random.random() + np.random.rand()
+        loss = (self.layer(batch) + drawn).square().mean()
         self.losses.append(loss.item())
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.validated.append((self.trainer.sanity_checking, torch.is_inference_mode_enabled()))
+        random.random(), np.random.rand()
         self.log("val", self.layer(batch).mean() + torch.rand(1))
 
     test_step = validation_step

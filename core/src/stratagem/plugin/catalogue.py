@@ -152,6 +152,8 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     """A name that is misspelt would leave everything as it is, without a word."""
+    if not names:
+        return
     origins = [plugin.origin for plugin in installed_plugins()]
     known = {normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
     for name in names:

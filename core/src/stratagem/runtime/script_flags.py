@@ -1,4 +1,4 @@
-"""Flags that `stratagem run` gives to the script that it starts."""
+"""A run's configuration: arguments of a script, and the flags that `stratagem run` gives to it."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
     """Return the trainer's callbacks and the module's, which go before those of the same class.
 
     Raises:
-        ConfigError: the module returned something else.
+        ConfigError: the module returned something else, or two have one key for their states.
     """
     returned = module.configure_callbacks()
     own = [returned] if isinstance(returned, Callback) else list(returned)
@@ -195,7 +195,27 @@ def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
             )
         refuse_uncalled_hooks(callback)
     classes = {type(callback) for callback in own}
-    return [*(callback for callback in given if type(callback) not in classes), *own]
+    merged = [*(callback for callback in given if type(callback) not in classes), *own]
+    refuse_equal_keys(merged)
+    return merged
+
+
+def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
+    """Refuse two states under one key, of which a checkpoint would keep the last alone.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    keys: set[str] = set()
+    for callback in callbacks:
+        if type(callback).state_dict is Callback.state_dict:
+            continue
+        if callback.state_key in keys:
+            raise ConfigError(
+                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
+                "another monitor, dirname or filename, or a state_key of their own)"
+            )
+        keys.add(callback.state_key)
 
 
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:

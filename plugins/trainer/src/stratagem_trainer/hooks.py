@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+if TYPE_CHECKING:
+    from stratagem import Prepared
 
 
 class Hook(NamedTuple):
@@ -152,6 +155,24 @@ class HookRunner:
         """Call a hook of the module alone."""
         for method in self._of_module.get(name, ()):
             method(*args)
+
+
+def tell_before_step(
+    methods: Iterable[Callable[..., Any]], prepared: Prepared, index: int, *, has_gradients: bool
+) -> None:
+    """Call `on_before_optimizer_step`, with gradients as the loss has them: without the precision's scale.
+
+    Args:
+        methods: what to call.
+        prepared: has the optimizer.
+        index: of the optimizer.
+        has_gradients: False where the optimizer evaluates the loss itself, and there are none yet.
+    """
+    optimizer = prepared.optimizers[index]
+    if has_gradients:
+        prepared.precision.unscale(optimizer)
+    for method in methods:
+        method(optimizer)
 
 
 def overrides(owner: Any, name: str, base: type) -> bool:

@@ -75,7 +75,6 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     loggers = make_loggers(trainer.given_loggers) if runtime.is_main and request.stage == "fit" else []
     module._trainer = trainer
     trainer.enter(runtime, run_dir)
-    state: StageState | None = None
     try:
         with torch_settings(trainer.settings):
             if attempts is not None:

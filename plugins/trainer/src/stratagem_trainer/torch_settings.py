@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from stratagem_trainer.settings import TrainerSettings
 
 
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
 @contextmanager
 def torch_settings(settings: TrainerSettings) -> Iterator[None]:
     """Deterministic algorithms, cuDNN's trials and autograd's search for anomalies, as the trainer says."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark = torch.backends.cudnn.benchmark
+    benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_WORKSPACE)
     if settings.deterministic:
         # cuBLAS is deterministic with a workspace of its own alone; it reads this when it is first used.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault(_WORKSPACE, ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=settings.deterministic == "warn")
     if settings.benchmark is not None:
         torch.backends.cudnn.benchmark = settings.benchmark
@@ -31,3 +34,5 @@ def torch_settings(settings: TrainerSettings) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warns)
         torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)

@@ -20,7 +20,7 @@ from stratagem_trainer.bringing_back import (
     refuse_untrained,
     say_untrained,
 )
-from stratagem_trainer.building import needed_features
+from stratagem_trainer.building import needed_features, refuse_equal_keys
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.fast_dev_run import fast, without_files
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
@@ -55,8 +55,8 @@ class Trainer(TrainerView):
         max_time: stop after the step in which it is over: "DD:HH:MM:SS", a timedelta, or {"hours": 2}; ranks agree
             on it after each step.
         num_sanity_val_steps: so many batches of the validation are tried before a fit; -1 for all of them.
-        fast_dev_run: try a fit, or another command, with one batch (or so many) of everything; nothing is logged
-            or saved.
+        fast_dev_run: try a fit, or another command, with one batch (or so many) of everything, without logger,
+            checkpoints and early stopping.
         accumulate_grad_batches: micro-batches per optimizer step.
         gradient_clip_val: limit gradients before each step.
         gradient_clip_algorithm: "norm" or "value".
@@ -250,22 +250,8 @@ def _with_defaults(
         given.append(ProgressBar())
     if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
         given.append(ModelCheckpoint())
-    _refuse_equal_keys(given)
+    refuse_equal_keys(given)
     return given
-
-
-def _refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
-    """Of two states under one key, a checkpoint would keep the last alone."""
-    keys: set[str] = set()
-    for callback in callbacks:
-        if type(callback).state_dict is Callback.state_dict:
-            continue
-        if callback.state_key in keys:
-            raise ConfigError(
-                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
-                "another monitor, dirname or filename, or a state_key of their own)"
-            )
-        keys.add(callback.state_key)
 
 
 def _checked_loggers(logger: Any) -> bool | Sequence[Logger]:

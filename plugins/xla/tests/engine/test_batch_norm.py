@@ -8,12 +8,20 @@ import torch_xla
 from stratagem_xla.batch_norm import UnbiasedVariances
 from torch import nn
 
+LAYERS = [
+    (nn.BatchNorm1d, (4, 3)),
+    (nn.BatchNorm2d, (2, 3, 2, 2)),
+    (nn.InstanceNorm1d, (2, 3, 5)),
+    (nn.InstanceNorm1d, (3, 5)),
+    (nn.InstanceNorm2d, (2, 3, 2, 2)),
+]
+
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-@pytest.mark.parametrize(("layer", "shape"), [(nn.BatchNorm1d, (4, 3)), (nn.BatchNorm2d, (2, 3, 2, 2))])
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
 def test_running_variances_are_torchs(layer, shape, momentum):
     torch.manual_seed(0)
-    reference = layer(3, momentum=momentum)
+    reference = layer(3, momentum=momentum, track_running_stats=True)
     corrected, plain = (copy.deepcopy(reference).to(torch_xla.device()) for _ in range(2))
     variances = UnbiasedVariances(nn.Sequential(corrected))
     for _ in range(3):

@@ -29,7 +29,7 @@ from stratagem.launchers.launch_dir import ROUND, LaunchDir
 from stratagem.launchers.rendezvous.dynamic import create_checked
 
 BACKEND = "stratagem"
-"""Its name among torch's meeting places."""
+"""Its name among torch's rendezvous backends."""
 _INNER, _EXCHANGE = "stratagem_backend", "stratagem_exchange"
 
 

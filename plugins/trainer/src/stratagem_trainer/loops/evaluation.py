@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stratagem.sdk.loops import capture_rng, forked_rng, restore_rng
+from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem.sdk.loops import EvalData
+    from stratagem_trainer.scope import Scope
 
 HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
 """Stage → how its hooks are called."""
@@ -24,18 +25,16 @@ HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
 
 def evaluate(state: StageState, data: EvalData, stage: str) -> dict[str, float]:
     """Run all batches of "validate" or "test" and return the reduced metrics. Collective."""
-    metrics, progress, hooks, name = state.metrics, state.progress, state.hooks, HOOKS[stage]
+    metrics, progress, hooks = state.metrics, state.progress, state.hooks
     with metrics.evaluation(stage) as scope, evaluating(state.module, state.settings.inference_mode):
+        hooks("on_evaluation_start", stage)
         _start(state, stage)
-        with state.prepared.evaluating(), random_numbers_kept(state.runtime.device):
-            for _ in _outputs(state, data, stage):
-                scope.end_evaluation_step()
-            metrics.batch = None
-            hooks(f"on_{name}_epoch_end")
+        with random_numbers_kept(state.runtime.device):
+            _run(state, data, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch)
         # A checkpoint that a callback writes from here on knows that this validation is done.
         progress.validated = progress.batch
-        hooks(f"on_{name}_end")
+        hooks(f"on_{HOOKS[stage]}_end")
         hooks("on_evaluation_end", stage)
     return values
 
@@ -52,25 +51,30 @@ def sanity_check(state: StageState, data: EvalData) -> None:
     state.is_sanity_checking = True
     hooks("on_sanity_check_start")
     with (
-        forked_rng(state.runtime.device),
+        random_numbers_kept(state.runtime.device),
         state.metrics.evaluation("validate") as scope,
         evaluating(state.module, state.settings.inference_mode),
     ):
-        hooks("on_validation_start")
-        hooks("on_validation_epoch_start")
-        with state.prepared.evaluating():
-            for _ in _outputs(state, data, "validate", most=None if steps == -1 else steps):
-                scope.end_evaluation_step()
-            state.metrics.batch = None
-            hooks("on_validation_epoch_end")
+        _start(state, "validate")
+        _run(state, data, "validate", scope, most=None if steps == -1 else steps)
         hooks("on_validation_end")
     hooks("on_sanity_check_end")
     state.is_sanity_checking = False
 
 
+def _run(state: StageState, data: EvalData, stage: str, scope: Scope, most: int | None = None) -> None:
+    """Run the batches, at most so many, and end the epoch of the evaluation."""
+    with state.prepared.evaluating():
+        for _ in _outputs(state, data, stage, most):
+            scope.end_evaluation_step()
+        state.metrics.batch = None
+        state.hooks(f"on_{HOOKS[stage]}_epoch_end")
+
+
 def predict(state: StageState, data: EvalData) -> list[Any]:
     """Return predictions of all ranks in the order of the data, on the CPU. Collective."""
     with state.metrics.evaluation("predict"), evaluating(state.module, state.settings.inference_mode):
+        state.hooks("on_evaluation_start", "predict")
         _start(state, "predict")
         with state.prepared.evaluating():
             outputs = [
@@ -84,7 +88,6 @@ def predict(state: StageState, data: EvalData) -> list[Any]:
 
 
 def _start(state: StageState, stage: str) -> None:
-    state.hooks("on_evaluation_start", stage)
     state.hooks(f"on_{HOOKS[stage]}_start")
     state.hooks(f"on_{HOOKS[stage]}_epoch_start")
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
+from stratagem_trainer.hooks import tell_before_step
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
@@ -273,9 +274,7 @@ class FitLoop:
         applied = False
         for index in range(len(prepared.optimizers)):
             if self._before_step:
-                self.prepared.precision.unscale(prepared.optimizers[index])
-                for before in self._before_step:
-                    before(prepared.optimizers[index])
+                tell_before_step(self._before_step, prepared, index, has_gradients=closure is None)
             if self._clips and closure is None:
                 prepared.clip(index, self.settings.clipping)
             bound = None if closure is None else (lambda index=index: self._watched(closure(index)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem import Clipping
 from stratagem.sdk.collectives import mean_closure
+from stratagem_trainer.hooks import tell_before_step
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,9 @@ class ManualOptimizer:
         hooks: HookRunner,
     ) -> None:
         self._prepared, self._index, self._on_step = prepared, index, on_step
-        self._data_ranks, self._hooks = data_ranks, hooks
+        self._data_ranks = data_ranks
+        self._before_step = hooks.of("on_before_optimizer_step")
+        self._before_zero_grad = hooks.of("on_before_zero_grad")
         self.optimizer = prepared.optimizers[index]
 
     def step(self, closure: Callable[[], Any] | None = None) -> bool:
@@ -47,7 +50,8 @@ class ManualOptimizer:
         Args:
             closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
         """
-        self._hooks("on_before_optimizer_step", self.optimizer)
+        if self._before_step:
+            tell_before_step(self._before_step, self._prepared, self._index, has_gradients=closure is None)
         applied = self._prepared.step(self._index, mean_closure(closure, self._data_ranks))
         if applied:
             self._on_step(self._index)
@@ -55,7 +59,8 @@ class ManualOptimizer:
 
     def zero_grad(self) -> None:
         """Drop the gradients of its parameters."""
-        self._hooks("on_before_zero_grad", self.optimizer)
+        for before in self._before_zero_grad:
+            before(self.optimizer)
         self._prepared.zero_grad(self._index)
 
     def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
