@@ -117,7 +117,8 @@ def test_workers_check_the_same_and_flags_of_a_script_are_its_own(stratagem_in, 
     (tmp_path / "loop.py").write_text(LOOP)
     assert stratagem_in("plugins", "lock", "--file", "ours.lock")[2] == 0
     flags = ["--strategy", "ddp", "--accelerator", "cpu", "--devices", "2", "--locked"]
-    out, err, code = stratagem_in("run", *flags, "loop.py", STRATAGEM_LOCKED="ours.lock")
+    unbuffered = {"PYTHONUNBUFFERED": "1"}  # ranks write whole lines all the same
+    out, err, code = stratagem_in("run", *flags, "loop.py", STRATAGEM_LOCKED="ours.lock", **unbuffered)
     assert code == 0, err
     assert sorted(out.splitlines()[-2:]) == [f"locked by ours.lock in {rank} []" for rank in (0, 1)]
     _, err, code = stratagem_in("run", "none.py", "--locked")

@@ -86,6 +86,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
     try:
         if job.log_dir is not None:
             _redirect_output(job.log_dir, restarts, rank)
+        _write_whole_lines()
         _take_environment(job)
         os.environ[LAUNCH_VARIABLE] = directory
         if job.has_store:
@@ -141,8 +142,13 @@ def _redirect_output(log_dir: str, attempt: int, rank: int) -> None:
         stream.flush()
         with open(log_file(log_dir, attempt, rank, name), "ab") as file:
             os.dup2(file.fileno(), number)
+
+
+def _write_whole_lines() -> None:
+    """Write a line at a time, with PYTHONUNBUFFERED too: ranks share the console."""
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _take_environment(job: Job) -> None:
