@@ -111,8 +111,8 @@ def _call(made: Case, work: Path) -> str:
 def _open(seed: int, saved: Path, copy: Path) -> str:
     """Open a checkpoint of which one file was damaged, and read it."""
     import torch
+    from stratagem_checkpoint.directory import DirectoryCheckpointer
 
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
     from stratagem.collectives.local import LocalCollectives
     from stratagem.errors import CheckpointError
 
@@ -140,9 +140,9 @@ def _open(seed: int, saved: Path, copy: Path) -> str:
 
 def _save(path: Path) -> None:
     import torch
+    from stratagem_checkpoint.directory import DirectoryCheckpointer
 
     from stratagem.checkpoint.base import Checkpoint
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
     from stratagem.collectives.local import LocalCollectives
 
     tensors = {"model/weight": torch.rand(8, 4), "model/bias": torch.rand(8)}

@@ -8,10 +8,10 @@ import socket
 from typing import Any
 
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_cpu import CpuAccelerator
 
 from stratagem import Availability, WorkerError
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.environments.env import Env
 from stratagem.errors import UsageError
 from stratagem.launchers.base import Task

@@ -1,6 +1,7 @@
 """Names of the plugin API before this one read what the present ones have, and say so."""
 
 import warnings
+from importlib import import_module
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from stratagem import (
     SetupRequest,
 )
 from stratagem.plugin.deprecation import Renamed, replaced_names
+from stratagem.plugin.offered import MOVED
 from stratagem.sdk import catalogue
 
 NET = nn.Linear(2, 1)
@@ -96,6 +98,27 @@ def test_a_former_name_of_the_sdk_is_found_and_warns(former):
     with pytest.warns(DeprecationWarning, match=said) as told:
         assert getattr(catalogue, former) is Component
     assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module in MOVED for name in MOVED[module]])
+def test_a_name_that_moved_to_another_distribution_is_found_and_warns(module, name):
+    where, _, present = MOVED[module][name].partition(":")
+    get = replaced_names(module, MOVED[module])
+    with pytest.warns(
+        DeprecationWarning, match=f"{module}.{name} is now {where}.{present}; the former name goes"
+    ):
+        assert get(name) is getattr(import_module(where), present)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert getattr(import_module(module), name) is get(name)
+
+
+def test_a_name_whose_distribution_is_absent_says_what_to_install():
+    get = replaced_names("some_sdk", {"Former": "stratagem_nowhere.module:Former"})
+    with pytest.raises(
+        ImportError, match="Former is in stratagem-nowhere, which is not installed: pip install"
+    ):
+        get("Former")
 
 
 def test_a_former_name_warns_once_and_others_are_as_unknown_as_ever():

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.plugin.component import API_VERSION, Component, Kind
-from stratagem.plugin.entry_points import normalise
+from stratagem.plugin.entry_points import normalise, required_distributions
 from stratagem.plugin.installed import installed_plugins
 from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.origin import BrokenPlugin, Origin
@@ -123,7 +123,8 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     """Read the entry points of all installed distributions.
 
     Args:
-        only: names of distributions or entry points to consider beside the core; empty means all.
+        only: names of distributions or entry points to consider beside the core, with the plugins that these
+            distributions depend on; empty means all.
         without: names of distributions or entry points to leave out.
 
     Raises:
@@ -139,8 +140,10 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     components: list[Component] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
+    if allowed:
+        allowed |= _required_by(allowed)
     for plugin in installed_plugins():
-        names = set(_normalised([plugin.origin.distribution, plugin.origin.entry_point]))
+        names = set(_names_of(plugin.origin))
         if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
             left_out.append(plugin.origin)
         elif plugin.error is not None:
@@ -150,12 +153,29 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     return Catalogue(tuple(components), tuple(broken), tuple(left_out))
 
 
+def _required_by(names: Set[str]) -> set[str]:
+    """Distributions with plugins on which those with these names depend."""
+    origins = [plugin.origin for plugin in installed_plugins()]
+    installed = {origin.distribution for origin in origins}
+    required: set[str] = set()
+    pending = {origin.distribution for origin in origins if names & set(_names_of(origin))}
+    while pending:
+        needed = (set(required_distributions(pending.pop())) & installed) - required
+        pending |= needed
+        required |= needed
+    return required
+
+
+def _names_of(origin: Origin) -> list[str]:
+    return _normalised([origin.distribution, origin.entry_point])
+
+
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     """A name that is misspelt would leave everything as it is, without a word."""
     if not names:
         return
     origins = [plugin.origin for plugin in installed_plugins()]
-    known = {normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
+    known = {name for origin in origins for name in _names_of(origin)}
     for name in names:
         if normalise(name) not in known:
             near = difflib.get_close_matches(normalise(name), sorted(known), n=3)

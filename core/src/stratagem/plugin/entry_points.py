@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def plugin_entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
                 distribution.metadata
             )  # parsed once: `distribution.name` and `.version` would do it each
             yield entry_point, normalise(metadata["Name"]), metadata["Version"]
+
+
+def required_distributions(name: str) -> Iterator[str]:
+    """Yield the normalised names of what a distribution depends on, apart from its extras."""
+    import importlib_metadata
+
+    with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may be nobody's
+        for text in importlib_metadata.requires(name) or ():
+            if "extra ==" not in text:
+                yield normalise(re.split(r"[^\w.-]", text)[0])
 
 
 def normalise(name: str) -> str:

@@ -48,5 +48,17 @@ OFFERED: dict[str, dict[str, str]] = {
         "tpu": "stratagem-xla",
         "xla": "stratagem-xla",
     },
+    "checkpoint": {
+        "directory": "stratagem-checkpoint",
+    },
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""
+
+MOVED: dict[str, dict[str, str]] = {
+    "stratagem.sdk.states": {
+        "Count": "stratagem_checkpoint.strict_json:Count",
+        "DirectoryCheckpointer": "stratagem_checkpoint:DirectoryCheckpointer",
+        "describe": "stratagem_checkpoint:describe",
+    },
+}
+"""Module of the sdk → name that plugins of API 2 import from it → where that is now."""

@@ -31,7 +31,7 @@ _PRECISIONS = [
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """Environments, precisions and the checkpointer."""
+    """Environments and precisions."""
     environments = [
         Component("environment", name, f"stratagem.environments.{target}", summary, priority=priority)
         for priority, (name, target, summary) in zip(range(50, -20, -10), _ENVIRONMENTS)
@@ -40,10 +40,4 @@ def stratagem_components() -> Sequence[Component]:
         Component("precision", name, f"stratagem.precision.{target}", summary, aliases=aliases)
         for name, target, summary, aliases in _PRECISIONS
     ]
-    checkpoint = Component(
-        "checkpoint",
-        "directory",
-        "stratagem.checkpoint.directory:DirectoryCheckpointer",
-        "a directory of safetensors and JSON, portable between strategies",
-    )
-    return [*environments, *precisions, checkpoint]
+    return [*environments, *precisions]

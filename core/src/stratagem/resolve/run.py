@@ -19,7 +19,7 @@ from stratagem.launchers.rendezvous.nodes import (
     refuse_unused_rendezvous,
 )
 from stratagem.plugin.catalogue import Catalogue, load_catalogue
-from stratagem.plugin.component import Capabilities, Kind
+from stratagem.plugin.component import Capabilities, Component, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
@@ -215,7 +215,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         start_method=strategy.value.start_method,
         max_restarts=config.max_restarts,
         log_dir=config.log_dir,
-        preload=preload_for(type(strategy.value).__module__ if given is None else None),
+        preload=(*LaunchPlan.preload, *checkpoint.preload, *(strategy.preload if given is None else ())),
     )
     # Whoever names the environment has decided that other variables don't count.
     if wanted_environment == "auto":
@@ -228,16 +228,16 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     return run
 
 
-def preload_for(strategy_module: str | None) -> tuple[str, ...]:
+def preload_for(strategy_module: str | None, *components: Component) -> tuple[str, ...]:
     """Modules that every worker needs, for the fork server to import once per node.
 
     Args:
         strategy_module: where an installed strategy's class is; None for a class of the user's own,
             whose module may do anything on import.
+        components: what else workers are going to make, as the checkpointer.
     """
     own = (strategy_module,) if strategy_module is not None else ()
-    checkpoint = [f"stratagem.checkpoint.{name}" for name in ("directory", "saving", "safetensors_storage")]
-    return (*LaunchPlan.preload, *checkpoint, *own)
+    return (*LaunchPlan.preload, *(module for each in components for module in each.modules()), *own)
 
 
 def _is_name(strategy: Any) -> bool:

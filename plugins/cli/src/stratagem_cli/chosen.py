@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from stratagem import RunConfig
+from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import Catalogue, load_catalogue
 from stratagem.sdk.selection import choose_environment, requested_size
 
@@ -24,6 +26,18 @@ def strategy_component(selection: Mapping[str, Any]) -> Component | None:
     """
     name = selection.get("strategy", "auto")
     return None if name == "auto" else _catalogue(selection).find("strategy", name)
+
+
+def checkpoint_component(selection: Mapping[str, Any]) -> Component | None:
+    """Return the checkpointer's component; None where there is none of that name.
+
+    Args:
+        selection: fields of `RunConfig` that were given.
+    """
+    try:
+        return _catalogue(selection).find("checkpoint", selection.get("checkpoint", RunConfig.checkpoint))
+    except UsageError:
+        return None
 
 
 def environment_here(selection: Mapping[str, Any]) -> Environment:

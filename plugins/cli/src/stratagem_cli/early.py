@@ -7,7 +7,7 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem.sdk.selection import count_of
-from stratagem_cli.chosen import environment_here, strategy_component
+from stratagem_cli.chosen import checkpoint_component, environment_here, strategy_component
 
 
 def preload_where_likely(
@@ -40,7 +40,8 @@ def preload_where_likely(
     from stratagem.sdk.runs import preload_for
 
     module = None if strategy is None else strategy.target.partition(":")[0]
-    preload_fork_server((*preload_for(module), *modules))
+    checkpoint = checkpoint_component(selection)
+    preload_fork_server((*preload_for(module, *([checkpoint] if checkpoint else ())), *modules))
     return True
 
 
