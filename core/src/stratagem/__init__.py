@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stratagem_cli.flags import options
+    from stratagem_sharding.deferring import DeferringStrategy
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.callbacks.early_stopping import EarlyStopping
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from stratagem.runtime.runtime import Runtime
     from stratagem.strategies.base import ParallelStrategy, Strategy
     from stratagem.strategies.prepared import Prepared, place
-    from stratagem.strategies.process_group import DeferringStrategy, ProcessGroupStrategy
+    from stratagem.strategies.process_group import ProcessGroupStrategy
     from stratagem.strategies.replica import Replica
     from stratagem.strategies.wrapper import PreparedWrapper
 
@@ -81,7 +82,7 @@ _WHERE = {
     "CombinationError": "stratagem.errors",
     "Component": "stratagem.plugin.component",
     "ConfigError": "stratagem.errors",
-    "DeferringStrategy": "stratagem.strategies.process_group",
+    "DeferringStrategy": "stratagem_sharding.deferring",
     "DeviceError": "stratagem.errors",
     "EarlyStopping": "stratagem_trainer.callbacks.early_stopping",
     "Environment": "stratagem.environments.base",

@@ -12,12 +12,9 @@ from stratagem.strategies.optimizer_state import (
     optimizer_replicas,
     optimizer_tensors,
     parameter_names,
-    share_values,
 )
-from stratagem.strategies.replicated import ReplicatedPrepared
 
 __all__ = [
-    "ReplicatedPrepared",
     "TensorInfo",
     "describe_optimizer",
     "fitting",
@@ -27,7 +24,6 @@ __all__ = [
     "optimizer_tensors",
     "parameter_names",
     "same_ranks",
-    "share_values",
     "writing",
 ]
 
