@@ -164,3 +164,17 @@ def test_policies_of_torch_name_modules():
     assert private.modules_by_policy(custom, net) == [net[2]]
     assert private.modules_by_policy({nn.BatchNorm1d}, net) is None
     assert not callable(custom), "it can be called now: ask it as any function"
+
+
+def test_the_operators_of_collectives_are_there_and_have_no_kernel_that_watching_would_replace():
+    for name in private.COLLECTIVE_OPERATORS:
+        operator = getattr(torch.ops.c10d, name).default.name()
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU"), name
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(operator, "AutogradCPU"), name
+
+
+def test_below_autograd_nothing_is_recorded():
+    tensor = torch.ones(3, requires_grad=True)
+    with private.below_autograd():
+        assert (tensor * 2).grad_fn is None
+    assert (tensor * 2).grad_fn is not None

@@ -54,63 +54,47 @@ OFFERED: dict[str, dict[str, str]] = {
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""
 
-MOVED: dict[str, dict[str, str]] = {
+_HOMES: dict[str, dict[str, str]] = {
     "stratagem.sdk.collectives": {
-        "mesh_of": "stratagem_sharding.meshes:mesh_of",
+        "stratagem_sharding.meshes": "mesh_of",
+        "stratagem_sharding.traffic": "Observer watch_traffic",
     },
     "stratagem.sdk.deferred_init": {
-        "Construction": "stratagem_sharding.deferred_init:Construction",
-        "Materializer": "stratagem_sharding.deferred_init:Materializer",
-        "own_modules": "stratagem_sharding.deferred_init:own_modules",
+        "stratagem_sharding.deferred_init": "Construction Materializer own_modules",
     },
     "stratagem.sdk.shards": {
-        "KeptShards": "stratagem_sharding.kept_shards:KeptShards",
-        "LocalStep": "stratagem_sharding.local_step:LocalStep",
-        "ModuleSnapshot": "stratagem_sharding.module_snapshot:ModuleSnapshot",
-        "Refill": "stratagem_sharding.kept_shards:Refill",
-        "leave_shards": "stratagem_sharding.kept_shards:leave_shards",
-        "padded_flat_shard": "stratagem_sharding.shards:padded_flat_shard",
-        "parameter_used_in": "stratagem_sharding.used_parameter:parameter_used_in",
-        "row_shard": "stratagem_sharding.shards:row_shard",
+        "stratagem_sharding.kept_shards": "KeptShards Refill leave_shards",
+        "stratagem_sharding.local_step": "LocalStep",
+        "stratagem_sharding.module_snapshot": "ModuleSnapshot",
+        "stratagem_sharding.shards": "padded_flat_shard row_shard",
+        "stratagem_sharding.used_parameter": "parameter_used_in",
     },
     "stratagem.sdk.states": {
-        "Count": "stratagem_checkpoint.strict_json:Count",
-        "DirectoryCheckpointer": "stratagem_checkpoint:DirectoryCheckpointer",
-        "ReplicatedPrepared": "stratagem_sharding.replicated:ReplicatedPrepared",
-        "describe": "stratagem_checkpoint:describe",
-        "share_values": "stratagem_sharding.optimizer_values:share_values",
+        "stratagem_checkpoint": "DirectoryCheckpointer describe",
+        "stratagem_checkpoint.strict_json": "Count",
+        "stratagem_sharding.optimizer_values": "share_values",
+        "stratagem_sharding.replicated": "ReplicatedPrepared",
     },
     "stratagem.sdk.tensors": {
-        "ChunkLogs": "stratagem_sharding.chunks:ChunkLogs",
-        "EqualBuffers": "stratagem_sharding.equal_buffers:EqualBuffers",
-        "broadcast_coalesced": "stratagem_sharding.buckets:broadcast_coalesced",
-        "flattened_buckets": "stratagem_sharding.buckets:flattened_buckets",
-        "gradients_of_any": "stratagem_sharding.buckets:gradients_of_any",
-        "merge": "stratagem_sharding.chunks:merge",
-        "split": "stratagem_sharding.chunks:split",
+        "stratagem_sharding.buckets": "broadcast_coalesced flattened_buckets gradients_of_any",
+        "stratagem_sharding.chunks": "ChunkLogs merge split",
+        "stratagem_sharding.equal_buffers": "EqualBuffers",
     },
     "stratagem.sdk.torch_private": {
-        "MODULE_TABLES": "stratagem_sharding.torch_private:MODULE_TABLES",
-        "backward_hooks": "stratagem_sharding.torch_private:backward_hooks",
-        "own_buffers": "stratagem_sharding.torch_private:own_buffers",
-        "own_children": "stratagem_sharding.torch_private:own_children",
-        "own_parameters": "stratagem_sharding.torch_private:own_parameters",
-        "own_table": "stratagem_sharding.torch_private:own_table",
-        "own_tensors": "stratagem_sharding.torch_private:own_tensors",
-        "post_accumulate_hooks": "stratagem_sharding.torch_private:post_accumulate_hooks",
-        "set_backward_hooks": "stratagem_sharding.torch_private:set_backward_hooks",
-        "set_post_accumulate_hooks": "stratagem_sharding.torch_private:set_post_accumulate_hooks",
+        "stratagem_sharding.torch_private": "MODULE_TABLES backward_hooks own_buffers own_children own_parameters "
+        "own_table own_tensors post_accumulate_hooks set_backward_hooks set_post_accumulate_hooks",
     },
     "stratagem.sdk.wrap_policies": {
-        "Policy": "stratagem_sharding.wrap_policy:Policy",
-        "callable_children": "stratagem_sharding.wrap_policy:callable_children",
-        "modules_named": "stratagem_sharding.wrap_policy:modules_named",
-        "recompute_activations": "stratagem_sharding.wrap_policy:recompute_activations",
-        "refuse_mixed_dtypes": "stratagem_sharding.unit_dtypes:refuse_mixed_dtypes",
-        "units_among": "stratagem_sharding.wrap_policy:units_among",
+        "stratagem_sharding.unit_dtypes": "refuse_mixed_dtypes",
+        "stratagem_sharding.wrap_policy": "Policy callable_children "
+        "modules_named recompute_activations units_among",
     },
 }
-"""Module of the sdk → name that plugins of API 2 import from it → where that is now."""
+MOVED: dict[str, dict[str, str]] = {
+    former: {name: f"{home}:{name}" for home, names in homes.items() for name in names.split()}
+    for former, homes in _HOMES.items()
+}
+"""Module of the sdk → name that plugins of API 2 import from it → "module:name" where that is now."""
 
 OPTIMIZER_TRIAL = ("stratagem_sharding.optimizer_trial", "why_not")
 """What tries whether an optimizer can step shards."""

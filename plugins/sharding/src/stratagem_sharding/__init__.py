@@ -8,5 +8,6 @@
 - `optimizer_trial`, `optimizer_values`: whether an optimizer can step shards; what ranks alone have of its state.
 - `chunks`: a batch in parts: splitting, merging, and what parts log.
 - `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
+- `traffic`: every collective of this process, and its bytes.
 - `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks of tensors.
 """

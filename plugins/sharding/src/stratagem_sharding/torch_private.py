@@ -1,4 +1,4 @@
-"""What strategies use of torch that torch keeps private: all of it, each with the reason.
+"""What this library uses of torch that torch keeps private: all of it, each with the reason.
 
 plugins/sharding/tests/test_torch_private.py tells when torch changes one, or has a public way.
 """
@@ -162,3 +162,36 @@ def modules_by_policy(policy: Any, root: nn.Module) -> list[nn.Module] | None:
     """
     run = getattr(policy, "_run_policy", None)
     return None if run is None else list(run(root, set(), {}))
+
+
+def below_autograd() -> Any:
+    """Return a context in which an operator goes to the kernel below the dispatcher's key "Autograd".
+
+    `torch.library.get_kernel` is the public way to the next kernel, and calls it with the interpreter's lock held,
+    for which gloo's threads wait with a lock of theirs that the kernel wants: a deadlock (seen in torch 2.13).
+    """
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+COLLECTIVE_OPERATORS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+"""Operator of torch's namespace c10d → the public function that calls it, as do engines in C++, which nothing public
+tells."""

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from stratagem.collectives.torch_private import COLLECTIVE_OPERATORS, below_autograd
+from stratagem_sharding.torch_private import COLLECTIVE_OPERATORS, below_autograd
+
+__all__ = ["Observer", "watch_traffic"]
 
 Observer = Callable[[str, int], None]
 """Is called with the name of a collective, as "all_reduce", and the size of its message in bytes."""

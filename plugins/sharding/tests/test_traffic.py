@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from stratagem_ddp import DDPStrategy
 from stratagem_fsdp import FSDPStrategy
+from stratagem_sharding.traffic import watch_traffic
 from torch import nn
 
 from stratagem import Runtime
-from stratagem.sdk.collectives import watch_traffic
 
 WIDTH, LAYERS = 64, 4
 PARAMETERS_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
