@@ -14,8 +14,8 @@ from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.plugin.component import API_VERSION, Component, Kind
-from stratagem.plugin.entry_points import normalise
-from stratagem.plugin.installed import installed_plugins
+from stratagem.plugin.entry_points import normalise, required_by
+from stratagem.plugin.installed import Installed, installed_plugins
 from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
@@ -123,7 +123,8 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     """Read the entry points of all installed distributions.
 
     Args:
-        only: names of distributions or entry points to consider beside the core; empty means all.
+        only: names of distributions or entry points to consider beside the core, with what they require; empty
+            means all.
         without: names of distributions or entry points to leave out.
 
     Raises:
@@ -132,7 +133,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
     the two.
     """
-    allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    allowed = _with_required(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
     denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
     _refuse_unmatched("--plugin", only)
     _refuse_unmatched("--disable-plugin", without)
@@ -140,7 +141,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
     for plugin in installed_plugins():
-        names = set(_normalised([plugin.origin.distribution, plugin.origin.entry_point]))
+        names = _names_of(plugin)
         if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
             left_out.append(plugin.origin)
         elif plugin.error is not None:
@@ -150,12 +151,26 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     return Catalogue(tuple(components), tuple(broken), tuple(left_out))
 
 
+def _with_required(names: Iterable[str]) -> set[str]:
+    """Add the plugins that the named ones require, as a strategy does its launcher."""
+    found = set(names)
+    todo = [plugin for plugin in installed_plugins() if _names_of(plugin) & found] if found else []
+    while todo:
+        required = required_by(todo.pop().origin.distribution) - found
+        todo += [plugin for plugin in installed_plugins() if plugin.origin.distribution in required]
+        found |= required
+    return found
+
+
+def _names_of(plugin: Installed) -> set[str]:
+    return {normalise(plugin.origin.distribution), normalise(plugin.origin.entry_point)}
+
+
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     """A name that is misspelt would leave everything as it is, without a word."""
     if not names:
         return
-    origins = [plugin.origin for plugin in installed_plugins()]
-    known = {normalise(name) for origin in origins for name in (origin.distribution, origin.entry_point)}
+    known = set().union(*map(_names_of, installed_plugins()))
     for name in names:
         if normalise(name) not in known:
             near = difflib.get_close_matches(normalise(name), sorted(known), n=3)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
+
+from stratagem import import_from
 
 
 class Renamed:
@@ -54,7 +55,7 @@ def replaced_names(module: str, replaced: Mapping[str, str]) -> Callable[[str], 
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if name not in found:
             where, _, present = replaced[name].partition(":")
-            found[name] = getattr(import_module(where), present)
+            found[name] = import_from(where, present)
             warnings.warn(
                 f"{module}.{name} is now {where}.{present}; the former name goes with the next plugin API",
                 DeprecationWarning,

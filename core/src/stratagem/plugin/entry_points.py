@@ -28,6 +28,18 @@ def plugin_entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
             yield entry_point, normalise(metadata["Name"]), metadata["Version"]
 
 
+def required_by(distribution: str) -> set[str]:
+    """Return the normalised names of what an installed distribution requires, without what its extras do."""
+    import importlib_metadata
+
+    try:
+        requirements = importlib_metadata.requires(distribution) or []
+    except importlib_metadata.PackageNotFoundError:  # an entry point without a distribution
+        return set()
+    own = [line for line in requirements if "extra" not in line.partition(";")[2]]
+    return {normalise(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in own}
+
+
 def normalise(name: str) -> str:
     """Return a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()

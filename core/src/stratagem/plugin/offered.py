@@ -1,4 +1,4 @@
-"""Names that the project itself offers, and the distributions to install for them: for hints only."""
+"""Names that the project itself offers, and the distributions that have them: for hints, and for former names."""
 
 OFFERED: dict[str, dict[str, str]] = {
     "strategy": {
@@ -48,5 +48,36 @@ OFFERED: dict[str, dict[str, str]] = {
         "tpu": "stratagem-xla",
         "xla": "stratagem-xla",
     },
+    "environment": {
+        "kubeflow": "stratagem-clusters",
+        "mpi": "stratagem-clusters",
+        "lsf": "stratagem-clusters",
+        "slurm": "stratagem-clusters",
+    },
+    "launcher": {"elastic": "stratagem-launch"},
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""
+
+LAUNCHER_SIZES: dict[str, str] = {
+    "SLURM_STEP_NUM_TASKS": "slurm",
+    "OMPI_COMM_WORLD_SIZE": "mpi",
+    "MV2_COMM_WORLD_SIZE": "mpi",
+    "PMI_SIZE": "mpi",
+    "JSM_NAMESPACE_SIZE": "lsf",
+}
+"""Variable with the number of processes that a launcher has started → the environment that reads its others."""
+
+MOVED: dict[str, dict[str, str]] = {
+    "stratagem.sdk.processes": {
+        name: f"stratagem_launch:{name}"
+        for name in (
+            "die_with",
+            "folder_lock",
+            "loads",
+            "loopback_variables",
+            "preload_fork_server",
+            "sending",
+        )
+    },
+}
+"""Module → former name → "module:name" of another distribution's, for `replaced_names`."""

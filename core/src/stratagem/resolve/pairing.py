@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
-from stratagem.launchers.rendezvous.nodes import parse_num_nodes
+from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.plugin.catalogue import Catalogue
 from stratagem.plugin.component import FEATURES, Capabilities, Component
 
