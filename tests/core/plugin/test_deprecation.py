@@ -1,5 +1,7 @@
 """Names of the plugin API before this one read what the present ones have, and say so."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -17,6 +19,7 @@ from stratagem import (
     SetupRequest,
 )
 from stratagem.plugin.deprecation import Renamed, replaced_names
+from stratagem.plugin.offered import MOVED
 from stratagem.sdk import catalogue
 
 NET = nn.Linear(2, 1)
@@ -107,3 +110,27 @@ def test_a_former_name_warns_once_and_others_are_as_unknown_as_ever():
         assert get("Former") is Component
     with pytest.raises(AttributeError, match="module 'some_sdk' has no attribute 'Other'"):
         get("Other")
+
+
+@pytest.mark.parametrize(
+    ("module", "former", "target"),
+    [(module, former, target) for module, names in MOVED.items() for former, target in names.items()],
+)
+def test_what_is_in_another_distribution_now_is_still_found_and_warns(module, former, target):
+    code = (
+        "import sys, warnings\nwith warnings.catch_warnings(record=True) as told:\n"
+        f"    warnings.simplefilter('always')\n    from {module} import {former}\n"
+        "print(told[0].message)\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, torch_is_there = done.stdout.splitlines()
+    assert said.startswith(f"{module}.{former} is now {target.replace(':', '.')}; the former name goes with")
+    assert torch_is_there == "False"
+
+
+def test_what_is_in_a_distribution_that_is_not_installed_says_what_to_install():
+    get = replaced_names("some_sdk", {"former": "stratagem_nowhere:present"})
+    with pytest.raises(
+        ImportError, match="present is in stratagem-nowhere, which is not installed: pip install"
+    ):
+        get("former")

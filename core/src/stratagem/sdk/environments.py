@@ -2,7 +2,6 @@
 
 from stratagem.environments.rank_info import (
     DERIVED_PORTS,
-    LOOPBACK,
     MOST_PROCESSES,
     LauncherEnvironment,
     RankInfo,
@@ -12,7 +11,6 @@ from stratagem.environments.variables import first_integer, integer, missing, te
 
 __all__ = [
     "DERIVED_PORTS",
-    "LOOPBACK",
     "MOST_PROCESSES",
     "LauncherEnvironment",
     "RankInfo",

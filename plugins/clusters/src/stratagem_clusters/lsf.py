@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from stratagem.errors import UsageError
 from stratagem.sdk.environments import (
-    LOOPBACK,
     LauncherEnvironment,
     RankInfo,
     derived_port,
@@ -18,6 +17,7 @@ from stratagem.sdk.environments import (
     integer,
     missing,
 )
+from stratagem.sdk.processes import LOOPBACK
 
 _LOCAL_SIZES = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 

@@ -10,12 +10,12 @@ from typing import ClassVar
 from stratagem.errors import UsageError
 from stratagem.sdk.environments import (
     DERIVED_PORTS,
-    LOOPBACK,
     LauncherEnvironment,
     RankInfo,
     derived_port,
     integer,
 )
+from stratagem.sdk.processes import LOOPBACK
 
 
 @dataclass(frozen=True)

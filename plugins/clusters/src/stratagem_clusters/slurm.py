@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from stratagem.errors import UsageError, short
 from stratagem.sdk.environments import (
-    LOOPBACK,
     MOST_PROCESSES,
     LauncherEnvironment,
     RankInfo,
@@ -17,6 +16,7 @@ from stratagem.sdk.environments import (
     missing,
     text,
 )
+from stratagem.sdk.processes import LOOPBACK
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """From here on step numbers mean batch script, interactive shell and the like, not srun."""
