@@ -219,6 +219,7 @@ def test_the_allow_list_has_what_its_plugins_require(site):
     assert catalogue.names("strategy") == ["left"]
     assert "base" in catalogue.names("launcher")
     assert "deep" in catalogue.names("environment")
+    assert "torch" not in catalogue.names("accelerator"), "an entry point that is called as a library is none"
     assert "base" not in load_catalogue(only=["left-party"], without=["base-party"]).names("launcher")
 
 

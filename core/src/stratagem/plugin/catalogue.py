@@ -133,16 +133,18 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
     the two.
     """
-    allowed = _with_required(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
-    denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    allowed = set(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    denied = set(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
     _refuse_unmatched("--plugin", only)
     _refuse_unmatched("--disable-plugin", without)
+    required = _required(allowed)
     components: list[Component] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
     for plugin in installed_plugins():
         names = _names_of(plugin)
-        if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
+        is_allowed = not allowed or names & allowed or plugin.origin.distribution in required
+        if plugin.origin.distribution != CORE and (names & denied or not is_allowed):
             left_out.append(plugin.origin)
         elif plugin.error is not None:
             broken.append(BrokenPlugin(plugin.origin, plugin.error))
@@ -151,13 +153,15 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     return Catalogue(tuple(components), tuple(broken), tuple(left_out))
 
 
-def _with_required(names: Iterable[str]) -> set[str]:
-    """Add the plugins that the named ones require, as a strategy does its launcher."""
-    found = set(names)
-    todo = [plugin for plugin in installed_plugins() if _names_of(plugin) & found] if found else []
+def _required(names: set[str]) -> set[str]:
+    """Return the distributions that the named plugins require, as a strategy does its launcher."""
+    todo = [plugin.origin.distribution for plugin in installed_plugins() if _names_of(plugin) & names]
+    found: set[str] = set()
     while todo:
-        required = required_by(todo.pop().origin.distribution) - found
-        todo += [plugin for plugin in installed_plugins() if plugin.origin.distribution in required]
+        required = required_by(todo.pop()) - found
+        todo += [
+            each.origin.distribution for each in installed_plugins() if each.origin.distribution in required
+        ]
         found |= required
     return found
 
