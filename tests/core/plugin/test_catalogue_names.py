@@ -67,6 +67,18 @@ def test_variables_hold_names_between_commas_and_spaces(site: Any, monkeypatch: 
     assert {"left", "third"} < set(names())
 
 
+def test_an_allowed_distribution_brings_the_plugins_that_it_depends_on(site: Any, monkeypatch: Any) -> None:
+    offers(site, "left", "right", "third", "fourth")
+    needs = [("left", "right_party >=1"), ("right", "third-party"), ("left", 'fourth-party ; extra == "all"')]
+    for name, needed in needs:
+        with open(site.path / f"{name}_party-1.0.dist-info" / "METADATA", "a") as metadata:
+            metadata.write(f"Requires-Dist: {needed}\n")
+    monkeypatch.setenv("STRATAGEM_PLUGINS", "left-party")
+    assert names() == ["left", "right", "third"]
+    monkeypatch.setenv("STRATAGEM_DISABLE_PLUGINS", "third-party")
+    assert names() == ["left", "right"]
+
+
 # Names ------------------------------------------------------------------------------------------------
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.plugin.component import API_VERSION, Component, Kind
-from stratagem.plugin.entry_points import normalise, required_by
-from stratagem.plugin.installed import Installed, installed_plugins
+from stratagem.plugin.entry_points import normalise, required_distributions
+from stratagem.plugin.installed import installed_plugins
 from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
@@ -123,8 +123,8 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     """Read the entry points of all installed distributions.
 
     Args:
-        only: names of distributions or entry points to consider beside the core, with what they require; empty
-            means all.
+        only: names of distributions or entry points to consider beside the core, with the plugins that these
+            distributions depend on; empty means all.
         without: names of distributions or entry points to leave out.
 
     Raises:
@@ -133,18 +133,18 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
     the two.
     """
-    allowed = set(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
-    denied = set(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
     _refuse_unmatched("--plugin", only)
     _refuse_unmatched("--disable-plugin", without)
-    required = _required(allowed)
     components: list[Component] = []
     broken: list[BrokenPlugin] = []
     left_out: list[Origin] = []
+    if allowed:
+        allowed |= _required_by(allowed)
     for plugin in installed_plugins():
-        names = _names_of(plugin)
-        is_allowed = not allowed or names & allowed or plugin.origin.distribution in required
-        if plugin.origin.distribution != CORE and (names & denied or not is_allowed):
+        names = set(_names_of(plugin.origin))
+        if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
             left_out.append(plugin.origin)
         elif plugin.error is not None:
             broken.append(BrokenPlugin(plugin.origin, plugin.error))
@@ -153,28 +153,29 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     return Catalogue(tuple(components), tuple(broken), tuple(left_out))
 
 
-def _required(names: set[str]) -> set[str]:
-    """Return the distributions that the named plugins require, as a strategy does its launcher."""
-    todo = [plugin.origin.distribution for plugin in installed_plugins() if _names_of(plugin) & names]
-    found: set[str] = set()
-    while todo:
-        required = required_by(todo.pop()) - found
-        todo += [
-            each.origin.distribution for each in installed_plugins() if each.origin.distribution in required
-        ]
-        found |= required
-    return found
+def _required_by(names: Set[str]) -> set[str]:
+    """Distributions with plugins on which those with these names depend."""
+    origins = [plugin.origin for plugin in installed_plugins()]
+    installed = {origin.distribution for origin in origins}
+    required: set[str] = set()
+    pending = {origin.distribution for origin in origins if names & set(_names_of(origin))}
+    while pending:
+        needed = (set(required_distributions(pending.pop())) & installed) - required
+        pending |= needed
+        required |= needed
+    return required
 
 
-def _names_of(plugin: Installed) -> set[str]:
-    return {normalise(plugin.origin.distribution), normalise(plugin.origin.entry_point)}
+def _names_of(origin: Origin) -> list[str]:
+    return _normalised([origin.distribution, origin.entry_point])
 
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     """A name that is misspelt would leave everything as it is, without a word."""
     if not names:
         return
-    known = set().union(*map(_names_of, installed_plugins()))
+    origins = [plugin.origin for plugin in installed_plugins()]
+    known = {name for origin in origins for name in _names_of(origin)}
     for name in names:
         if normalise(name) not in known:
             near = difflib.get_close_matches(normalise(name), sorted(known), n=3)

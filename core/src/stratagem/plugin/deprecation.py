@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stratagem import import_from
-
 
 class Renamed:
     """An attribute of a class under its former name: reads what the present one has, and warns.
@@ -51,6 +49,8 @@ def replaced_names(module: str, replaced: Mapping[str, str]) -> Callable[[str], 
     found: dict[str, Any] = {}
 
     def get(name: str) -> Any:
+        from stratagem import import_from
+
         if name not in replaced:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if name not in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,16 +29,14 @@ def plugin_entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
             yield entry_point, normalise(metadata["Name"]), metadata["Version"]
 
 
-def required_by(distribution: str) -> set[str]:
-    """Return the normalised names of what an installed distribution requires, without what its extras do."""
+def required_distributions(name: str) -> Iterator[str]:
+    """Yield the normalised names of what a distribution depends on, apart from its extras."""
     import importlib_metadata
 
-    try:
-        requirements = importlib_metadata.requires(distribution) or []
-    except importlib_metadata.PackageNotFoundError:  # an entry point without a distribution
-        return set()
-    own = [line for line in requirements if "extra" not in line.partition(";")[2]]
-    return {normalise(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in own}
+    with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may be nobody's
+        for text in importlib_metadata.requires(name) or ():
+            if "extra ==" not in text:
+                yield normalise(re.split(r"[^\w.-]", text)[0])
 
 
 def normalise(name: str) -> str:
