@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from stratagem.plugin.installed import forget_installed
+from stratagem.installed.plugins import forget_installed
 
 
 @dataclass

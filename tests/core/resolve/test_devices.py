@@ -109,6 +109,6 @@ def test_the_accelerator_decides_which_can_be_used() -> None:
 
 def test_no_torch_is_imported() -> None:
     program = (
-        "import sys, stratagem.resolve.devices, stratagem.plugin.renamed; sys.exit('torch' in sys.modules)"
+        "import sys, stratagem.resolve.devices, stratagem.names.renamed; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

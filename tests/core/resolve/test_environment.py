@@ -9,9 +9,9 @@ import pytest
 from stratagem.environments.base import RequestedSize
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, UnknownNameError
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
+from stratagem.installed.catalogue import Catalogue, load_catalogue
+from stratagem.names.offered import LAUNCHER_SIZES
 from stratagem.plugin.component import Capabilities
-from stratagem.plugin.offered import LAUNCHER_SIZES
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.resolve.resolved import GIVEN
 

@@ -8,8 +8,8 @@ import pytest
 
 from stratagem import Component, Launcher, LaunchPlan, RunConfig, Task
 from stratagem.errors import ConflictError, UnknownNameError
+from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.in_process import InProcessLauncher
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.origin import BrokenPlugin, Origin
 from stratagem.resolve.launcher import installed_launcher, make_launcher
 from stratagem.resolve.run import assemble

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem.config import RunConfig
-from stratagem.plugin.deprecation import Renamed
+from stratagem.names.deprecation import Renamed
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from typing import Any
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
+from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.names.offered import LAUNCHER_SIZES
 from stratagem.plugin.component import Capabilities, Component
-from stratagem.plugin.offered import LAUNCHER_SIZES
 from stratagem.resolve.devices import count_of
 from stratagem.resolve.resolved import Resolved, resolved_from
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem.errors import ConflictError, UnknownNameError
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
+from stratagem.names.offered import OFFERED
 from stratagem.plugin.component import Component
-from stratagem.plugin.offered import OFFERED
 
 if TYPE_CHECKING:
     from stratagem.launchers.base import Launcher, LaunchPlan

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.config import RunConfig
 from stratagem.errors import CombinationError
+from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
 from stratagem.launchers.nodes import (
     Nodes,
@@ -19,7 +20,6 @@ from stratagem.launchers.nodes import (
     parse_rdzv_conf,
     refuse_unused_rendezvous,
 )
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
 from stratagem.plugin.component import Capabilities, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest

@@ -9,8 +9,8 @@ from stratagem.launchers.restart_state import (
     save_restart_state,
 )
 from stratagem.launchers.torch_private import COMPILER
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__ = [
     "COMPILER",

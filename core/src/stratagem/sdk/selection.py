@@ -4,7 +4,7 @@ from stratagem.config import Devices
 from stratagem.environments.by_hand import node_rank_of
 from stratagem.environments.torchelastic import TorchElastic
 from stratagem.launchers.nodes import node_count
-from stratagem.plugin.renamed import RENAMED, renamed_selection
+from stratagem.names.renamed import RENAMED, renamed_selection
 from stratagem.precision.names import PRECISIONS
 from stratagem.resolve.devices import count_of
 from stratagem.resolve.environment import choose_environment, requested_size

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stratagem.plugin.catalogue import load_catalogue
-from stratagem.plugin.offered import OFFERED
+from stratagem.installed.catalogue import load_catalogue
+from stratagem.names.offered import OFFERED
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 

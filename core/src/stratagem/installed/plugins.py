@@ -12,12 +12,12 @@ from typing import Any
 
 import pluggy
 
+from stratagem.installed.entry_points import plugin_entry_points
+from stratagem.installed.locked import refuse_unlocked, require_locked
+from stratagem.installed.record_cache import Entry, RecordCache
 from stratagem.plugin.component import Component
-from stratagem.plugin.entry_points import plugin_entry_points
 from stratagem.plugin.hookspecs import PROJECT, DiscoveryHooks
-from stratagem.plugin.locked import refuse_unlocked, require_locked
 from stratagem.plugin.origin import Origin
-from stratagem.plugin.record_cache import Entry, RecordCache
 
 
 @dataclass(frozen=True)

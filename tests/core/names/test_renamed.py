@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.plugin.renamed import RENAMED, renamed_selection
+from stratagem.names.renamed import RENAMED, renamed_selection
 
 
 @pytest.mark.parametrize(

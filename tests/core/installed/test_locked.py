@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stratagem.errors import LockError
-from stratagem.plugin.catalogue import load_catalogue
-from stratagem.plugin.installed import forget_installed
-from stratagem.plugin.locked import refuse_unlocked, write_lock
+from stratagem.installed.catalogue import load_catalogue
+from stratagem.installed.locked import refuse_unlocked, write_lock
+from stratagem.installed.plugins import forget_installed
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
 

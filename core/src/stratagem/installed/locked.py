@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stratagem.errors import LockError
-from stratagem.plugin.entry_points import plugin_entry_points
+from stratagem.installed.entry_points import plugin_entry_points
 
 if TYPE_CHECKING:
     from importlib_metadata import Distribution

@@ -2,9 +2,9 @@ import click
 import pytest
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
+from stratagem.installed.plugins import command_plugins
 from stratagem.plugin.component import API_VERSION
-from stratagem.plugin.installed import command_plugins
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
 
@@ -264,7 +264,7 @@ def test_a_plugin_that_is_not_installed_is_neither_chosen_nor_left_out(flag, fie
 
 
 def test_a_name_that_the_project_offers_is_answered_with_what_to_install(monkeypatch):
-    monkeypatch.setattr("stratagem.plugin.catalogue.OFFERED", {"strategy": {"warp": "stratagem-warp"}})
+    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {"strategy": {"warp": "stratagem-warp"}})
     with pytest.raises(UnknownNameError, match=r"'warp' isn't installed: pip install stratagem-warp"):
         find("warp")
     with pytest.raises(UnknownNameError, match=r"nearest: warp; to get it: pip install stratagem-warp"):

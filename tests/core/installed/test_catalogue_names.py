@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, UnknownNameError
-from stratagem.plugin.catalogue import CORE, Catalogue, load_catalogue
+from stratagem.installed.catalogue import CORE, Catalogue, load_catalogue
+from stratagem.installed.plugins import forget_installed
 from stratagem.plugin.component import API_VERSION, Component
-from stratagem.plugin.installed import forget_installed
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
 
@@ -124,7 +124,7 @@ def environment(name: str) -> Component:
 
 @pytest.fixture
 def _nothing_offered(monkeypatch: Any) -> None:
-    monkeypatch.setattr("stratagem.plugin.catalogue.OFFERED", {})
+    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {})
 
 
 @pytest.mark.usefixtures("_nothing_offered")
@@ -170,7 +170,7 @@ def test_a_broken_or_left_out_plugin_is_named_where_it_is_meant() -> None:
 
 def test_what_to_install_for_a_name_that_the_project_offers(monkeypatch: Any) -> None:
     offered = {"warp": "stratagem-warp", "warq": "stratagem-warp", "warpx": "stratagem-x"}
-    monkeypatch.setattr("stratagem.plugin.catalogue.OFFERED", {"strategy": offered})
+    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {"strategy": offered})
     assert unknown("warp") == "strategy 'warp' isn't installed: pip install stratagem-warp"
     assert unknown("warr").endswith("; to get all of them: pip install stratagem-warp stratagem-x")
     assert unknown("zwarpx").endswith("; to get all of them: pip install stratagem-warp stratagem-x")

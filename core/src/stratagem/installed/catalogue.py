@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.installed.entry_points import normalise, required_distributions
+from stratagem.installed.plugins import installed_plugins
+from stratagem.names.offered import OFFERED
 from stratagem.plugin.component import API_VERSION, Component, Kind
-from stratagem.plugin.entry_points import normalise, required_distributions
-from stratagem.plugin.installed import installed_plugins
-from stratagem.plugin.offered import OFFERED
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
 CORE = "stratagem-core"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stratagem.errors import ConfigError
-from stratagem.plugin.offered import OFFERED
+from stratagem.names.offered import OFFERED
 
 _STRATEGIES = (
     "dp",

@@ -17,8 +17,8 @@ from stratagem import (
     RunConfig,
     SetupRequest,
 )
-from stratagem.plugin.deprecation import Renamed, replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import Renamed, replaced_names
+from stratagem.names.offered import MOVED
 from stratagem.sdk import catalogue
 
 NET = nn.Linear(2, 1)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import stratagem
-from stratagem.plugin import record_cache
-from stratagem.plugin.catalogue import load_catalogue
-from stratagem.plugin.installed import command_plugins, forget_installed
+from stratagem.installed import record_cache
+from stratagem.installed.catalogue import load_catalogue
+from stratagem.installed.plugins import command_plugins, forget_installed
 from tests.support.other_user import NOBODY
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
@@ -287,12 +287,12 @@ def test_a_file_of_another_user_is_not_trusted(site, folder) -> None:
 def test_processes_that_write_at_once_leave_a_whole_file(site, folder) -> None:
     site.offer("third-party", THIRD)
     program = (
-        "from stratagem.plugin import record_cache, installed\n"
+        "from stratagem.installed import plugins, record_cache\n"
         "record_cache.SETTLED_S = -1e6\n"
         "record_cache.RecordCache.read = lambda self: None\n"
         "for _ in range(8):\n"
-        "    installed.forget_installed()\n"
-        "    installed.installed_plugins()\n"
+        "    plugins.forget_installed()\n"
+        "    plugins.installed_plugins()\n"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     running = [

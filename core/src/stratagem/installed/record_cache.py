@@ -192,7 +192,7 @@ def _replace(path: str, text: str) -> None:
 
 def _rows(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], set[str]]:
     """Return what is kept of all entry points, and the files that it depends on."""
-    from stratagem.plugin.record_sources import sources_of  # parses sources: only where a cache is written
+    from stratagem.installed.record_sources import sources_of  # parses sources: only where a cache is written
 
     rows, files = [], set()
     for entry in entries:
