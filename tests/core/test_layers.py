@@ -30,6 +30,7 @@ def imported_by(statement: str) -> set[str]:
 
 
 LIGHT = (
+    "accelerators.indices",
     "config",
     "errors",
     "environments.base",

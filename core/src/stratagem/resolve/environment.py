@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem.accelerators.indices import count_of
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
@@ -12,7 +13,6 @@ from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.names.offered import LAUNCHER_SIZES
 from stratagem.plugin.component import Capabilities, Component
-from stratagem.resolve.devices import count_of
 from stratagem.resolve.resolved import Resolved, resolved_from
 
 
