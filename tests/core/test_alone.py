@@ -44,7 +44,8 @@ def without(tmp_path: Path):
     """Run Python where everything but core and the strategies is absent, workers included."""
     (tmp_path / "sitecustomize.py").write_text(ABSENT)
     (tmp_path / "script.py").write_text(SCRIPT)
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Of plugins, those that `pip install stratagem-core stratagem-ddp stratagem-cpu` installs.
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "STRATAGEM_PLUGINS": "stratagem-ddp,stratagem-cpu"}
     environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def run(*words: str) -> subprocess.CompletedProcess:

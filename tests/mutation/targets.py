@@ -33,7 +33,7 @@ def _trainer(module: str, *more: str) -> Target:
 
 TARGETS = (
     _core("plugin/sealing"),
-    _core("plugin/catalogue", "plugin/test_catalogue_names"),
+    _core("installed/catalogue", "installed/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
     _trainer(

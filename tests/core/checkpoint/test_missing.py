@@ -7,7 +7,7 @@ import torch
 
 import stratagem
 from stratagem.errors import ConfigError, UnknownNameError
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
+from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.resolve.select import choose_checkpointer
 
 

@@ -14,7 +14,7 @@ from stratagem.plugin.origin import Origin
 API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension"]
+Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"]
 """What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
@@ -22,6 +22,7 @@ KINDS: tuple[Kind, ...] = (
     "precision",
     "checkpoint",
     "environment",
+    "launcher",
     "extension",
 )
 """All kinds, in the order of listings."""

@@ -18,7 +18,7 @@ from stratagem.errors import (
     UsageError,
     short,
 )
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import allows, automatic_strategy
 from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, resolved_from

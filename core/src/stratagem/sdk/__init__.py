@@ -7,7 +7,7 @@
 - `collectives`: for strategies with collectives of their own.
 - `environments`: for environments: the position of a process, and reading it from a launcher's variables.
 - `loops`: for training loops: losses, data shared among ranks, random numbers.
-- `processes`: for launchers, and for what outlives a process: fork servers, stores, words left for the next attempt.
+- `processes`: for launchers, and for what outlives a process: stores, states kept for the next attempt.
 - `runs`: from a configuration to a run: what the command line and the trainer are built on.
 - `selection`: what a configuration's words mean, as far as it can be told without torch.
 - `catalogue`: what the installed distributions offer.

@@ -4,8 +4,8 @@ from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__ = [
     "GroupCollectives",

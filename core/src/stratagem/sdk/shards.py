@@ -1,7 +1,7 @@
 """Of parameters that ranks share out: in which ways, and how to tell whether copies are equal."""
 
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 from stratagem.strategies.cuts import CUTS, Cut
 from stratagem.strategies.fingerprint import fingerprint, number_of
 

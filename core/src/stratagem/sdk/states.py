@@ -2,8 +2,8 @@
 
 from stratagem.checkpoint.base import TensorInfo
 from stratagem.checkpoint.failing import writing
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 from stratagem.runtime.checkpoint import fitting, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (

@@ -4,8 +4,8 @@ from stratagem.collectives.nests import Container, leaves_in, opened
 from stratagem.data.batches import map_tensors, to_device
 from stratagem.data.part_of_batch import part_of_batch, refuse_in_chunk
 from stratagem.data.size import batch_size_of
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__ = [
     "Container",

@@ -1,8 +1,8 @@
 """What torch keeps private of tensors and stores: hooks of tensors, counts of writes, a group's store."""
 
 from stratagem.collectives.torch_private import store_of
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version
 
 __all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version"]

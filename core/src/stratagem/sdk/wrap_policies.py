@@ -1,7 +1,7 @@
 """Former place of `stratagem_sharding.wrap_policy`; it goes with the next plugin API."""
 
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.offered import MOVED
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__: list[str] = []
 

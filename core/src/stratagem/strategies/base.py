@@ -12,9 +12,9 @@ from stratagem.accelerators.base import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
+from stratagem.names.offered import OPTIMIZER_TRIAL
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
-from stratagem.plugin.offered import OPTIMIZER_TRIAL
 from stratagem.precision.base import Precision
 from stratagem.strategies.cuts import CUTS, Cut
 from stratagem.strategies.prepared import Prepared

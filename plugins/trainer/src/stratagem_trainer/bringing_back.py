@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
+from stratagem_launch import folder_lock
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
-from stratagem.sdk.processes import folder_lock
 from stratagem.sdk.torch_private import tensor_version
 
 if TYPE_CHECKING:
