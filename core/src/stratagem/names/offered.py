@@ -1,63 +1,40 @@
 """Names that the project itself offers, and the distributions that have them: for hints, and for former names."""
 
-OFFERED: dict[str, dict[str, str]] = {
+_OFFERS: dict[str, dict[str, str]] = {
     "strategy": {
-        "single": "stratagem-single",
-        "single_device": "stratagem-single",
-        "ddp": "stratagem-ddp",
-        "ddp_spawn": "stratagem-ddp",
-        "ddp_fork": "stratagem-ddp",
-        "ddp_notebook": "stratagem-ddp",
-        "ddp_find_unused_parameters_false": "stratagem-ddp",
-        "ddp_find_unused_parameters_true": "stratagem-ddp",
-        "ddp_fp16": "stratagem-ddp",
-        "ddp_bf16": "stratagem-ddp",
-        "ddp_powersgd": "stratagem-ddp",
-        "ddp_post_local_sgd": "stratagem-ddp",
-        "ddp_hierarchical_sgd": "stratagem-ddp",
-        "dp": "stratagem-dp",
-        "ddp2": "stratagem-dp",
-        "ddp_sharded": "stratagem-sharded",
-        "ddp_sharded_spawn": "stratagem-sharded",
-        "ddp_fully_sharded": "stratagem-sharded",
-        "deepspeed": "stratagem-deepspeed",
-        "deepspeed_stage_1": "stratagem-deepspeed",
-        "deepspeed_stage_2": "stratagem-deepspeed",
-        "deepspeed_stage_2_offload": "stratagem-deepspeed",
-        "deepspeed_stage_3": "stratagem-deepspeed",
-        "deepspeed_stage_3_offload": "stratagem-deepspeed",
-        "deepspeed_stage_3_offload_nvme": "stratagem-deepspeed",
-        "fsdp": "stratagem-fsdp",
-        "fsdp_offload": "stratagem-fsdp",
-        "fsdp_hybrid": "stratagem-fsdp",
-        "model_parallel": "stratagem-model-parallel",
-        "pipeline": "stratagem-pipeline",
-        "xla": "stratagem-xla",
-        "tpu": "stratagem-xla",
-        "tpu_spawn": "stratagem-xla",
-        "single_xla": "stratagem-xla",
-        "single_tpu": "stratagem-xla",
-        "xla_fsdp": "stratagem-xla",
+        "stratagem-single": "single single_device",
+        "stratagem-ddp": "ddp ddp_spawn ddp_fork ddp_notebook ddp_find_unused_parameters_false "
+        "ddp_find_unused_parameters_true ddp_fp16 ddp_bf16 ddp_powersgd ddp_post_local_sgd "
+        "ddp_hierarchical_sgd",
+        "stratagem-dp": "dp ddp2",
+        "stratagem-sharded": "ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
+        "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
+        "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",
+        "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
+        "stratagem-model-parallel": "model_parallel",
+        "stratagem-pipeline": "pipeline",
+        "stratagem-xla": "xla tpu tpu_spawn single_xla single_tpu xla_fsdp",
     },
     "accelerator": {
-        "cpu": "stratagem-cpu",
-        "cuda": "stratagem-cuda",
-        "gpu": "stratagem-cuda",
-        "mps": "stratagem-mps",
-        "torch": "stratagem-torch",
-        "tpu": "stratagem-xla",
-        "xla": "stratagem-xla",
+        "stratagem-cpu": "cpu",
+        "stratagem-cuda": "cuda gpu",
+        "stratagem-mps": "mps",
+        "stratagem-torch": "torch",
+        "stratagem-xla": "tpu xla",
     },
     "checkpoint": {
-        "directory": "stratagem-checkpoint",
+        "stratagem-checkpoint": "directory",
     },
     "environment": {
-        "kubeflow": "stratagem-clusters",
-        "mpi": "stratagem-clusters",
-        "lsf": "stratagem-clusters",
-        "slurm": "stratagem-clusters",
+        "stratagem-clusters": "kubeflow mpi lsf slurm",
     },
-    "launcher": {"elastic": "stratagem-launch"},
+    "launcher": {
+        "stratagem-launch": "elastic",
+    },
+}
+OFFERED: dict[str, dict[str, str]] = {
+    kind: {name: distribution for distribution, names in homes.items() for name in names.split()}
+    for kind, homes in _OFFERS.items()
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""
 

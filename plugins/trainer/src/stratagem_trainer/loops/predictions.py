@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from stratagem.data.size import batch_size_of
+from stratagem.sdk.tensors import batch_size_of
+
+if TYPE_CHECKING:
+    from stratagem.sdk.loops import EvalData
 
 Join = Callable[[Sequence[Any]], Any]
 _NOTHING = object()
@@ -18,6 +21,24 @@ _NOTHING = object()
 
 class _CannotSplitError(Exception):
     pass
+
+
+def in_order(data: EvalData, parts: list[list[Any]], warns: bool = True) -> list[Any]:
+    """Return all ranks' predictions in the order of the data.
+
+    Args:
+        data: whose batches they are of.
+        parts: by rank, the predictions of its batches that counted.
+        warns: whether this process warns where they can't be put in order; one of the run's is enough.
+
+    Returns:
+        What one rank with this loader would have predicted, as `merge_predictions` describes. Of a loader that was
+        left as it is: rank 0's predictions, then rank 1's, and so on.
+    """
+    sizes = data.sizes(parts)
+    if sizes is None:
+        return list(chain.from_iterable(parts))
+    return merge_predictions(parts, sizes, data.batch_size, warnings.warn if warns else lambda _: None)
 
 
 def merge_predictions(

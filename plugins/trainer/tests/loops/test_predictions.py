@@ -5,8 +5,7 @@ from collections import OrderedDict, namedtuple
 import numpy as np
 import pytest
 import torch
-
-from stratagem.data.merge import merge_predictions
+from stratagem_trainer.loops.predictions import merge_predictions
 
 Output = namedtuple("Output", "logits names")
 
