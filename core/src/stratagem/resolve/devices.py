@@ -1,4 +1,4 @@
-"""Which devices of its accelerator a run has on this node: what `devices` asks for, or what its strategy was given."""
+"""Which devices of its accelerator a run has on this node: those that `devices` or its strategy asks for."""
 
 from __future__ import annotations
 
