@@ -1,6 +1,7 @@
 """Tensor parallelism: the language model of bytes, each of whose layers is split among ranks.
 
-stratagem fit examples/tensor_parallel.py:SplitByteModel --max-steps 100 --strategy model_parallel --devices 2
+stratagem fit examples/tensor_parallel.py:SplitByteModel --max-steps 100 --strategy model_parallel \
+  --accelerator cpu --devices 2
 """
 
 from __future__ import annotations

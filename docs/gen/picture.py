@@ -39,7 +39,8 @@ def recorded(folder: str) -> list[str]:
     done = subprocess.run(
         words, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
     )
-    return [re.sub(r"^(run folder +).*", r"\1runs/digits", line) for line in done.stdout.splitlines()]
+    lines = [re.sub(r"^(run folder +).*", r"\1runs/digits", line) for line in done.stdout.splitlines()]
+    return [re.sub(r"^(epoch .*)  [\d.]+ s  ", r"\1  ", line) for line in lines]
 
 
 def picture(printed: list[str], accuracies: list[float]) -> str:
