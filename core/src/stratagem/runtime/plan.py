@@ -43,20 +43,19 @@ def plan_lines(run: Run) -> list[str]:
 
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
-    _print(["plan", *(f"  {line}" for line in plan_lines(run))])
+    print("plan", file=sys.stderr)
+    _print(plan_lines(run))
 
 
 def announce_by_value(names: Sequence[str]) -> None:
     """Print what workers are sent the code of, since they can't import it; in the launching process."""
     listed = ", ".join(names[:_MAX_NAMES]) + " …" * (len(names) > _MAX_NAMES)
-    lines = _labelled("by value", f"{listed} · by cloudpickle, since workers can't import it")
-    _print([f"  {line}" for line in lines])
+    _print(_labelled("by value", f"{listed} · by cloudpickle, since workers can't import it"))
 
 
 def announce_data(training: str, validation: str) -> None:
     """Print how ranks share the data, once it is known; on rank 0."""
-    lines = [*_labelled("training", training), *_labelled("validation", validation)]
-    _print([f"  {line}" for line in lines])
+    _print([*_labelled("training", training), *_labelled("validation", validation)])
 
 
 def _columns(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
@@ -88,4 +87,4 @@ def _wrapped(before: str, text: str, indent: int) -> list[str]:
 
 
 def _print(lines: Sequence[str]) -> None:
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    print("\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)

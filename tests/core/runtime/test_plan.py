@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratagem import RunConfig
-from stratagem.resolve.plan import announce, announce_by_value, announce_data
+from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.resolve.run import assemble
 from stratagem.sdk.catalogue import load_catalogue
 
