@@ -43,8 +43,7 @@ def plan_lines(run: Run) -> list[str]:
 
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
-    print("plan", file=sys.stderr)
-    _print(plan_lines(run))
+    _print(plan_lines(run), "plan\n")
 
 
 def announce_by_value(names: Sequence[str]) -> None:
@@ -86,5 +85,5 @@ def _wrapped(before: str, text: str, indent: int) -> list[str]:
     )
 
 
-def _print(lines: Sequence[str]) -> None:
-    print("\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)
+def _print(lines: Sequence[str], before: str = "") -> None:
+    print(before + "\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)
