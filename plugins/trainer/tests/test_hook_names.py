@@ -87,7 +87,7 @@ def test_settings_that_would_be_ignored(tmp_path: Path) -> None:
         ({"logger": "csv"}, "logger has a str"),
         ({"logger": [1]}, "logger has a int"),
         (
-            {"callbacks": [ModelCheckpoint("a"), ModelCheckpoint("a", mode="max")]},
+            {"callbacks": [ModelCheckpoint(monitor="a"), ModelCheckpoint("a", mode="max")]},
             "two callbacks keep their state",
         ),
         ({"callbacks": [EarlyStopping("a"), EarlyStopping("a")]}, "two callbacks keep their state"),

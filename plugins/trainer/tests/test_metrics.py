@@ -149,7 +149,7 @@ def test_one_naming_everywhere(tmp_path: Path) -> None:
         callbacks=[
             Looks(),
             *(
-                callbacks.ModelCheckpoint(monitor=name, mode="max", dirname=name)
+                callbacks.ModelCheckpoint(monitor=name, mode="max", dirpath=name)
                 for name in (*EXPECTED, *EVALUATED)
             ),
             *(callbacks.EarlyStopping(name) for name in (*EXPECTED, *EVALUATED)),
