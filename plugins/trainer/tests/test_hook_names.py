@@ -21,7 +21,7 @@ from stratagem.errors import ConfigError
             "training_epoch_end",
             "training_epoch_end, which is never called here: it is now called on_train_epoch_end",
         ),
-        ("configure_gradient_clipping", "pass gradient_clip_val"),
+        ("backward", "pass arguments of backward to self.manual_backward"),
         ("on_exception", "on_exception, which is called of callbacks only"),
         ("on_train_begin", "on_train_begin, which is never called; nearest: on_train_"),
         ("on_validaton_epoch_end", "nearest: on_validation_epoch_end"),

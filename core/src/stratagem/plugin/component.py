@@ -29,6 +29,7 @@ KINDS: tuple[Kind, ...] = (
 FEATURES: Mapping[str, str] = {
     "several_optimizers": "more than one optimizer",
     "manual_backward": "manual optimization: the module calls backward and step itself",
+    "optimizer_hooks": "optimizer_step, optimizer_zero_grad or configure_gradient_clipping of the module's own",
     "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
     "norm_clipping": "clipping gradients by norm",
     "value_clipping": "clipping gradients by value",

@@ -9,6 +9,7 @@ from stratagem import Capabilities, Component, hookimpl
 _BOTH = {
     "several_optimizers",
     "closure",
+    "optimizer_hooks",
     "norm_clipping",
     "sparse_gradients",
     "value_clipping",

@@ -27,6 +27,7 @@ def stratagem_components() -> Sequence[Component]:
                     {
                         "several_optimizers",
                         "manual_backward",
+                        "optimizer_hooks",
                         "norm_clipping",
                         "value_clipping",
                         "resharding",

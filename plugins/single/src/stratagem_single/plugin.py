@@ -24,6 +24,7 @@ def stratagem_components() -> Sequence[Component]:
                     {
                         "several_optimizers",
                         "manual_backward",
+                        "optimizer_hooks",
                         "closure",
                         "norm_clipping",
                         "sparse_gradients",

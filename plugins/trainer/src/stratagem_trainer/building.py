@@ -19,7 +19,7 @@ from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
 from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
-from stratagem_trainer.loops.step_module import EndedSteps, StepModule
+from stratagem_trainer.loops.step_module import EndedSteps, step_module
 from stratagem_trainer.module import Module
 from stratagem_trainer.state import STEPS, StageState
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 
+_STEP_HOOKS = ("optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 _CONFIGURED: WeakSet[Module] = WeakSet()
 """Modules whose `configure_model` has been called in this process."""
 
@@ -75,7 +76,7 @@ def begin_stage(
         return optimizers
 
     before_backward = hooks.of("on_before_backward") if is_training and module.automatic_optimization else []
-    steps, ends = StepModule(module, before_backward), step_ends(module)
+    steps, ends = step_module(module, before_backward), step_ends(module)
     prepared = runtime.session.prepare(
         EndedSteps(steps, ends) if ends else steps,
         module,
@@ -119,7 +120,15 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
         needed.append("norm_clipping")
     if settings.clipping.max_value is not None:
         needed.append("value_clipping")
+    own = [] if module is None else [name for name in _STEP_HOOKS if overrides(module, name, Module)]
+    if own:
+        needed.append("optimizer_hooks")
     if module is not None and not module.automatic_optimization:
+        if own:
+            raise ConfigError(
+                f"{type(module).__qualname__} defines {own[0]}, which belongs to automatic optimization, and "
+                "optimizes manually: do in training_step what it does"
+            )
         needed.append("manual_backward")
         if settings.gradient_clip_val is not None or settings.accumulate_grad_batches > 1:
             raise ConfigError(
@@ -160,6 +169,13 @@ def configure_module(runtime: Runtime, module: Module) -> None:
             stack.enter_context(context)
         module.configure_model()
     _CONFIGURED.add(module)
+
+
+def configure_alone(module: Module) -> None:
+    """Call `configure_model` outside of a run; no run calls it again in this process."""
+    if module not in _CONFIGURED:
+        module.configure_model()
+        _CONFIGURED.add(module)
 
 
 def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage: str) -> HookRunner:

@@ -60,6 +60,24 @@ TABLE: tuple[Hook, ...] = (
     Hook("on_train_start", (), "both", "before the first epoch"),
     Hook("on_train_epoch_start", (), "both", "before the first batch of an epoch"),
     Hook(
+        "on_before_batch_transfer",
+        ("batch", "dataloader_idx"),
+        "module",
+        "with a batch of any loader, as the loader gave it; returns the batch",
+    ),
+    Hook(
+        "transfer_batch_to_device",
+        ("batch", "device", "dataloader_idx"),
+        "module",
+        "moves the batch; returns it",
+    ),
+    Hook(
+        "on_after_batch_transfer",
+        ("batch", "dataloader_idx"),
+        "module",
+        "with the batch on the device; returns the batch",
+    ),
+    Hook(
         "on_train_batch_start",
         ("batch", "batch_idx"),
         "both",
@@ -69,8 +87,32 @@ TABLE: tuple[Hook, ...] = (
     Hook(
         "on_after_backward", (), "both", "after backward; under some strategies gradients aren't reduced yet"
     ),
+    Hook(
+        "optimizer_step",
+        ("epoch", "batch_idx", "optimizer", "optimizer_closure"),
+        "module",
+        "steps an optimizer: what comes up to `configure_gradient_clipping`, and the step, are in its `step`",
+    ),
     Hook("on_before_optimizer_step", ("optimizer",), "both", "before an optimizer's gradients are clipped"),
+    Hook(
+        "configure_gradient_clipping",
+        ("optimizer", "gradient_clip_val", "gradient_clip_algorithm"),
+        "module",
+        "limits an optimizer's gradients, which are reduced and unscaled",
+    ),
     Hook("on_before_zero_grad", ("optimizer",), "both", "after its step, before its gradients are dropped"),
+    Hook(
+        "optimizer_zero_grad",
+        ("epoch", "batch_idx", "optimizer"),
+        "module",
+        "drops an optimizer's gradients",
+    ),
+    Hook(
+        "lr_scheduler_step",
+        ("scheduler", "metric"),
+        "module",
+        "steps a scheduler that is due; after epochs, it comes after the validation",
+    ),
     Hook(
         "on_train_batch_end",
         ("outputs", "batch", "batch_idx"),

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
 
-from stratagem.errors import StratagemError, UsageError
-from stratagem.sdk.tensors import refuse_in_chunk
+from stratagem.errors import UsageError
+from stratagem.sdk.tensors import map_values, refuse_in_chunk
+from stratagem_trainer.hyperparameters import HyperparametersMixin
 from stratagem_trainer.module_hooks import ModuleHooks
+from stratagem_trainer.module_run import ModuleRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+
+    from typing_extensions import Self
 
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.loops.manual import ManualOptimizer
-    from stratagem_trainer.view import TrainerView
 
 Reduction = Literal["mean", "sum", "min", "max"]
 
 
-class Module(ModuleHooks, nn.Module):
+class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
     """A `torch.nn.Module` that says how to train it.
 
     Override `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` and
@@ -36,8 +38,6 @@ class Module(ModuleHooks, nn.Module):
 
     replica_device: torch.device | None = None
     """Set by a strategy on copies of the module that it runs on other devices than the run's."""
-
-    _trainer: TrainerView | None = None
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -125,17 +125,6 @@ class Module(ModuleHooks, nn.Module):
     # While it runs ----------------------------------------------------------------------------------
 
     @property
-    def trainer(self) -> TrainerView:
-        """The trainer that runs this module.
-
-        Raises:
-            StratagemError: none does.
-        """
-        if self._trainer is None:
-            raise StratagemError(f"{type(self).__qualname__} isn't run by a trainer now")
-        return self._trainer
-
-    @property
     def device(self) -> torch.device:
         """Where new tensors belong: the run's device, or the parameters' outside a run."""
         if self.replica_device is not None:
@@ -195,16 +184,21 @@ class Module(ModuleHooks, nn.Module):
         for name, value in values.items():
             self.log(name, value, **how)
 
-    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        """Stack the tensors of all ranks that read different batches along a new first dim. Collective.
+    def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
+        """Stack what all ranks that read different batches have, along a new first dim. Collective.
 
         Ranks that share one copy of the model, by layers or by tensors, count as one. See `Collectives.all_gather`.
+
+        Args:
+            data: a tensor, a number, or lists, tuples and dicts of these; of one shape on all ranks.
+            sync_grads: whether gradients go back to the ranks that the tensors come from.
 
         Raises:
             CombinationError: the strategy splits batches, and the step has one part of several.
         """
         refuse_in_chunk("all_gather")
-        return self.trainer.collectives.data.all_gather(tensor, sync_grads)
+        ranks = self.trainer.collectives.data
+        return map_values(lambda tensor: ranks.all_gather(tensor, sync_grads), data, self.device)
 
     # Manual optimization ----------------------------------------------------------------------------
 
@@ -219,9 +213,36 @@ class Module(ModuleHooks, nn.Module):
         state.prepared.backward(loss, **kwargs)
         state.hooks("on_after_backward")
 
-    def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
-        """A context in which only `optimizer`'s parameters require gradients."""
-        return optimizer.only_its_gradients()
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        map_location: str | torch.device | None = None,
+        strict: bool = True,
+        allowed: Iterable[Any] = (),
+        **overrides: Any,
+    ) -> Self:
+        """Return a module with the weights of a trainer's checkpoint, of any strategy and number of ranks.
+
+        Not collective: works in any process. The constructor gets what `save_hyperparameters` kept.
+
+        Args:
+            checkpoint_path: a folder, or an fsspec URL.
+            map_location: the device of the module that is returned; the CPU where it is None.
+            strict: whether names of tensors must be the same; otherwise those that both have are loaded.
+            allowed: classes and functions that hyperparameters may name, beside those in the signatures of this
+                class's constructors. No name of a checkpoint is ever imported.
+            overrides: arguments of the constructor, in the place of those in the checkpoint.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, of another module, or names what isn't allowed.
+            ConfigError: an argument of the constructor is missing, or there is none of that name.
+        """
+        from stratagem_trainer.loading import load_module
+
+        return load_module(cls, checkpoint_path, map_location, strict, allowed, overrides)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_trainer": None}
+        return {**self.__dict__, "_trainer": None, "_toggled": None}

@@ -136,9 +136,12 @@ def _fit(
         resume.save(state, data, path)
 
     with locked(runtime, run_dir):
+        params = module.logged_hyperparameters()
         if run_dir is not None:
             for logger in loggers:
                 logger.open(run_dir, describe(trainer, module), state.progress.step)
+                if params:
+                    logger.log_hyperparams(params)
         loop = FitLoop(
             state, data, validate if val_data is not None else None, data_state, restore_generators
         )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from stratagem_trainer.progress import Progress
 
 if TYPE_CHECKING:
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.loops.optimization import Schedule
+    from stratagem_trainer.module import Module
     from stratagem_trainer.settings import TrainerSettings
 
 
@@ -37,7 +36,7 @@ class StageState:
     runtime: Runtime
     stage: str
     """"fit", "validate", "test" or "predict"."""
-    module: nn.Module
+    module: Module
     """The user's."""
     settings: TrainerSettings
     run_dir: str | None
@@ -52,6 +51,8 @@ class StageState:
     wants_closure: bool
     """Whether an optimizer evaluates the loss itself."""
     progress: Progress = field(default_factory=Progress)
+    steps_schedules_by_hand: bool = False
+    """Whether the module, which optimizes manually, steps its schedulers, too."""
     should_stop: bool = False
     """Ends a fit after the current step; alike on all ranks."""
     is_sanity_checking: bool = False

@@ -31,6 +31,13 @@ class Logger(ABC):
                 what is there of later steps was left by a killed run and is dropped. None drops nothing.
         """
 
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Take up what the module's `save_hyperparameters` kept; called after `open`, where there is something.
+
+        Args:
+            params: JSON-able, nested; of classes and functions their names.
+        """
+
     @abstractmethod
     def write(self, rows: Sequence[Row]) -> None:
         """Take up rows, in the order in which they were logged."""

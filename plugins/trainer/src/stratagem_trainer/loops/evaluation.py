@@ -12,6 +12,7 @@ from torch import nn
 
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
+from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
 
@@ -106,7 +107,7 @@ def _outputs(state: StageState, data: EvalData, stage: str, most: int | None = N
     limit = num_batches(state, data, stage)
     if most is not None:
         limit = most if limit is None else min(limit, most)
-    batches = islice(iter(state.prepared.dataloader(data)), limit)
+    batches = islice(iter(on_device(state, data, counted=True)), limit)
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
         try:

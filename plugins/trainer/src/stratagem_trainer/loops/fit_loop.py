@@ -10,8 +10,8 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
                 on_train_batch_start
                 training_step, on_before_backward, backward, on_after_backward
                                        (gradients are reduced on the window's last batch)
-                on_before_optimizer_step, clip, step, on_before_zero_grad, zero_grad, schedulers, log
-                                       (after the window's last batch)
+                optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
+                                       log (after the window's last batch)
                 on_train_batch_end
             validate, where val_check_interval says so
         validate, epoch schedulers
@@ -22,23 +22,23 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
-from stratagem_trainer.hooks import tell_before_step
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
+from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.loops.validation_times import ValidationTimes
 from stratagem_trainer.loops.windows import epoch_windows
 from stratagem_trainer.settings import train_batches
 
 if TYPE_CHECKING:
     from stratagem.sdk.loops import TrainData
-    from stratagem_trainer.module import Module
     from stratagem_trainer.state import StageState
 
 STEP = "training_step"
@@ -64,27 +64,26 @@ class FitLoop:
         resume: Callable[[], None] | None = None,
     ) -> None:
         self.state, self.data, self.validate = state, data, validate
-        self.settings, self.module = state.settings, cast("Module", state.module)
+        self.settings, self.module = state.settings, state.module
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
         self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
         self.data_ranks = state.runtime.collectives.data
-        state.manual_optimizers = [
-            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, state.hooks)
-            for index in range(len(self.prepared.optimizers))
-        ]
         self._data_state, self._resume = data_state, resume
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
-        self._clips = self.settings.gradient_clip_val is not None
+        self._steps = OptimizerSteps(state, self._finite)
         hooks = state.hooks
         self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
         self._after_backward = hooks.of("on_after_backward")
-        self._before_step = hooks.of("on_before_optimizer_step")
-        self._before_zero_grad = hooks.of("on_before_zero_grad")
         self._stop, self._skips_epoch = Stop(state), False
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
+        state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
+            state.manual_optimizers = [
+                ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, hooks)
+                for index in range(len(self.prepared.optimizers))
+            ]
         elif state.wants_closure:
             self._run_window = self._closure_window
         else:
@@ -168,7 +167,7 @@ class FitLoop:
             resume()
             resume = None
         batches = self.data.epoch(self.progress.epoch, self.progress.batch, state)
-        iterator = iter(self.prepared.dataloader(batches))
+        iterator = iter(on_device(self.state, batches))
         if resume is not None:
             resume()
         return iterator
@@ -190,7 +189,7 @@ class FitLoop:
             idx += 1
             state.batch_idx = idx
             if position == size:
-                self._step()
+                self._steps.step(idx - 1, outputs)
             for end in self._ends:
                 end(outputs, batch, idx - 1)
 
@@ -208,7 +207,7 @@ class FitLoop:
                 return
 
         def evaluate(index: int) -> Any:
-            self.prepared.zero_grad(index)
+            self._steps.zero_grad(index)
             evaluated: list[Any] = []
             total: Any = 0.0
             for offset, batch in enumerate(window):
@@ -223,14 +222,14 @@ class FitLoop:
             # Only the first evaluation is at the parameters that the step began with.
             self.metrics.muted = True
             outputs[:] = outputs or evaluated
-            if self._clips:
-                self.prepared.clip(index, self.settings.clipping)
+            self._steps.clip(index)
             return mean_loss(total, self.data_ranks)
 
         try:
-            self._step(closure=evaluate)
+            self._steps.step(first + size - 1, closure=evaluate)
         finally:
             self.metrics.muted = False
+        outputs = outputs or [None] * size  # of a step that the module left out
         self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
             for end in self._ends:
@@ -267,32 +266,3 @@ class FitLoop:
 
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)
-
-    def _step(self, closure: Callable[[int], Any] | None = None) -> None:
-        """Step every optimizer, its schedulers and the log."""
-        prepared, progress = self.prepared, self.progress
-        applied = False
-        for index in range(len(prepared.optimizers)):
-            if self._before_step:
-                tell_before_step(self._before_step, prepared, index, has_gradients=closure is None)
-            if self._clips and closure is None:
-                prepared.clip(index, self.settings.clipping)
-            bound = None if closure is None else (lambda index=index: self._watched(closure(index)))
-            applied = prepared.step(index, bound) or applied
-        for index in range(len(prepared.optimizers)):
-            for before in self._before_zero_grad:
-                before(prepared.optimizers[index])
-            prepared.zero_grad(index)
-        progress.batch = self.state.batch_idx
-        if not applied:
-            return
-        progress.step += 1
-        self._finite.check_parameters(progress.step)
-        self.state.guard.after_step(progress.step)
-        if self.state.schedules:
-            step_schedules(self.state, "step", progress.step)
-        self.metrics.end_step(progress.step, progress.epoch)
-
-    def _watched(self, loss: Any) -> Any:
-        self._finite.check_loss(self.progress.step + 1, loss)
-        return loss

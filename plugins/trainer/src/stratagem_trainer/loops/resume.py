@@ -39,6 +39,7 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
+        "hyperparameters": state.module.hyperparameter_state(),
     }
     state.hooks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
