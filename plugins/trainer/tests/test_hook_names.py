@@ -84,10 +84,10 @@ def test_settings_that_would_be_ignored(tmp_path: Path) -> None:
     for how, words in (
         ({"gradient_clip_algorithm": "value"}, "clips nothing without gradient_clip_val"),
         ({"terminate_on_nan": "yes"}, "terminate_on_nan='yes' must be True or False"),
-        ({"logger": "csv"}, "logger has a str"),
+        ({"logger": "cvs"}, "no logger is called .cvs.; nearest: csv"),
         ({"logger": [1]}, "logger has a int"),
         (
-            {"callbacks": [ModelCheckpoint(monitor="a"), ModelCheckpoint("a", mode="max")]},
+            {"callbacks": [ModelCheckpoint(monitor="a"), ModelCheckpoint(monitor="a", mode="max")]},
             "two callbacks keep their state",
         ),
         ({"callbacks": [EarlyStopping("a"), EarlyStopping("a")]}, "two callbacks keep their state"),

@@ -33,6 +33,7 @@ FEATURES: Mapping[str, str] = {
     "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
     "norm_clipping": "clipping gradients by norm",
     "value_clipping": "clipping gradients by value",
+    "changes_between_steps": "frozen parameters, values, optimizer groups or accumulation that change between steps",
     "sparse_gradients": "sparse gradients, as of nn.Embedding(sparse=True)",
     "resharding": "loading a checkpoint written at another world size",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",

@@ -86,9 +86,11 @@ class Prepared:
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
         # Asked once: for full precision a forward is then a plain call.
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
-        self._parameters = tuple(
-            [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
-        )
+
+    @property
+    def _parameters(self) -> Sequence[list[torch.Tensor]]:
+        """Of each optimizer; groups may be added while it trains."""
+        return [[p for group in each.param_groups for p in group["params"]] for each in self.optimizers]
 
     # Per step -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ _BOTH = {
     "several_optimizers",
     "closure",
     "optimizer_hooks",
+    "changes_between_steps",
     "norm_clipping",
     "sparse_gradients",
     "value_clipping",

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
 from stratagem.errors import ConfigError
+from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
@@ -25,6 +26,7 @@ from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem import Runtime
+    from stratagem.sdk.runs import Run
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.view import TrainerView
@@ -138,6 +140,18 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
     return needed
 
 
+def refuse_callbacks(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Refuse a callback that needs what the run's strategy doesn't declare.
+
+    Raises:
+        CombinationError: names the callback, the strategy, and those that can.
+    """
+    for callback in callbacks:
+        for feature in callback.needs:
+            if feature not in run.capabilities.features:
+                raise run.refusal(feature, f"{type(callback).__name__}, which needs {FEATURES[feature]}")
+
+
 def construct_module(runtime: Runtime, module: Any) -> Module:
     """Return the user's module, constructed under the precision's context where it is a callable.
 
@@ -185,6 +199,8 @@ def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage
         The hooks of the stage's callbacks and of the module.
     """
     trainer.callbacks = merge_callbacks(trainer.callbacks, module)
+    if stage == "fit":
+        refuse_callbacks(runtime.session.run, trainer.callbacks)
     hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module))
     if hooks.of("prepare_data"):
         if runtime.local_rank == 0:

@@ -120,6 +120,7 @@ def _fit(
     )
     if val_data is not None:
         state.num_eval_batches = evaluation.num_batches(state, val_data, "validate")
+    state.train_data = data
     data_state, restore_generators = None, None
     reader = attempts.newest()
     if reader is None and request.ckpt_path is not None:
@@ -131,9 +132,10 @@ def _fit(
         assert val_data is not None
         return evaluation.evaluate(state, val_data, "validate")
 
-    def save(path: str) -> None:
-        attempts.saving(path, state.progress.step)
-        resume.save(state, data, path)
+    def save(path: str, weights_only: bool = False) -> None:
+        if not weights_only:
+            attempts.saving(path, state.progress.step)
+        resume.save(state, data, path, weights_only)
 
     with locked(runtime, run_dir):
         params = module.logged_hyperparameters()

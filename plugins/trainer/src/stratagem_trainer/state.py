@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stratagem_trainer.progress import Progress
 
 if TYPE_CHECKING:
     from stratagem import Prepared, Runtime
-    from stratagem.sdk.loops import ReplicaGuard
+    from stratagem.sdk.loops import EvalData, ReplicaGuard
     from stratagem_trainer.hooks import HookRunner
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.manual import ManualOptimizer
@@ -65,5 +65,12 @@ class StageState:
     """Per evaluation and rank, where known."""
     manual_optimizers: list[ManualOptimizer] = field(default_factory=list)
     """For a module that steps by itself; empty outside of a fit."""
-    save: Callable[[str], None] | None = None
-    """Writes a checkpoint of the whole run to a path; collective. None before there is anything to write."""
+    train_data: Any = None
+    """Of a fit; `TrainData`, or what gives epochs as it does."""
+    eval_data: EvalData | None = None
+    """The loader that an evaluation reads."""
+    batch_counts: bool = True
+    """Whether the batch of an evaluation counts, or is there only because every rank has to run a forward."""
+    save: Callable[..., None] | None = None
+    """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None before
+    there is anything to write."""

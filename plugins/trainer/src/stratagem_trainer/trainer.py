@@ -20,7 +20,7 @@ from stratagem_trainer.bringing_back import (
     refuse_untrained,
     say_untrained,
 )
-from stratagem_trainer.building import needed_features, refuse_equal_keys
+from stratagem_trainer.building import needed_features, refuse_callbacks, refuse_equal_keys
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.fast_dev_run import fast, without_files
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
@@ -214,10 +214,13 @@ class Trainer(TrainerView):
     def _launch(self, request: StageRequest) -> StageResult:
         if request.ckpt_path is None:
             refuse_untrained(request.module, request.stage)
+        for callback in self.callbacks:
+            callback.before_launch(self, request.module, request.loader, request.stage)
         run = assemble(self.config)
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))
+            refuse_callbacks(run, self.callbacks)
             if run.environment.global_rank == 0:
                 root = self.settings.default_root_dir
                 refuse_unusable(self.config.run_dir, root, is_only_node=self.config.num_nodes in (1, "1"))

@@ -200,12 +200,15 @@ class TrainerView:
             raise StratagemError("there are optimizers only during fit")
         return optimizers[0] if len(optimizers) == 1 else optimizers
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective."""
+    def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
+        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly, or the weights alone. Collective."""
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")
-        save(os.fspath(path))
+        if weights_only:
+            save(os.fspath(path), weights_only=True)
+        else:
+            save(os.fspath(path))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""

@@ -174,11 +174,10 @@ class Callback:
 
     # Tensors in checkpoints ---------------------------------------------------------------------------
 
-    def save_tensors(self, trainer: Any, tensors: dict[str, Any]) -> None:
+    def save_tensors(self, tensors: dict[str, Any]) -> None:
         """Add this callback's tensors to a checkpoint's, or change which of the model it has. On every rank.
 
         Args:
-            trainer: as hooks get it.
             tensors: "model/…" → tensor, or DTensor where it is in shards; names of one's own begin with
                 `tensor_prefix`.
         """

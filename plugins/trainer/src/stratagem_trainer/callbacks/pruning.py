@@ -145,7 +145,7 @@ class ModelPruning(Callback):
     def teardown(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._names, self._masks, self._first = [], {}, {}
 
-    def save_tensors(self, trainer: TrainerView, tensors: dict[str, torch.Tensor]) -> None:
+    def save_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         for name, first in self._first.items():
             whole = tensors[f"model/{name}"].detach().clone()
             local_of(whole).copy_(first)

@@ -127,7 +127,7 @@ class StochasticWeightAveraging(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._saved = dict(state)
 
-    def save_tensors(self, trainer: TrainerView, tensors: dict[str, torch.Tensor]) -> None:
+    def save_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         if self._averages is not None:
             tensors.update(self._averages.saved(self.tensor_prefix))
 

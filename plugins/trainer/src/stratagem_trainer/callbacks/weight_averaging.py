@@ -105,7 +105,7 @@ class WeightAveraging(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._count = state["count"]
 
-    def save_tensors(self, trainer: TrainerView, tensors: dict[str, torch.Tensor]) -> None:
+    def save_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         if self._averages is None or not self._averages.count:
             return
         for key, average in self._averages.tensors.items():

@@ -110,6 +110,7 @@ def _outputs(state: StageState, data: EvalData, stage: str, most: int | None = N
     batches = islice(iter(on_device(state, data, counted=True)), limit)
     for idx, (batch, counts) in enumerate(batches):
         metrics.batch, metrics.muted = batch, not counts
+        state.eval_data, state.batch_counts = data, counts
         try:
             for start in starts:
                 start(batch, idx)

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from stratagem_trainer.state import StageState
 
 
-def save(state: StageState, data: TrainData | None, path: str) -> None:
-    """Write a checkpoint of the whole run. Collective."""
+def save(state: StageState, data: TrainData | None, path: str, weights_only: bool = False) -> None:
+    """Write a checkpoint of the whole run, or of the weights alone. Collective."""
+    if weights_only:
+        _save_weights(state, path)
+        return
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     state.metrics.log_late()
     # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
@@ -49,8 +52,26 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
     if data is not None:
         rank_state["data"] = data.state(progress["epoch"], progress["batch"])
     tensors = {**state.prepared.model_tensors(), **state.prepared.optimizer_tensors()}
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
     with writing(path):
         state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
+
+
+def _save_weights(state: StageState, path: str) -> None:
+    state.guard.compare(f"before the checkpoint of step {state.progress.step}")
+    tensors = state.prepared.model_tensors()
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
+    tensors = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
+    content = {
+        "kind": "weights",
+        "module": type(state.module).__qualname__,
+        "prepared": {"extra": state.prepared.state()["extra"]},
+        "hyperparameters": state.module.hyperparameter_state(),
+    }
+    with writing(path):
+        state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content))
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
@@ -68,6 +89,11 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         other parts of the data.
     """
     saved = _saved(reader)
+    for callback in state.hooks.callbacks:
+        if callback.state_key in saved.callbacks:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                its_state = saved.callbacks[callback.state_key]
+                callback.before_restore(state.module, state.prepared.optimizers, its_state)
     with fitting(reader):
         state.prepared.load(reader, saved.prepared)
     if len(saved.schedulers) != len(state.schedules):
@@ -83,6 +109,7 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
+                callback.load_tensors(state.prepared, reader)
     state.hooks("on_load_checkpoint", saved.user)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
@@ -129,6 +156,11 @@ class _Progress:
 
 def _saved(reader: CheckpointReader) -> _Saved:
     if reader.state.get("kind") != "trainer":
+        if reader.state.get("kind") == "weights":
+            raise CheckpointError(
+                f"{reader.path} has weights alone, by save_weights_only, and no progress to go on from: pass it to "
+                "validate, test or predict"
+            )
         raise CheckpointError(
             f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
             "with Runtime.load, or pass it to validate, test or predict"
