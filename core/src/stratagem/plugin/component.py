@@ -14,7 +14,7 @@ from stratagem.plugin.origin import Origin
 API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension"]
+Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension", "logger"]
 """What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
@@ -23,6 +23,7 @@ KINDS: tuple[Kind, ...] = (
     "checkpoint",
     "environment",
     "extension",
+    "logger",
 )
 """All kinds, in the order of listings."""
 

@@ -48,5 +48,6 @@ OFFERED: dict[str, dict[str, str]] = {
         "tpu": "stratagem-xla",
         "xla": "stratagem-xla",
     },
+    "logger": dict.fromkeys(("csv", "tensorboard", "wandb", "mlflow", "comet"), "stratagem-trainer"),
 }
 """Kind → name → distribution; a test holds it against the packages under plugins/."""

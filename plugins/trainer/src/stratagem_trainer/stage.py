@@ -144,6 +144,7 @@ def _fit(
                 logger.open(run_dir, describe(trainer, module), state.progress.step)
                 if params:
                     logger.log_hyperparams(params)
+                logger.log_graph(module)
         loop = FitLoop(
             state, data, validate if val_data is not None else None, data_state, restore_generators
         )

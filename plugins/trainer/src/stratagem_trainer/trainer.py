@@ -25,6 +25,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.fast_dev_run import fast, without_files
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
 from stratagem_trainer.loggers.base import Logger
+from stratagem_trainer.loggers.named import checked_loggers
 from stratagem_trainer.module import Module
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
@@ -47,7 +48,7 @@ class Trainer(TrainerView):
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
         callbacks: run at named moments, beside the default progress bar and checkpoints.
-        logger: True for a metrics.csv in the run's folder, False for none, or loggers of your own.
+        logger: True for a metrics.csv in the run's folder, False for none, names as "wandb", or loggers of your own.
         max_epochs: stop after so many; 1 where neither epochs nor steps are limited.
         max_steps: stop after so many optimizer steps.
         min_epochs: what wants to stop before so many epochs isn't heard.
@@ -96,7 +97,7 @@ class Trainer(TrainerView):
         precision: Any = "32-true",
         plugins: Sequence[Any] = (),
         callbacks: Callback | Sequence[Callback] | None = None,
-        logger: bool | Logger | Sequence[Logger] = True,
+        logger: bool | str | Logger | Sequence[Logger | str] | None = True,
         max_epochs: int | None = None,
         max_steps: int | None = None,
         min_epochs: int | None = None,
@@ -146,7 +147,7 @@ class Trainer(TrainerView):
             **further,
         )
         used = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing and not fast_dev_run)
-        loggers = _checked_loggers(logger)
+        loggers = checked_loggers(logger)
         if fast_dev_run:
             settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
         super().__init__(config, settings, used, loggers)
@@ -254,19 +255,6 @@ def _with_defaults(
     if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
         given.append(ModelCheckpoint())
     refuse_equal_keys(given)
-    return given
-
-
-def _checked_loggers(logger: Any) -> bool | Sequence[Logger]:
-    if isinstance(logger, bool):
-        return logger
-    given = list(logger) if isinstance(logger, Sequence) and not isinstance(logger, str) else [logger]
-    for each in given:
-        if not isinstance(each, Logger):
-            raise ConfigError(
-                f"logger has a {type(each).__name__}: give True, False, or objects of classes that derive from "
-                "stratagem_trainer.loggers.Logger"
-            )
     return given
 
 

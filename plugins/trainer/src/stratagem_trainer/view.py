@@ -183,8 +183,11 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Logger]:
-        """Live loggers; empty on all ranks but 0."""
-        return self.state.loggers
+        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere."""
+        state, given = self.state, self.given_loggers
+        if self.is_main or state.stage != "fit" or isinstance(given, bool):
+            return state.loggers
+        return [logger.mute() for logger in given]
 
     @property
     def checkpoint_dir(self) -> str:

@@ -25,7 +25,7 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
-_TRAINER_FLAGS = ("max_epochs", "max_steps")
+_TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
 
 
 def stage_flags(command: F) -> F:
@@ -57,6 +57,7 @@ def stage_flags(command: F) -> F:
 @click.command()
 @click.option("--max-epochs", type=click.IntRange(0), help="Stop after so many epochs.")
 @click.option("--max-steps", type=click.IntRange(0), help="Stop after so many optimizer steps.")
+@click.option("--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.")
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""
