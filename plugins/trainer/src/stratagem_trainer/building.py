@@ -107,6 +107,10 @@ def begin_stage(
         schedules=schedules,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
+    if module.trainer.profiler.is_active:
+        from stratagem_trainer.profilers.instrument import instrument
+
+        instrument(module.trainer.profiler, state)
     seed = runtime.config.seed
     if seed is not None:
         # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for

@@ -180,6 +180,12 @@ class HookRunner:
             name: [getattr(module, name)] for name in OF_MODULES if overrides(module, name, module_base)
         }
 
+    def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""
+        for methods in (self._of_callbacks, self._of_module):
+            for name, kept in methods.items():
+                methods[name] = [wrapper(f"{_owner(method)}.{name}", method) for method in kept]
+
     def of(self, name: str) -> list[Callable[..., Any]]:
         """What to call for a hook, without the trainer and the module."""
         return [*self._of_callbacks.get(name, ()), *self._of_module.get(name, ())]
@@ -197,6 +203,10 @@ class HookRunner:
         """Call a hook of the module alone."""
         for method in self._of_module.get(name, ()):
             method(*args)
+
+
+def _owner(method: Any) -> str:
+    return type(getattr(method, "func", method).__self__).__qualname__
 
 
 def tell_before_step(

@@ -26,6 +26,7 @@ from stratagem_trainer.hooks import overrides
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.module import Module
+from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import locked
 from stratagem_trainer.torch_settings import torch_settings
@@ -89,6 +90,8 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
         _close(state, loggers, failed=True)
         raise
     finally:
+        if trainer.profiler.is_active and trainer.has_state:
+            end_profile(trainer.profiler, trainer.state)
         trainer.leave()
         module._trainer = None
 

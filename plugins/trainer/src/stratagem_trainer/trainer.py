@@ -27,6 +27,8 @@ from stratagem_trainer.hook_names import refuse_uncalled_hooks
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loggers.named import checked_loggers
 from stratagem_trainer.module import Module
+from stratagem_trainer.profilers.base import Profiler
+from stratagem_trainer.profilers.instrument import make_profiler
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
 from stratagem_trainer.settings import Limit, TrainerSettings
@@ -49,6 +51,7 @@ class Trainer(TrainerView):
         plugins: objects with hook implementations, or names of installed extensions.
         callbacks: run at named moments, beside the default progress bar and checkpoints.
         logger: True for a metrics.csv in the run's folder, False for none, names as "wandb", or loggers of your own.
+        profiler: "simple", "advanced", "pytorch" or a profiler: docs/guides/profiling.md.
         max_epochs: stop after so many; 1 where neither epochs nor steps are limited.
         max_steps: stop after so many optimizer steps.
         min_epochs: what wants to stop before so many epochs isn't heard.
@@ -70,6 +73,7 @@ class Trainer(TrainerView):
         limit_predict_batches: the same for predict.
         log_every_n_steps: a row of metrics every so many optimizer steps.
         enable_progress_bar: show one on rank 0.
+        enable_model_summary: print the module's layers when a fit starts.
         enable_checkpointing: keep the best and the last checkpoint.
         use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
@@ -98,6 +102,7 @@ class Trainer(TrainerView):
         plugins: Sequence[Any] = (),
         callbacks: Callback | Sequence[Callback] | None = None,
         logger: bool | str | Logger | Sequence[Logger | str] | None = True,
+        profiler: str | Profiler | None = None,
         max_epochs: int | None = None,
         max_steps: int | None = None,
         min_epochs: int | None = None,
@@ -116,6 +121,7 @@ class Trainer(TrainerView):
         limit_predict_batches: Limit = None,
         log_every_n_steps: int = 50,
         enable_progress_bar: bool = True,
+        enable_model_summary: bool = True,
         enable_checkpointing: bool = True,
         use_distributed_sampler: bool = True,
         terminate_on_nan: bool = False,
@@ -146,11 +152,13 @@ class Trainer(TrainerView):
             run_dir=folder,
             **further,
         )
-        used = _with_defaults(callbacks, enable_progress_bar, enable_checkpointing and not fast_dev_run)
+        checkpoints = enable_checkpointing and not fast_dev_run
+        used = _with_defaults(callbacks, enable_progress_bar, enable_model_summary, checkpoints)
         loggers = checked_loggers(logger)
         if fast_dev_run:
             settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
         super().__init__(config, settings, used, loggers)
+        self.profiler = make_profiler(profiler)
 
     # Commands ---------------------------------------------------------------------------------------
 
@@ -240,9 +248,10 @@ class Trainer(TrainerView):
 
 
 def _with_defaults(
-    callbacks: Callback | Sequence[Callback] | None, progress_bar: bool, checkpointing: bool
+    callbacks: Callback | Sequence[Callback] | None, progress_bar: bool, summary: bool, checkpointing: bool
 ) -> list[Callback]:
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+    from stratagem_trainer.callbacks.model_summary import ModelSummary
     from stratagem_trainer.callbacks.progress import ProgressBar
 
     given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
@@ -252,6 +261,8 @@ def _with_defaults(
         refuse_uncalled_hooks(callback)
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         given.append(ProgressBar())
+    if summary and not any(isinstance(callback, ModelSummary) for callback in given):
+        given.append(ModelSummary())
     if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
         given.append(ModelCheckpoint())
     refuse_equal_keys(given)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import StratagemError
+from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
 from stratagem_trainer.progress import Progress
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class TrainerView:
         self.callbacks = list(callbacks)
         self.given_loggers = logger
         self.run_dir = config.run_dir
+        self.profiler: Profiler = PassThroughProfiler()
+        """Measures parts of your own by `with trainer.profiler.profile("name")`; nothing without `profiler=`."""
         self._progress = Progress()
         self._latest: dict[str, float] = {}
         self._state: StageState | None = None
