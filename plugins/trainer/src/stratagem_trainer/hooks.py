@@ -206,7 +206,10 @@ class HookRunner:
 
 
 def _owner(method: Any) -> str:
-    return type(getattr(method, "func", method).__self__).__qualname__
+    function = getattr(method, "func", method)
+    owner = getattr(function, "__self__", None)
+    # One that was set on an object, as LambdaCallback does, doesn't know it.
+    return type(function if owner is None else owner).__qualname__
 
 
 def tell_before_step(

@@ -54,6 +54,12 @@ class ModelSummary(Callback):
             self.layers = layers_of(module, self.max_depth)
             print("\n".join(self.lines()), file=sys.stderr, flush=True)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"bytes_per_rank": self.bytes_per_rank}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bytes_per_rank = state["bytes_per_rank"]
+
     def lines(self) -> list[str]:
         """Return the table as text."""
         total, *rest = self.layers
