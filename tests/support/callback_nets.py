@@ -65,7 +65,9 @@ class Writer(BasePredictionWriter):
         super().__init__("batch_and_epoch")
         self.folder, self.batches = folder, []
 
-    def write_on_batch_end(self, trainer, module, prediction, batch_indices, batch, batch_idx, dataloader_idx):
+    def write_on_batch_end(
+        self, trainer, module, prediction, batch_indices, batch, batch_idx, dataloader_idx
+    ):
         self.batches.append((batch_indices, prediction.clone()))
 
     def write_on_epoch_end(self, trainer, module, predictions, batch_indices):

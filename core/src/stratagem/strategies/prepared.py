@@ -88,7 +88,7 @@ class Prepared:
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
 
     @property
-    def _parameters(self) -> Sequence[list[torch.Tensor]]:
+    def _parameters(self) -> Sequence[list[nn.Parameter]]:
         """Of each optimizer; groups may be added while it trains."""
         return [[p for group in each.param_groups for p in group["params"]] for each in self.optimizers]
 

@@ -17,7 +17,13 @@ def stratagem_commands(cli: CommandGroup) -> None:
 
 _LOGGERS = (
     ("csv", "csv:CSVLogger", "one CSV file in the run's folder", "", ""),
-    ("tensorboard", "tensorboard:TensorBoardLogger", "event files for TensorBoard", "tensorboard", "tensorboard"),
+    (
+        "tensorboard",
+        "tensorboard:TensorBoardLogger",
+        "event files for TensorBoard",
+        "tensorboard",
+        "tensorboard",
+    ),
     ("wandb", "wandb:WandbLogger", "Weights & Biases", "wandb", "wandb"),
     ("mlflow", "mlflow:MLFlowLogger", "MLflow, in a folder or on a server", "mlflow", "mlflow"),
     ("comet", "comet:CometLogger", "Comet", "comet_ml", "comet"),

@@ -72,5 +72,5 @@ class StageState:
     batch_counts: bool = True
     """Whether the batch of an evaluation counts, or is there only because every rank has to run a forward."""
     save: Callable[..., None] | None = None
-    """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None before
-    there is anything to write."""
+    """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None
+    before there is anything to write."""

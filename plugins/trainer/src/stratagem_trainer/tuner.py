@@ -159,9 +159,14 @@ class Tuner:
             raise ConfigError(f"Tuner got a {type(model).__name__}: pass a Module")
         trial = copy.copy(self.trainer)
         trial.callbacks, trial.given_loggers = callbacks, False
-        limits = {name: None for name in ("max_epochs", "max_time", "min_epochs", "min_steps")}
+        limits: Any = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps"))
         trial.settings = replace(
-            trial.settings, **limits, max_steps=max_steps, num_sanity_val_steps=0, limit_val_batches=0, val_check_interval=None
+            trial.settings,
+            **limits,
+            max_steps=max_steps,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+            val_check_interval=None,
         )
         tried = copy.deepcopy(model)
         for name, value in (changed or {}).items():
@@ -226,4 +231,3 @@ def _numbers_kept() -> Iterator[None]:
 
 
 __all__ = ["SweepResult", "Tuner"]
-

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-
 from stratagem_trainer.settings import TrainerSettings
 
 from stratagem.checkpoint import Checkpoint, DirectoryCheckpointer

@@ -136,7 +136,7 @@ def test_a_timer_ends_a_fit_and_counts_earlier_runs(make_trainer, capsys):
 
 
 def test_functions_are_called_and_unknown_hooks_refused():
-    with pytest.raises(ConfigError, match="on_fit_begin, which is no hook; nearest: .*on_fit"):
+    with pytest.raises(ConfigError, match=r"on_fit_begin, which is no hook; nearest: .*on_fit"):
         LambdaCallback(on_fit_begin=print)
 
 

@@ -142,7 +142,9 @@ def test_pruning_zeroes_alike_and_accumulation_changes_steps(tmp_path, strategy,
     )
     module = Net(8 // devices)
     summary = ModelSummary(max_depth=-1)
-    run = trainer(strategy, tmp_path, pruning, GradientAccumulationScheduler({1: 2}), summary, devices=devices)
+    run = trainer(
+        strategy, tmp_path, pruning, GradientAccumulationScheduler({1: 2}), summary, devices=devices
+    )
     run.fit(module)
     zeros = {name: int((value == 0).sum()) for name, value in module.named_parameters()}
     # 40 weights: half, then half of the rest, and again.

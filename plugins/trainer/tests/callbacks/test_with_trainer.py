@@ -108,6 +108,13 @@ def test_a_fit_limited_by_steps_leaves_a_checkpoint_and_a_line(fit, tmp_path, ca
 
 
 def test_checkpoints_by_steps_are_ranked_by_their_own_validation(fit):
-    best = ModelCheckpoint(monitor="val_loss", every_n_train_steps=5, save_top_k=2, save_last=False, auto_insert_metric_name=False, filename="{step}")
+    best = ModelCheckpoint(
+        monitor="val_loss",
+        every_n_train_steps=5,
+        save_top_k=2,
+        save_last=False,
+        auto_insert_metric_name=False,
+        filename="{step}",
+    )
     fit(Mean([3.0, 1.0, 2.0]), best)
     assert [(entry.step, entry.score) for entry in best.kept] == [(10, 1.0), (15, 2.0)]

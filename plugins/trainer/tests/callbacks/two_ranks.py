@@ -27,7 +27,9 @@ def main(rank: int, port: int, folder: str) -> None:
         attempt=0,
     )
     collectives = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=30))
-    checkpoint = ModelCheckpoint(monitor="val_loss", save_top_k=2, auto_insert_metric_name=False, filename="{epoch}-{val_loss:.1f}")
+    checkpoint = ModelCheckpoint(
+        monitor="val_loss", save_top_k=2, auto_insert_metric_name=False, filename="{epoch}-{val_loss:.1f}"
+    )
     stopping = EarlyStopping("val_loss", patience=2)
     trainer = FakeTrainer(folder, [checkpoint, stopping], collectives)
     # Rank 1 alone would rank them the other way round, and never stop.

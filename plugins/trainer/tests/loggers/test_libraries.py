@@ -6,7 +6,14 @@ import zipfile
 
 import pytest
 from callback_nets import Net, trainer
-from stratagem_trainer.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from stratagem_trainer.loggers import (
+    CometLogger,
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from stratagem_trainer.loggers.named import checked_loggers
 
 from stratagem.errors import BrokenPluginError, ConfigError, UnknownNameError
@@ -120,5 +127,7 @@ def test_names_are_looked_up_and_a_missing_library_is_one_sentence(monkeypatch):
     with pytest.raises(UnknownNameError, match="no logger is called 'cvs'; nearest: csv"):
         checked_loggers("cvs")
     monkeypatch.setattr("stratagem.plugin.component._is_installed", lambda module: False)
-    with pytest.raises(BrokenPluginError, match=r"'wandb' .* needs wandb, .*: pip install \"stratagem-trainer"):
+    with pytest.raises(
+        BrokenPluginError, match=r"'wandb' .* needs wandb, .*: pip install \"stratagem-trainer"
+    ):
         checked_loggers("wandb")

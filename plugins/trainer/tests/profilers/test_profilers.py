@@ -27,7 +27,9 @@ def test_simple_has_a_table_of_hooks_and_phases_on_each_rank(tmp_path, strategy,
         assert f"rank {rank}" in head
         assert columns.split() == ["part", "mean", "(s)", "calls", "total", "(s)", "share"]
         calls = {row[:-38].strip(): int(row[-28:-20]) for row in rows}
-        assert calls["of my own"] == calls["training_step"] == calls["backward"] == calls["optimizer_step"] == 8
+        assert (
+            calls["of my own"] == calls["training_step"] == calls["backward"] == calls["optimizer_step"] == 8
+        )
         assert calls["evaluation_step"] == 8
         assert calls["data wait"] >= 16
         assert devices == 1 or calls["communication: all_gather"] >= 2
@@ -59,7 +61,9 @@ def test_pytorch_leaves_a_trace_on_each_rank_and_says_where_the_step_went(tmp_pa
 
 
 def test_the_step_is_divided_into_phases():
-    lines = step_table({"ProfilerStep#1": 4000.0, "data wait": 1000.0, "backward": 1000.0, "c10d::x": 500.0}, 2)
+    lines = step_table(
+        {"ProfilerStep#1": 4000.0, "data wait": 1000.0, "backward": 1000.0, "c10d::x": 500.0}, 2
+    )
     assert [line.split()[-2:] for line in lines[1:]] == [
         ["0.500", "25.0%"],
         ["0.250", "12.5%"],

@@ -45,7 +45,9 @@ class GradientAccumulationScheduler(Callback):
                 "it into scheduling as epoch 0"
             )
         if not module.automatic_optimization:
-            raise ConfigError("GradientAccumulationScheduler is for automatic optimization: accumulate by hand")
+            raise ConfigError(
+                "GradientAccumulationScheduler is for automatic optimization: accumulate by hand"
+            )
         self._set(trainer)
 
     def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:

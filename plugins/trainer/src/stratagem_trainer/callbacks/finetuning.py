@@ -137,7 +137,9 @@ class BaseFinetuning(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._groups = state["groups"]
 
-    def before_restore(self, module: nn.Module, optimizers: Sequence[Optimizer], state: dict[str, Any]) -> None:
+    def before_restore(
+        self, module: nn.Module, optimizers: Sequence[Optimizer], state: dict[str, Any]
+    ) -> None:
         parameters = dict(module.named_parameters())
         for optimizer, groups in zip(optimizers, state["groups"]):
             for names in groups[len(optimizer.param_groups) :]:

@@ -81,7 +81,9 @@ class LearningRateMonitor(Callback):
     def _values(self, group: dict[str, Any]) -> list[tuple[str, float]]:
         values = [("", group["lr"])]
         if self.log_momentum:
-            values.append(("-momentum", group["betas"][0] if "betas" in group else group.get("momentum", 0.0)))
+            values.append(
+                ("-momentum", group["betas"][0] if "betas" in group else group.get("momentum", 0.0))
+            )
         if self.log_weight_decay:
             values.append(("-weight_decay", group.get("weight_decay", 0.0)))
         return values

@@ -94,10 +94,14 @@ class ModelCheckpoint(Callback):
         if train_time_interval is not None and (
             not isinstance(train_time_interval, timedelta) or train_time_interval <= timedelta(0)
         ):
-            raise ConfigError(f"{owner} got train_time_interval={train_time_interval!r}; give a timedelta above 0")
+            raise ConfigError(
+                f"{owner} got train_time_interval={train_time_interval!r}; give a timedelta above 0"
+            )
         if every_n_epochs is None and not every_n_train_steps and train_time_interval is None:
             every_n_epochs = 0 if every_n_train_steps == 0 else 1
-        self._name = CheckpointName("{epoch}-{step}" if filename is None else filename, auto_insert_metric_name)
+        self._name = CheckpointName(
+            "{epoch}-{step}" if filename is None else filename, auto_insert_metric_name
+        )
         names = dict.fromkeys((*([] if monitor is None else [monitor]), *self._name.metrics))
         self._monitors = tuple(Monitor(name, mode, owner) for name in names)
         self.monitor = monitor
@@ -164,8 +168,7 @@ class ModelCheckpoint(Callback):
     def state_key(self) -> str:
         interval_s = self.train_time_interval and self.train_time_interval.total_seconds()
         what = (self.monitor, self.every_n_epochs, self.every_n_train_steps, interval_s)
-        what = (*what, self.dirpath, self._name.template)
-        return f"{type(self).__qualname__}{what}"
+        return f"{type(self).__qualname__}{(*what, self.dirpath, self._name.template)}"
 
     # When -------------------------------------------------------------------------------------------
 
@@ -279,7 +282,10 @@ class ModelCheckpoint(Callback):
             for path in decision.save:
                 trainer.save_checkpoint(path, **how)
                 if self.verbose and trainer.is_main:
-                    print(f"Epoch {trainer.current_epoch + 1}, step {trainer.global_step}: saved {path}", flush=True)
+                    print(
+                        f"Epoch {trainer.current_epoch + 1}, step {trainer.global_step}: saved {path}",
+                        flush=True,
+                    )
             if decision.link and trainer.is_main:
                 link(self._ranking.newest, self._ranking.last_path)
         except BaseException:

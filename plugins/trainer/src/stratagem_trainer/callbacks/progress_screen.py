@@ -26,9 +26,7 @@ class Screen:
         metrics: what to show beside the bar of an epoch, given the trainer and the module.
     """
 
-    def __init__(
-        self, console: Console, stage: str, metrics: Callable[[Any, Any], dict[str, Any]]
-    ) -> None:
+    def __init__(self, console: Console, stage: str, metrics: Callable[[Any, Any], dict[str, Any]]) -> None:
         from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
 
         self.bars: LiveBars | None = None

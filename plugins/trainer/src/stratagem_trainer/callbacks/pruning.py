@@ -44,7 +44,7 @@ class ModelPruning(Callback):
         amount: fraction (float) or number (int) to prune of what is left, or a function of the epoch that says so.
         apply_pruning: whether to prune, or a function of the epoch.
         make_pruning_permanent: nothing to choose here: it always is.
-        use_lottery_ticket_hypothesis: reset what is left to its first values after pruning, or a function of the epoch.
+        use_lottery_ticket_hypothesis: set what is left to its first values after pruning, or a function of the epoch.
         resample_parameters: accepted where it is False.
         pruning_dim: for structured methods.
         pruning_norm: for "ln_structured".
@@ -82,16 +82,21 @@ class ModelPruning(Callback):
             )
         structured = getattr(method, "PRUNING_TYPE", "") == "structured"
         if structured and use_global_unstructured:
-            raise ConfigError("ModelPruning prunes by structure for each parameter: use_global_unstructured=False")
+            raise ConfigError(
+                "ModelPruning prunes by structure for each parameter: use_global_unstructured=False"
+            )
         if structured and pruning_dim is None:
             raise ConfigError("ModelPruning by structure needs pruning_dim, the dimension that is pruned")
         if method is prune.LnStructured and pruning_norm is None:
             raise ConfigError("ModelPruning by ln_structured needs pruning_norm")
         if not callable(amount) and not (0.0 <= amount <= 1.0 if isinstance(amount, float) else amount >= 0):
-            raise ConfigError(f"ModelPruning got amount={amount!r}; give a fraction from 0.0 to 1.0, or a number")
+            raise ConfigError(
+                f"ModelPruning got amount={amount!r}; give a fraction from 0.0 to 1.0, or a number"
+            )
         if resample_parameters:
             raise ConfigError("ModelPruning doesn't draw parameters again: leave resample_parameters out")
-        self._method, self._given = method, parameters_to_prune
+        self._method: Any = method
+        self._given = parameters_to_prune
         self._kinds = tuple(parameter_names or ("weight", "bias"))
         self._global, self.amount = use_global_unstructured, amount
         self._apply, self._lottery = apply_pruning, use_lottery_ticket_hypothesis
@@ -181,20 +186,21 @@ class ModelPruning(Callback):
         self._zero(module)
         if self._verbose and trainer.is_main:
             zeros, count = sum(int((mask == 0).sum()) for mask in masks), sum(mask.numel() for mask in masks)
-            print(f"Epoch {epoch + 1}: {zeros} of {count} parameters are pruned ({zeros / count:.1%})", flush=True)
+            print(
+                f"Epoch {epoch + 1}: {zeros} of {count} parameters are pruned ({zeros / count:.1%})",
+                flush=True,
+            )
 
     def _masks_of(self, wholes: list[torch.Tensor], amount: float) -> list[torch.Tensor]:
         """Masks of what stays; what was 0 before stays pruned, and `amount` is of the rest."""
         before = [(whole != 0).to(whole.dtype) if self._masks else torch.ones_like(whole) for whole in wholes]
         if not self._global:
             method = self._method(amount, **self._how)
-            return [
-                _computed(method, whole, mask) for whole, mask in zip(wholes, before) if whole.numel()
-            ]
+            return [_computed(method, whole, mask) for whole, mask in zip(wholes, before) if whole.numel()]
         method = self._method(amount)
         flat = torch.cat([whole.reshape(-1) for whole in wholes])
         mask = _computed(method, flat, torch.cat([each.reshape(-1) for each in before]))
-        parts = mask.split([whole.numel() for whole in wholes])
+        parts = torch.split(mask, [whole.numel() for whole in wholes])
         return [part.reshape(whole.shape) for part, whole in zip(parts, wholes)]
 
     @torch.no_grad()
@@ -210,7 +216,7 @@ class ModelPruning(Callback):
 
 def _computed(method: Any, values: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """As torch's PruningContainer, which prunes among what the mask before has left."""
-    container = prune.PruningContainer()
+    container: Any = prune.PruningContainer()
     method._tensor_name = container._tensor_name = "weight"
     container.add_pruning_method(method)
     mask: torch.Tensor = container.compute_mask(values, before)

@@ -83,7 +83,9 @@ class RateSweep(Callback):
     ) -> None:
         check_count("lr_find", "num_training", num_training, 2)
         if not 0 < min_lr < max_lr:
-            raise ConfigError(f"lr_find got min_lr={min_lr!r} and max_lr={max_lr!r}; give 0 < min_lr < max_lr")
+            raise ConfigError(
+                f"lr_find got min_lr={min_lr!r} and max_lr={max_lr!r}; give 0 < min_lr < max_lr"
+            )
         if mode not in ("exponential", "linear"):
             raise ConfigError(f"lr_find got mode={mode!r}; allowed are 'exponential' and 'linear'")
         self.min_lr, self.max_lr, self.num_training, self.mode = min_lr, max_lr, num_training, mode

@@ -68,7 +68,9 @@ class StochasticWeightAveraging(Callback):
                 "'linear'"
             )
         if device is not None:
-            raise ConfigError("StochasticWeightAveraging keeps averages beside the parameters: leave device out")
+            raise ConfigError(
+                "StochasticWeightAveraging keeps averages beside the parameters: leave device out"
+            )
         self.swa_lrs, self.swa_epoch_start = rates, swa_epoch_start
         self.annealing_epochs, self.annealing_strategy = annealing_epochs, annealing_strategy
         self._avg_fn = avg_fn
@@ -81,7 +83,9 @@ class StochasticWeightAveraging(Callback):
             return
         if isinstance(self.swa_epoch_start, float):
             if trainer.max_epochs is None or trainer.max_epochs < 0:
-                raise ConfigError("StochasticWeightAveraging with a fraction as swa_epoch_start needs max_epochs")
+                raise ConfigError(
+                    "StochasticWeightAveraging with a fraction as swa_epoch_start needs max_epochs"
+                )
             self._first = max(int(trainer.max_epochs * self.swa_epoch_start) - 1, 0)
         else:
             self._first = self.swa_epoch_start - 1
@@ -120,7 +124,7 @@ class StochasticWeightAveraging(Callback):
     def state_dict(self) -> dict[str, Any]:
         if self._rates is None:
             return self._saved
-        rates = {"lrs": [group["lr"] for group in self._rates.optimizer.param_groups]}
+        rates: dict[str, Any] = {"lrs": [group["lr"] for group in self._rates.optimizer.param_groups]}
         rates["swalr"] = {k: v for k, v in self._rates.state_dict().items() if not callable(v)}
         return {"count": self._averages.count if self._averages is not None else 0, "rates": rates}
 
@@ -138,7 +142,7 @@ class StochasticWeightAveraging(Callback):
 
     def _update(self, averages: Any, current: Any, count: int) -> None:
         if self._avg_fn is None:
-            get_swa_multi_avg_fn()(averages, current, count)
+            get_swa_multi_avg_fn()(averages, current, count)  # type: ignore[no-untyped-call]
             return
         for kept, value in zip(averages, current):
             kept.copy_(self._avg_fn(kept, value, count))
@@ -154,7 +158,7 @@ class StochasticWeightAveraging(Callback):
         saved = self._saved["rates"]
         rates = [float(group["lr"]) for group in groups] if saved is None else saved["lrs"]
         stand_ins = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": rate} for rate in rates])
-        targets = self.swa_lrs * len(groups) if len(self.swa_lrs) == 1 else self.swa_lrs
+        targets: Any = self.swa_lrs * len(groups) if len(self.swa_lrs) == 1 else self.swa_lrs
         annealing = SWALR(stand_ins, targets, self.annealing_epochs, self.annealing_strategy)
         if saved is not None:
             annealing.load_state_dict(dict(saved["swalr"]))

@@ -84,7 +84,7 @@ class ThroughputMonitor(Callback):
         if flops is not None:
             rates["flops"] = rates["batches"] * float(flops)
         ranks = trainer.collectives.data.world_size
-        figures = {("time",): now, ("batches",): batches, ("samples",): samples}
+        figures: dict[tuple[str, ...], float] = {("time",): now, ("batches",): batches, ("samples",): samples}
         if self.length_fn is not None:
             figures["lengths",] = lengths
         for name, rate in rates.items():

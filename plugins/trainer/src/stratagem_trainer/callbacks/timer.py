@@ -48,7 +48,7 @@ class Timer(Callback):
         self._earlier_s = 0.0
 
     def time_elapsed(self, stage: str = "train") -> float:
-        """Return how many seconds a stage ("train", "validate", "test", "predict") has taken, earlier runs included."""
+        """Return how many seconds a stage ("train", "validate", …) has taken, earlier runs included."""
         stage = _stage(stage)
         earlier = self._earlier_s if stage == "fit" else 0.0
         if stage in self._began:
@@ -79,7 +79,11 @@ class Timer(Callback):
         self._took[stage] = time.monotonic() - self._began.pop(stage)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"time_elapsed_s": {stage: self.time_elapsed(stage) for stage in ("fit", "validate", "test", "predict")}}
+        return {
+            "time_elapsed_s": {
+                stage: self.time_elapsed(stage) for stage in ("fit", "validate", "test", "predict")
+            }
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         elapsed = dict(state["time_elapsed_s"])
@@ -96,7 +100,9 @@ class Timer(Callback):
             trainer.should_stop = True
             if self.verbose and trainer.is_main:
                 spent = timedelta(seconds=int(self.time_elapsed()))
-                print(f"Stopping at step {trainer.global_step}: {spent} are over.", file=sys.stderr, flush=True)
+                print(
+                    f"Stopping at step {trainer.global_step}: {spent} are over.", file=sys.stderr, flush=True
+                )
 
 
 def _stage(name: str) -> str:

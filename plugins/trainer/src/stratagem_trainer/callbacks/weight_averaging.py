@@ -46,7 +46,9 @@ class WeightAveraging(Callback):
     ) -> None:
         owner = type(self).__name__
         if device is not None:
-            raise ConfigError(f"{owner} keeps averages beside the parameters, in the same shards: leave device out")
+            raise ConfigError(
+                f"{owner} keeps averages beside the parameters, in the same shards: leave device out"
+            )
         if avg_fn is not None and multi_avg_fn is not None:
             raise ConfigError(f"{owner} got both avg_fn and multi_avg_fn: give one")
         self.use_buffers = use_buffers
@@ -128,7 +130,7 @@ class WeightAveraging(Callback):
     def _multi(self) -> Update:
         average = self._avg_fn
         if average is None:
-            return self._multi_avg_fn or get_swa_multi_avg_fn()
+            return self._multi_avg_fn or get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
 
         def each(averages: Any, current: Any, count: int) -> None:
             for kept, value in zip(averages, current):
@@ -194,5 +196,5 @@ class EMAWeightAveraging(WeightAveraging):
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def _multi(self) -> Update:
-        update: Update = get_ema_multi_avg_fn(self.decay)
+        update: Update = get_ema_multi_avg_fn(self.decay)  # type: ignore[no-untyped-call]
         return update

@@ -57,7 +57,9 @@ def stage_flags(command: F) -> F:
 @click.command()
 @click.option("--max-epochs", type=click.IntRange(0), help="Stop after so many epochs.")
 @click.option("--max-steps", type=click.IntRange(0), help="Stop after so many optimizer steps.")
-@click.option("--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.")
+@click.option(
+    "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
+)
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""

@@ -50,7 +50,9 @@ class LibraryLogger(Logger):
     def write(self, rows: Sequence[Row]) -> None:
         experiment = self.experiment
         for row in rows:
-            values = {f"{self.prefix}-{name}": v for name, v in row.values.items()} if self.prefix else row.values
+            values = (
+                {f"{self.prefix}-{name}": v for name, v in row.values.items()} if self.prefix else row.values
+            )
             self._write(experiment, Row(row.step, row.epoch, values))
 
     def close(self, failed: bool = False) -> None:

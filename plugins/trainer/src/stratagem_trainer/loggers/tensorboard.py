@@ -90,7 +90,7 @@ class TensorBoardLogger(LibraryLogger):
             writer.add_scalar(name, value, 0)
         if self.is_muted:
             return
-        for summary in hparams(flattened(params), shown):
+        for summary in hparams(flattened(params), shown):  # type: ignore[no-untyped-call]
             writer.file_writer.add_summary(summary)
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:

@@ -45,7 +45,9 @@ class AdvancedProfiler(Profiler):
 
     def stop(self, action_name: str) -> None:
         if not self._open or self._open[-1] != action_name:
-            raise ConfigError(f"the profiler was told to stop {action_name!r}, which isn't what it measures now")
+            raise ConfigError(
+                f"the profiler was told to stop {action_name!r}, which isn't what it measures now"
+            )
         self._profiles[self._open.pop()].disable()
         if self._open:
             self._profiles[self._open[-1]].enable()

@@ -20,9 +20,7 @@ class Profiler:
     is_active = True
     """Whether hooks and phases are to be measured; what isn't costs nothing."""
 
-    def __init__(
-        self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None
-    ) -> None:
+    def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename
 
@@ -68,7 +66,9 @@ class Profiler:
         if self._folder is None:
             return None
         os.makedirs(self._folder, exist_ok=True)
-        return os.path.join(self._folder, f"{self.filename or 'profile'}-{self._stage}-rank{self._rank}.{ending}")
+        return os.path.join(
+            self._folder, f"{self.filename or 'profile'}-{self._stage}-rank{self._rank}.{ending}"
+        )
 
 
 class PassThroughProfiler(Profiler):

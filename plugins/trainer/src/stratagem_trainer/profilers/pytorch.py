@@ -73,7 +73,7 @@ class PyTorchProfiler(Profiler):
             yield action_name
 
     def start(self, action_name: str) -> None:
-        context = record_function(action_name)
+        context: Any = record_function(action_name)
         context.__enter__()
         self._open.append((action_name, context))
 
@@ -88,8 +88,8 @@ class PyTorchProfiler(Profiler):
 
     def summary(self) -> str:
         return self._text or (
-            f"profile of {self._stage}, rank {self._rank}: no step was recorded, since it ended before the schedule's "
-            "first"
+            f"profile of {self._stage}, rank {self._rank}: no step was recorded, since it ended before the "
+            "first of the schedule"
         )
 
     def finish(self) -> None:
@@ -107,7 +107,10 @@ class PyTorchProfiler(Profiler):
         totals_us = {event.key: 0.0 for event in averages}
         for event in averages:
             totals_us[event.key] += event.cpu_time_total
-        lines = [f"profile of {self._stage}, rank {self._rank}", *step_table(totals_us, _steps_in(totals_us, averages))]
+        lines = [
+            f"profile of {self._stage}, rank {self._rank}",
+            *step_table(totals_us, _steps_in(totals_us, averages)),
+        ]
         if self.row_limit:
             by = self.sort_by_key or (
                 "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"

@@ -58,7 +58,10 @@ class SimpleProfiler(Profiler):
         head = f"profile of {self._stage}, rank {self._rank}: {took:.3f} s"
         if not self.extended:
             return "\n".join([head, *(f"  {n:<{width}}  {sum(d):10.4f} s" for n, d in rows)])
-        lines = [head, f"  {'part':<{width}}  {'mean (s)':>10}  {'calls':>7}  {'total (s)':>10}  {'share':>6}"]
+        lines = [
+            head,
+            f"  {'part':<{width}}  {'mean (s)':>10}  {'calls':>7}  {'total (s)':>10}  {'share':>6}",
+        ]
         for name, each in rows:
             total = sum(each)
             lines.append(
