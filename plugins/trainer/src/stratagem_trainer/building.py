@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, UsageError
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
@@ -61,6 +61,11 @@ def begin_stage(
     """
     run = runtime.session.run
     is_training = stage == "fit"
+    if stage != "predict" and not overrides(module, STEPS[stage], Module):
+        raise UsageError(
+            f"{type(module).__qualname__} has no {STEPS[stage]}: {stage} needs one; define "
+            f"{STEPS[stage]}(self, batch, batch_idx)"
+        )
     if is_training:
         run.require(needed_features(settings, module))
     schedules: list[Schedule] = []

@@ -22,6 +22,7 @@ from stratagem_trainer.building import (
     make_loggers,
     prepare_module,
 )
+from stratagem_trainer.explaining import explain
 from stratagem_trainer.hooks import overrides
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
@@ -81,6 +82,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
                 return _fit(runtime, trainer, module, request, attempts, loggers)
             return _evaluate(runtime, trainer, module, request)
     except BaseException as error:
+        explain(error)
         state = trainer.state if trainer.has_state else None
         if state is not None:
             if isinstance(error, UsageError):
