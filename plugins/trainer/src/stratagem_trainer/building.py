@@ -21,6 +21,7 @@ from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, step_module
 from stratagem_trainer.module import Module
+from stratagem_trainer.seeding import worker_seed
 from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def begin_stage(
         schedules=schedules,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
-    seed = runtime.config.seed
+    seed = worker_seed(runtime, module.trainer.given_seed)
     if seed is not None:
         # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
         # those that read the same batches.

@@ -28,6 +28,7 @@ from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.module import Module
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
+from stratagem_trainer.seeding import latest_seed
 from stratagem_trainer.settings import Limit, TrainerSettings
 from stratagem_trainer.stage import StageRequest, StageResult, run_stage
 from stratagem_trainer.view import TrainerView
@@ -215,6 +216,7 @@ class Trainer(TrainerView):
         if request.ckpt_path is None:
             refuse_untrained(request.module, request.stage)
         run = assemble(self.config)
+        self.given_seed = latest_seed()
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))

@@ -48,6 +48,8 @@ class TrainerView:
         self.callbacks = list(callbacks)
         self.given_loggers = logger
         self.run_dir = config.run_dir
+        self.given_seed: int | None = None
+        """Of `seed_everything` in the launching process."""
         self._progress = Progress()
         self._latest: dict[str, float] = {}
         self._state: StageState | None = None
