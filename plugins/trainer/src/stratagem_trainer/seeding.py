@@ -52,7 +52,7 @@ def latest_seed() -> int | None:
 
 
 def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
-    """The seed of a rank's generators: the run's, or, in a process of its own, that of the process that started it."""
+    """The seed of a rank's generators: the run's, or, in its own process, that of the one that started it."""
     if runtime.config.seed is not None or runtime.in_launching_process:
         return runtime.config.seed
     return latest
