@@ -32,7 +32,7 @@ NOTES = """
   (LBFGS) has none at that moment. With several optimizers each gets its own call.
 - `optimizer_step`, `configure_gradient_clipping`, `optimizer_zero_grad` and `lr_scheduler_step` are called in the
   place of what the loop does, and their own versions in `Module` do just that: [modules](modules.md). Strategies
-  without the feature `optimizer_hooks` refuse the first three before anything starts, and so does manual optimization.
+  without the feature `optimizer_hooks` refuse the first three before anything starts; so does manual optimization.
 - Batches pass through `on_before_batch_transfer` and its siblings as loaders are read, in every stage.
 - In manual optimization `manual_backward`, and `step` and `zero_grad` of `self.optimizers()`, call the hooks around
   them.

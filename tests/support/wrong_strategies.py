@@ -327,7 +327,7 @@ class ClipsValuesByNorm(AveragedPrepared):
         return super().clip(index, clipping)
 
 
-@caught_by("optimizer_hooks", "is 0.")
+@caught_by("optimizer_hooks", "tried with WarmUp()")
 class ReadsRatesBeforeTheStep(AveragedPrepared):
     """As an engine that takes learning rates with the gradients."""
 

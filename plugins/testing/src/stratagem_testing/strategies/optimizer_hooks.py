@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem_testing.checks import check
-from stratagem_testing.recipe import Recipe
+from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, Trained, expect_same, naming, plainly, train
+from stratagem_testing.trained import RecipeModule, expect_same, naming, plainly, train
 
 _MAX_NORM = 0.05
 
