@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
     from stratagem_trainer.loggers.base import Logger, Row
     from stratagem_trainer.module import Module
+    from stratagem_trainer.rank_zero import rank_zero_only
+    from stratagem_trainer.seeding import seed_everything
     from stratagem_trainer.trainer import Trainer
 
     from stratagem.accelerators.base import Accelerator
@@ -122,6 +124,8 @@ _WHERE = {
     "hookimpl": "stratagem.plugin.hookspecs",
     "options": "stratagem_cli.flags",
     "place": "stratagem.strategies.prepared",
+    "rank_zero_only": "stratagem_trainer.rank_zero",
+    "seed_everything": "stratagem_trainer.seeding",
 }
 
 __all__ = [
@@ -182,6 +186,8 @@ __all__ = [
     "hookimpl",
     "options",
     "place",
+    "rank_zero_only",
+    "seed_everything",
 ]
 
 

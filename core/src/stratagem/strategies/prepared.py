@@ -66,7 +66,11 @@ class Prepared:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for methods, answer in (({"step"}, "steps_directly"), ({"forward", "evaluate"}, "forwards_directly")):
+        for methods, answer in (
+            ({"step"}, "steps_directly"),
+            ({"forward", "evaluate"}, "forwards_directly"),
+            ({"backward"}, "backwards_directly"),
+        ):
             if is_overridden(cls, Prepared, methods, answer):
                 setattr(cls, answer, False)
 
@@ -167,6 +171,11 @@ class Prepared:
     def forwards_directly(self) -> bool:
         """Whether calling the module itself is the same as `forward` and `evaluate`, unless overridden."""
         return self.is_direct
+
+    @property
+    def backwards_directly(self) -> bool:
+        """Whether `backward` only scales the loss, so that it does for several modules at once, unless overridden."""
+        return True
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, UsageError
 from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.callbacks.base import Callback
@@ -22,6 +22,7 @@ from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, step_module
 from stratagem_trainer.module import Module
+from stratagem_trainer.seeding import worker_seed
 from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def begin_stage(
     """
     run = runtime.session.run
     is_training = stage == "fit"
+    if stage != "predict" and not overrides(module, STEPS[stage], Module):
+        raise UsageError(
+            f"{type(module).__qualname__} has no {STEPS[stage]}: {stage} needs one; define "
+            f"{STEPS[stage]}(self, batch, batch_idx)"
+        )
     if is_training:
         run.require(needed_features(settings, module))
     schedules: list[Schedule] = []
@@ -111,7 +117,7 @@ def begin_stage(
         from stratagem_trainer.profilers.instrument import instrument
 
         instrument(module.trainer.profiler, state)
-    seed = runtime.config.seed
+    seed = worker_seed(runtime, module.trainer.given_seed)
     if seed is not None:
         # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
         # those that read the same batches.

@@ -156,6 +156,18 @@ def _named(name: str, named: Mapping[str, Any], where: str) -> Any:
     return named[name]
 
 
+def dataclass_named(name: str, named: Mapping[str, Any], where: str) -> Any:
+    """Return the dataclass of a name: what else is named, nobody calls.
+
+    Raises:
+        CheckpointError: it isn't named, or is none.
+    """
+    kind = _named(name, named, where)
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        raise CheckpointError(f"{where} has a value of {name}, which is no dataclass: use another checkpoint")
+    return kind
+
+
 def _mapping(value: Mapping[Any, Any], path: str) -> Any:
     items = {key: encoded(each, path) for key, each in value.items()}
     if type(value) is not dict:
@@ -221,6 +233,13 @@ def _partial_of(content: Any, named: Mapping[str, Any], where: str) -> Any:
     return partial(function, *args, **keywords)
 
 
+def _enum_of(content: Any, named: Mapping[str, Any], where: str) -> Any:
+    kind = _named(content[0], named, where)
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        raise ValueError(f"{content[0]} is no enum")
+    return kind[content[1]]
+
+
 def _attributes(content: Any, named: Mapping[str, Any], where: str) -> Any:
     from stratagem_trainer.hyperparameters import Hyperparameters
 
@@ -229,13 +248,13 @@ def _attributes(content: Any, named: Mapping[str, Any], where: str) -> Any:
 
 _DECODERS: Mapping[str, Callable[[Any, Mapping[str, Any], str], Any]] = {
     "name": lambda content, named, where: _named(content, named, where),
-    "enum": lambda content, named, where: _named(content[0], named, where)[content[1]],
+    "enum": _enum_of,
     "path": lambda content, named, where: Path(content),
     "namespace": lambda content, named, where: Namespace(**decoded(content, named, where)),
     "attributes": _attributes,
     "dict": lambda content, named, where: {key: decoded(each, named, where) for key, each in content},
     "partial": _partial_of,
-    "dataclass": lambda content, named, where: _named(content[0], named, where)(
+    "dataclass": lambda content, named, where: dataclass_named(content[0], named, where)(
         **decoded(content[1], named, where)
     ),
 }

@@ -6,7 +6,7 @@ import inspect
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import torch
@@ -14,7 +14,7 @@ import torch
 from stratagem import LocalCollectives
 from stratagem.errors import CheckpointError, ConfigError
 from stratagem.sdk.states import DirectoryCheckpointer, fitting, load_model
-from stratagem_trainer.hyperparameter_values import decoded, named_by
+from stratagem_trainer.hyperparameter_values import dataclass_named, decoded, named_by
 from stratagem_trainer.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
@@ -104,17 +104,12 @@ def make(kind: type[M], reader: CheckpointReader, allowed: Iterable[Any], overri
     return kind(**arguments)
 
 
-def _whole(
-    values: Mapping[str, Any], form: Literal["attributes", "namespace"] | str, named: Any, reader: Any
-) -> Any:
+def _whole(values: Mapping[str, Any], form: str, named: Any, reader: Any) -> Any:
     if form == "attributes":
         return Hyperparameters(values)
     if form == "namespace":
         return Namespace(**values)
-    content = {"@dataclass": [form, {}]}
-    if form not in named:
-        decoded(content, named, f"{reader.path}'s hyperparameters")  # which refuses it
-    return named[form](**values)
+    return dataclass_named(form, named, f"{reader.path}'s hyperparameters")(**values)
 
 
 def _load_weights(module: Module, reader: CheckpointReader, strict: bool) -> None:

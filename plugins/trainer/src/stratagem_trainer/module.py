@@ -102,7 +102,10 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
         "monitor"}), and "monitor" where the scheduler takes a metric.
         """
-        raise UsageError(f"{type(self).__qualname__} has no configure_optimizers: fit needs one")
+        raise UsageError(
+            f"{type(self).__qualname__} has no configure_optimizers: fit needs one; define it, and return an "
+            "optimizer, as torch.optim.Adam(self.parameters())"
+        )
 
     # Data -----------------------------------------------------------------------------------------
 

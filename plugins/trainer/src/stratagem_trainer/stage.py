@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError, UsageError
 from stratagem.sdk.loops import EvalData, TrainData, announce_data, sample_of
+from stratagem.sdk.loops import seed_everything as seed_generators
 from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.bringing_back import Destination, leave
 from stratagem_trainer.building import (
@@ -22,6 +23,7 @@ from stratagem_trainer.building import (
     make_loggers,
     prepare_module,
 )
+from stratagem_trainer.explaining import explain
 from stratagem_trainer.hooks import overrides
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
@@ -29,6 +31,7 @@ from stratagem_trainer.module import Module
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import locked
+from stratagem_trainer.seeding import worker_seed
 from stratagem_trainer.torch_settings import torch_settings
 
 if TYPE_CHECKING:
@@ -70,6 +73,9 @@ class StageResult:
 
 def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> StageResult:
     """Run a stage in this rank. Collective."""
+    seed = worker_seed(runtime, trainer.given_seed)
+    if seed is not None and runtime.config.seed is None:
+        seed_generators(seed)
     module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
     run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
@@ -82,6 +88,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
                 return _fit(runtime, trainer, module, request, attempts, loggers)
             return _evaluate(runtime, trainer, module, request)
     except BaseException as error:
+        explain(error)
         state = trainer.state if trainer.has_state else None
         if state is not None:
             if isinstance(error, UsageError):

@@ -31,6 +31,7 @@ from stratagem_trainer.profilers.base import Profiler
 from stratagem_trainer.profilers.instrument import make_profiler
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
+from stratagem_trainer.seeding import latest_seed
 from stratagem_trainer.settings import Limit, TrainerSettings
 from stratagem_trainer.stage import StageRequest, StageResult, run_stage
 from stratagem_trainer.view import TrainerView
@@ -226,6 +227,7 @@ class Trainer(TrainerView):
         for callback in self.callbacks:
             callback.before_launch(self, request.module, request.loader, request.stage)
         run = assemble(self.config)
+        self.given_seed = latest_seed()
         if request.stage == "fit":
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))

@@ -51,6 +51,8 @@ class TrainerView:
         self.run_dir = config.run_dir
         self.profiler: Profiler = PassThroughProfiler()
         """Measures parts of your own by `with trainer.profiler.profile("name")`; nothing without `profiler=`."""
+        self.given_seed: int | None = None
+        """Of `seed_everything` in the launching process."""
         self._progress = Progress()
         self._latest: dict[str, float] = {}
         self._state: StageState | None = None

@@ -28,7 +28,7 @@ from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
 from stratagem_trainer.loops.loss_watch import FiniteCheck
-from stratagem_trainer.loops.manual import ManualOptimizer
+from stratagem_trainer.loops.manual import ManualOptimizer, mentions
 from stratagem_trainer.loops.schedules import step_schedules
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
@@ -69,6 +69,7 @@ class FitLoop:
         self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
         self.data_ranks = state.runtime.collectives.data
         self._data_state, self._resume = data_state, resume
+        self._is_first_epoch = True
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         self._steps = OptimizerSteps(state, self._finite)
@@ -80,6 +81,7 @@ class FitLoop:
         state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
+            state.steps_schedules_by_hand = mentions(type(self.module), "lr_schedulers")
             state.manual_optimizers = [
                 ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, hooks)
                 for index in range(len(self.prepared.optimizers))
@@ -147,6 +149,7 @@ class FitLoop:
 
     def _end_epoch(self) -> None:
         progress = self.progress
+        self._refuse_no_loss()
         if self.validate is not None and self._times is not None and self._times.is_due_at_the_end():
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
@@ -158,6 +161,15 @@ class FitLoop:
         self.state.hooks.of_callbacks("on_train_epoch_end")
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
+
+    def _refuse_no_loss(self) -> None:
+        """Refuse a training_step that returned nothing in the whole first epoch."""
+        seen, is_first, self._is_first_epoch = self.metrics.losses.without_loss, self._is_first_epoch, False
+        if is_first and self.module.automatic_optimization and 0 < self.state.batch_idx <= seen:
+            raise DataError(
+                f"{type(self.module).__qualname__}.training_step returned None for all {seen} batches of the epoch, "
+                "and nothing was trained: return the loss, or set automatic_optimization = False"
+            )
 
     def _epoch_iterator(self) -> Iterator[Any]:
         state, self._data_state = self._data_state, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem import Clipping
@@ -94,6 +95,13 @@ class ManualOptimizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimizer, name)
+
+
+def mentions(kind: type, name: str) -> bool:
+    """Whether a method that a user's class defines calls something of this name."""
+    own = (each for each in kind.__mro__ if not each.__module__.startswith(("stratagem_trainer.", "torch.")))
+    methods = (value for each in own for value in vars(each).values() if isfunction(value))
+    return any(name in method.__code__.co_names for method in methods)
 
 
 class LoopOptimizer(ManualOptimizer):

@@ -77,6 +77,13 @@ class Schedule:
         )
 
 
+class NoOptimizer(Optimizer):
+    """Changes nothing: what a fit without optimizers steps."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
 def read_optimizers(
     module: Any, settings: TrainerSettings | None = None
 ) -> tuple[list[Optimizer], list[Schedule]]:
@@ -92,6 +99,13 @@ def read_optimizers(
             an optimizer that isn't returned, or lacks its metric's name.
     """
     returned = module.configure_optimizers()
+    if returned is None:
+        warnings.warn(
+            f"{type(module).__qualname__}.configure_optimizers returned None: the fit changes no parameter; return "
+            "the optimizer, if there is to be one",
+            stacklevel=2,
+        )
+        returned = NoOptimizer(list(module.parameters()), {})
     optimizers: list[Optimizer] = []
     found: list[tuple[Any, Any]] = []
     for entry in _entries(returned):

@@ -62,7 +62,9 @@ class OptimizerSteps:
         if self._step_by_hook:
             applied = [index for index in indices if self._step_by_module(index, outputs, closure)]
         else:
-            applied = [index for index in indices if self._step_one(index, _bound(closure, index))]
+            applied = [
+                index for index in indices if self._step_one(index, closure and _bound(closure, index))
+            ]
         for index in indices:
             for before in self._before_zero_grad:
                 before(prepared.optimizers[index])
@@ -97,7 +99,7 @@ class OptimizerSteps:
 
     def _step_by_module(self, index: int, outputs: Any, closure: Callable[[int], Any] | None) -> bool:
         optimizer, loss = self.optimizers[index], None if closure is not None else loss_of(outputs)
-        optimizer.begin(_bound(closure, index), None if loss is None else loss.detach())
+        optimizer.begin(closure and _bound(closure, index), None if loss is None else loss.detach())
         self._module.optimizer_step(self._progress.epoch, self._batch_idx, optimizer, optimizer.closure)
         return optimizer.was_applied
 
@@ -115,5 +117,5 @@ class OptimizerSteps:
         )
 
 
-def _bound(closure: Callable[[int], Any] | None, index: int) -> Callable[[], Any] | None:
-    return None if closure is None else lambda: closure(index)
+def _bound(closure: Callable[[int], Any], index: int) -> Callable[[], Any]:
+    return lambda: closure(index)
