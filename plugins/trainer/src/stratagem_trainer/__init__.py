@@ -10,12 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratagem_trainer.data.combined_loader import CombinedLoader
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.module import Module
     from stratagem_trainer.trainer import Trainer
 
-_WHERE = {"Module": "stratagem_trainer.module", "Trainer": "stratagem_trainer.trainer"}
+_WHERE = {
+    "CombinedLoader": "stratagem_trainer.data.combined_loader",
+    "DataModule": "stratagem_trainer.data.data_module",
+    "Module": "stratagem_trainer.module",
+    "Trainer": "stratagem_trainer.trainer",
+}
 
-__all__ = ["Module", "Trainer"]
+__all__ = ["CombinedLoader", "DataModule", "Module", "Trainer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -309,7 +309,7 @@ def test_an_evaluation_between_steps_leaves_these_alone() -> None:
             made.log("v", value)
             made.log("rows", value, on_step=True, on_epoch=False)
             scope.end_evaluation_step()
-        ended = made.end_evaluation(scope, 1, 0)
+        (ended,) = made.end_evaluation(scope, 1, 0)
     assert ended == {"v": 2.0, "rows": 3.0}
     assert made.batch == "the batch of training"
     made.batch = None

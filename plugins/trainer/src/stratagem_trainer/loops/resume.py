@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem import CheckpointReader
-    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
 
-def save(state: StageState, data: TrainData | None, path: str) -> None:
+def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     state.metrics.log_late()
@@ -39,6 +39,7 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
+        "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
     state.hooks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
@@ -52,13 +53,32 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
         state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
 
 
+def save_weights(state: StageState, path: str) -> None:
+    """Write the parameters and buffers alone, for evaluations. Collective."""
+    content = {
+        "kind": "weights",
+        "module": type(state.module).__qualname__,
+        "prepared": state.prepared.state(),
+    }
+    with writing(path):
+        tensors = state.prepared.model_tensors()
+        state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, {}))
+
+
+def epoch_of(reader: CheckpointReader) -> int:
+    """Return the epoch in which a checkpoint's run goes on."""
+    return _saved(reader).progress.epoch
+
+
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
     """Take up the parameters and buffers alone. Collective."""
     with fitting(reader):
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
-def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tuple[Any, Callable[[], None]]:
+def restore(
+    state: StageState, reader: CheckpointReader, data: AnyTrainData
+) -> tuple[Any, Callable[[], None]]:
     """Bring a run to where the checkpoint was written. Collective.
 
     Returns:
@@ -82,6 +102,9 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
+    if state.datamodule is not None and saved.datamodule:
+        with fitting(reader, "the state of the data module"):
+            state.datamodule.load_state_dict(saved.datamodule)
     state.hooks("on_load_checkpoint", saved.user)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
@@ -113,6 +136,7 @@ class _Saved:
     schedulers: list[Any]
     callbacks: dict[str, Any]
     user: dict[Any, Any]
+    datamodule: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,6 +151,11 @@ class _Progress:
 
 
 def _saved(reader: CheckpointReader) -> _Saved:
+    if reader.state.get("kind") == "weights":
+        raise CheckpointError(
+            f"{reader.path} has weights alone, from which no fit can go on: pass it to validate, test or predict, or "
+            "give fit a checkpoint that wasn't saved with weights_only"
+        )
     if reader.state.get("kind") != "trainer":
         raise CheckpointError(
             f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
