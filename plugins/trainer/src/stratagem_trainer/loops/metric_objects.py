@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +32,15 @@ def objects_in(module: nn.Module) -> dict[str, nn.Module]:
     if "torchmetrics" not in sys.modules:
         return {}
     return {name: each for name, each in module.named_modules() if is_metric_object(each)}
+
+
+def named_values(values: Any) -> Iterable[tuple[str, Any]]:
+    """Return what a mapping has; of a MetricCollection its metric objects themselves, under the names it gives them."""
+    library = sys.modules.get("torchmetrics")
+    if library is not None and isinstance(values, library.MetricCollection):
+        # Those that share states are brought up to date by this.
+        return list(values.items(keep_base=False, copy_state=False))
+    return list(values.items())
 
 
 def path_in(module: nn.Module, metric: nn.Module, name: str, told: str | None) -> str:
@@ -123,9 +132,7 @@ def computed(
     values = {}
     for name, (path, key) in named.items():
         metric = module.get_submodule(path)
-        if states is not None:
-            _merge(metric, path, states)
-        with _by_itself(metric):
+        with nullcontext() if states is None else _merged(metric, path, states), _by_itself(metric):
             values[name] = key, _scalar(name, metric.compute())  # type: ignore[operator]
     for path, _ in named.values():
         module.get_submodule(path).reset()  # type: ignore[operator]
@@ -142,8 +149,10 @@ def _scalar(name: str, value: Any) -> float:
     return float(value)
 
 
-def _merge(metric: nn.Module, path: str, ranks: list[States]) -> None:
-    """Give a metric object, and those within it, the states of all ranks."""
+@contextmanager
+def _merged(metric: nn.Module, path: str, ranks: list[States]) -> Iterator[None]:
+    """Give a metric object, and those within it, the states of all ranks; afterwards they have their own."""
+    kept: list[tuple[nn.Module, dict[str, Any], int]] = []
     for inner, each in metric.named_modules(prefix=path):
         if not is_metric_object(each):
             continue
@@ -156,7 +165,13 @@ def _merge(metric: nn.Module, path: str, ranks: list[States]) -> None:
                 name: _reduced([_copied(states[name], each.device) for states, _ in there], reductions[name])
                 for name in own
             }
+            kept.append((each, own, count_of_updates(each)))
             set_states(each, merged, sum(updates for _, updates in there))
+    try:
+        yield
+    finally:
+        for each, own, updates in kept:
+            set_states(each, own, updates)
 
 
 def _reduced(values: list[Any], reduction: Any) -> Any:
