@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stratagem_cli.flags import options
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.data.combined_loader import CombinedLoader
-    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.callbacks.early_stopping import EarlyStopping
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+    from stratagem_trainer.data.combined_loader import CombinedLoader
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.loggers.base import Logger, Row
     from stratagem_trainer.module import Module
     from stratagem_trainer.trainer import Trainer

@@ -142,9 +142,7 @@ class SaveAt(stratagem.Callback):
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_run_resumed_in_mid_epoch_goes_on_with_half_full_objects(tmp_path: Path, devices: int) -> None:
-    whole = trainer(
-        tmp_path / "a", devices, max_epochs=2, callbacks=SaveAt(tmp_path / "saved", 2), seed=1
-    )
+    whole = trainer(tmp_path / "a", devices, max_epochs=2, callbacks=SaveAt(tmp_path / "saved", 2), seed=1)
     whole.fit(Classifier())
     resumed = trainer(tmp_path / "b", devices, max_epochs=2, seed=1)
     resumed.fit(Classifier(), ckpt_path=tmp_path / "saved")

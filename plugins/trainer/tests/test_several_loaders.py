@@ -113,7 +113,11 @@ def test_training_reads_loaders_one_after_the_other(tmp_path: Path) -> None:
     module, combined = Reader(), stratagem.CombinedLoader([loader(0, 3), loader(10, 12)], "sequential")
     trainer(tmp_path, max_epochs=1).fit(module, combined)
     assert module.batches == [[0, 1], [2], [10, 11]]
-    assert [(plain(x), i, which) for x, i, which in combined] == [([0, 1], 0, 0), ([2], 1, 0), ([10, 11], 0, 1)]
+    assert [(plain(x), i, which) for x, i, which in combined] == [
+        ([0, 1], 0, 0),
+        ([2], 1, 0),
+        ([10, 11], 0, 1),
+    ]
     with pytest.raises(ConfigError, match="mode='longest'; allowed are min_size"):
         stratagem.CombinedLoader([], "longest")  # type: ignore[arg-type]
 

@@ -14,7 +14,6 @@ REPLACED: Mapping[str, str] = {
     "auto_scale_batch_size": "use the callback BatchSizeFinder",
     "automatic_optimization": "set automatic_optimization in the module",
     "checkpoint_callback": "give enable_checkpointing, or callbacks=ModelCheckpoint(…)",
-    "distributed_backend": "give strategy, as 'ddp'",
     "early_stop_callback": "give callbacks=EarlyStopping(…)",
     "flush_logs_every_n_steps": "give the logger its own: CSVLogger(flush_every_s=…)",
     "log_gpu_memory": "use the callback DeviceStatsMonitor",

@@ -107,6 +107,7 @@ def begin_stage(
         schedules=schedules,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
+    state.metrics.muted = settings.barebones
     seed = runtime.config.seed
     if seed is not None:
         # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for

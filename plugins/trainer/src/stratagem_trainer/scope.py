@@ -11,7 +11,7 @@ from torch import nn
 from stratagem.errors import LoggingError
 from stratagem_trainer.loops.accumulator import Accumulator, Value, as_float
 from stratagem_trainer.loops.fused import Partial
-from stratagem_trainer.loops.metric_objects import path_in
+from stratagem_trainer.loops.metric_objects import path_in, refuse_unless_scalar
 
 POSITION = ("step", "epoch")
 """What every row has anyway."""
@@ -231,18 +231,6 @@ class Scope:
             self.objects[name] = module.get_submodule(path)
             self._options[name] = LogOptions(*options)
             self._loaded.add(name)
-
-
-def refuse_unless_scalar(name: str, value: Any) -> None:
-    """Refuse a tensor that has more than one element.
-
-    Raises:
-        LoggingError: names its shape.
-    """
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise LoggingError(
-            f"{name!r} has shape {tuple(value.shape)}: log a number, or a tensor with one element"
-        )
 
 
 def _told(options: LogOptions) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from stratagem_trainer.loggers import Logger
-from stratagem_trainer.loops import metrics as metrics_module
+from stratagem_trainer.loops import row_buffer as metrics_module
 from stratagem_trainer.loops.metrics import Metrics
 from threads import on_threads
 from torch.distributed.device_mesh import init_device_mesh

@@ -54,20 +54,23 @@ class CombinedLoader:
             yield filled(self.iterables, iter(batches)), index, 0
 
 
-def side_by_side(begin: Sequence[Callable[[], Iterator[Any]]], mode: str) -> Iterator[list[Any]]:
+def side_by_side(
+    begin: Sequence[Callable[[], Iterator[Any]]], mode: str, was_over: Sequence[bool] = ()
+) -> Iterator[list[Any]]:
     """Begin all, and return an iterator over a batch of each at a time; None of one that is over.
 
     Args:
         begin: for each loader what begins it, and begins it again.
         mode: "min_size", "max_size" or "max_size_cycle".
+        was_over: for each, whether it has been read to its end already; none has where this is empty.
     """
-    return _side_by_side(begin, [start() for start in begin], mode)
+    over = list(was_over) or [False] * len(begin)
+    return _side_by_side(begin, [start() for start in begin], mode, over)
 
 
 def _side_by_side(
-    begin: Sequence[Callable[[], Iterator[Any]]], iterators: list[Iterator[Any]], mode: str
+    begin: Sequence[Callable[[], Iterator[Any]]], iterators: list[Iterator[Any]], mode: str, over: list[bool]
 ) -> Iterator[list[Any]]:
-    over = [False] * len(begin)
     while True:
         batches: list[Any] = []
         for which, iterator in enumerate(iterators):

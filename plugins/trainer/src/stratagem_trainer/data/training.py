@@ -103,7 +103,7 @@ class CombinedTrainData:
         saved = state["parts"] if state is not None and self._can_continue(state, epoch) else None
         self._epoch, self._read = epoch, done
         self._passes = [[] for _ in self._parts]
-        begin = []
+        begin, was_over = [], []
         for which, part in enumerate(self._parts):
             number, position, its_state = 0, 0, None
             if saved is not None:
@@ -111,10 +111,11 @@ class CombinedTrainData:
                 position = part.done_after_resume(its_state) if saved[which]["done"] else 0
             if position:
                 self._passes[which].append(_Pass(number, done - position))
+            was_over.append(number > 0)
             begin.append(partial(self._begin, which, [(number, position, its_state)]))
         if self._combined.mode == "sequential":
             return self._counted(chain.from_iterable(start() for start in begin))
-        batches = side_by_side(begin, self._combined.mode)
+        batches = side_by_side(begin, self._combined.mode, was_over)
         return self._counted(filled(self._combined.iterables, iter(each)) for each in batches)
 
     def state(self, epoch: int, done: int) -> dict[str, Any]:

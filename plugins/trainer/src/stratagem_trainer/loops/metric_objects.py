@@ -12,7 +12,12 @@ from torch import nn
 
 from stratagem.errors import LoggingError, short
 from stratagem.sdk.tensors import map_tensors
-from stratagem_trainer.loops.torchmetrics_private import count_of_updates, reductions_of, set_states
+from stratagem_trainer.loops.torchmetrics_private import (
+    count_of_updates,
+    reductions_of,
+    set_states,
+    value_of_batch,
+)
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -35,12 +40,40 @@ def objects_in(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def named_values(values: Any) -> Iterable[tuple[str, Any]]:
-    """Return what a mapping has; of a MetricCollection its metric objects themselves, under the names it gives them."""
+    """Return what a mapping has; of a MetricCollection its metric objects, under the names it gives them."""
     library = sys.modules.get("torchmetrics")
     if library is not None and isinstance(values, library.MetricCollection):
         # Those that share states are brought up to date by this.
         return list(values.items(keep_base=False, copy_state=False))
     return list(values.items())
+
+
+def value_of_step(name: str, metric: Any) -> torch.Tensor:
+    """Return what a metric object made of this step's batch, a tensor without dims.
+
+    Raises:
+        LoggingError: it has no such value, or it is no number.
+    """
+    value = value_of_batch(metric)
+    if value is None:
+        raise LoggingError(
+            f"{name!r} is logged for this step with a {type(metric).__name__} that has no value of this batch: call it, "
+            "as self.accuracy(scores, targets), rather than its update, or log it with on_step=False, on_epoch=True"
+        )
+    refuse_unless_scalar(name, value)
+    return torch.as_tensor(value).detach().clone().reshape(())
+
+
+def refuse_unless_scalar(name: str, value: Any) -> None:
+    """Refuse a tensor that has more than one element.
+
+    Raises:
+        LoggingError: names its shape.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise LoggingError(
+            f"{name!r} has shape {tuple(value.shape)}: log a number, or a tensor with one element"
+        )
 
 
 def path_in(module: nn.Module, metric: nn.Module, name: str, told: str | None) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,26 +12,24 @@ from torch import nn
 
 from stratagem.errors import LoggingError
 from stratagem.sdk.tensors import batch_size_of, refuse_in_chunk
-from stratagem_trainer.loggers.base import Logger, Row
+from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loops.accumulator import Value, as_float
-from stratagem_trainer.loops.fused import LogReduction, Partial, RankLog, ReducedLog
+from stratagem_trainer.loops.fused import Partial, RankLog
 from stratagem_trainer.loops.loss_watch import LossWatch
 from stratagem_trainer.loops.metric_objects import (
-    computed,
     is_metric_object,
     path_in,
     put_states,
     states_kept,
     take_states,
+    value_of_step,
 )
-from stratagem_trainer.loops.torchmetrics_private import value_of_batch
-from stratagem_trainer.scope import LOADER, REDUCTIONS, LogOptions, Scope, refuse_unless_scalar
+from stratagem_trainer.loops.reducing import Reducer, refuse_shared
+from stratagem_trainer.loops.row_buffer import RowBuffer
+from stratagem_trainer.scope import LOADER, REDUCTIONS, LogOptions, Scope
 
 if TYPE_CHECKING:
     from stratagem import Collectives
-
-FLUSH_ROWS = 256
-FLUSH_SECONDS = 1.0
 
 
 class Metrics:
@@ -52,22 +47,18 @@ class Metrics:
         """The current batch: its size weighs means."""
         self.muted = False
         self._collectives = collectives
-        self._reduction = LogReduction(collectives)
-        self._loggers = loggers
+        self._rows = RowBuffer(loggers)
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
-        self._unlogged: set[str] = set()
-        """Keys that loggers don't get."""
         self._train = Scope("train")
         self._scope = self._train
         self._latest: dict[str, Value] = {}
         self._on_bar: dict[str, None] = {}
-        self._rows: list[tuple[int, int, dict[str, Value]]] = []
-        self._flushed_at = time.perf_counter()
         self._ended: tuple[int, int, dict[str, Value]] | None = None
         self._is_between = False
         """A step has just ended that is no logging point."""
         self.losses = LossWatch(lambda: self._train.step.values)
+        self._reducer = Reducer(collectives, self._module, self.losses)
 
     def log(
         self,
@@ -77,7 +68,7 @@ class Metrics:
         prog_bar: bool = False,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
-        reduce_fx: str = "mean",
+        reduce_fx: Any = "mean",
         sync_dist: bool | None = None,
         batch_size: int | None = None,
         logger: bool = True,
@@ -128,16 +119,9 @@ class Metrics:
         scope = self._scope
         options = scope.read_options(name, 0.0, *how)
         if options.on_step:
-            value = value_of_batch(metric)
-            if value is None:
-                raise LoggingError(
-                    f"{name!r} is logged for this step with a {type(metric).__name__} that has no value of this "
-                    "batch: call it, as self.accuracy(scores, targets), rather than its update, or log it with "
-                    "on_step=False, on_epoch=True"
-                )
-            refuse_unless_scalar(name, value)
+            value = value_of_step(name, metric)
             # Of an object only the epoch's value is reduced, by itself.
-            scope.add(name, value.detach().clone().reshape(()), 1, options._replace(on_epoch=False))
+            scope.add(name, value, 1, options._replace(on_epoch=False))
             self._latest[name] = self._latest[options.step_key(name)] = scope.step.values[name]
         if options.on_epoch and scope.objects.get(name) is not metric:
             path_in(self._module, metric, name, told)
@@ -149,7 +133,7 @@ class Metrics:
             if options.prog_bar:
                 self._on_bar[key] = None
             if not options.logger:
-                self._unlogged.add(key)
+                self._rows.unlogged.add(key)
 
     def _weight(self, batch_size: int | None) -> int:
         if batch_size is None:
@@ -181,7 +165,7 @@ class Metrics:
             if self._collectives.world_size > 1 or self._train.step.values:
                 values = {**values, **self._reduced_step(step)}
             if values:
-                self._write(step, epoch, values)
+                self._rows.write(step, epoch, values)
             self._ended = step, epoch, {}
 
     def end_late(self) -> None:
@@ -204,17 +188,17 @@ class Metrics:
                 if options(name).sync_dist
             }
             own = {key: value for key, value in values.items() if key not in synced}
-            reduced = self._reduce(RankLog(synced, own), f"step {step}").values
+            reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
             values.update(reduced)
             self._latest.update(reduced)
             self._latest.update({names[key]: value for key, value in reduced.items() if key in names})
         elif self.losses.is_due:
-            self._look_at_losses()
+            self._reducer.look_at_losses()
         return values
 
     def end_epoch(self, step: int, epoch: int) -> None:
         """Reduce what was logged over the training epoch. Collective."""
-        steps, values = self._reduced_scope(self._train, "the end of the epoch")
+        steps, values = self._reducer.scope(self._train, "the end of the epoch")
         self._take(steps, values, step, epoch)
 
     @contextmanager
@@ -256,16 +240,11 @@ class Metrics:
             For each loader what was logged with it, and outside of any.
         """
         where = "the end of the evaluation"
-        steps, values = self._reduced_scope(scope, where)
+        steps, values = self._reducer.scope(scope, where)
         results = []
         for index, each in enumerate(of_loaders):
-            its_steps, its_values = self._reduced_scope(each, f"{where} of loader {index}")
-            both = values.keys() & its_values.keys()
-            if both:
-                raise LoggingError(
-                    f"{min(both)!r} is logged with several loaders, or with one and outside of it, and "
-                    "add_dataloader_idx=False: give each a name of its own"
-                )
+            its_steps, its_values = self._reducer.scope(each, f"{where} of loader {index}")
+            refuse_shared(values, its_values)
             steps += its_steps
             values.update(its_values)
             results.append(_by_key(its_steps, its_values))
@@ -274,95 +253,27 @@ class Metrics:
         shared = {key: everything[key] for key in everything if key in of_any}
         return [{**theirs, **shared} for theirs in results] or [everything]
 
-    def _reduced_scope(self, scope: Scope, where: str) -> tuple[list[dict[str, float]], dict[str, float]]:
-        """Return the rows of an evaluation's single steps, and the values of the whole. Collective."""
-        parts, rows = scope.take_sums(), scope.take_rows()
-        objects, scope.objects = scope.objects, {}
-        names = {scope.options(name).epoch_key(name): name for name in parts}
-        own = {key: parts[name] for key, name in names.items() if not scope.options(name).sync_dist}
-        synced = {key: parts[name] for key, name in names.items() if key not in own}
-        values = {key: part.local() for key, part in own.items()}
-        if self._collectives.world_size > 1:
-            had_batches = scope.had_batches or scope.is_training
-            log = RankLog(synced, values, had_batches, rows=len(rows), objects=len(objects))
-            reduced = self._reduce(log, where)
-            any_objects = reduced.objects > 0
-            values = {**values, **reduced.values}
-            steps = self._reduction.merge_rows(rows) if reduced.rows else []
-        else:
-            self._look_at_losses()
-            values.update({key: part.local() for key, part in synced.items()})
-            steps = [{key: part.local() for key, part in row.items()} for row in rows]
-            any_objects = bool(objects)
-        if any_objects:
-            keyed = {name: (each, scope.options(name).epoch_key(name)) for name, each in objects.items()}
-            for name, (key, value) in computed(keyed, self._module, self._collectives).items():
-                names[key], values[key] = name, value
-        values.update({names[key]: value for key, value in values.items() if key in names})
-        return steps, values
-
     def _take(
         self, steps: Sequence[Mapping[str, float]], values: Mapping[str, float], step: int, epoch: int
     ) -> dict[str, float]:
         """Write a scope's rows and its values, and make them the latest."""
         for row in steps:
-            self._write(step, epoch, dict(row))
+            self._rows.write(step, epoch, dict(row))
         if values:
-            self._write(step, epoch, dict(values))
+            self._rows.write(step, epoch, dict(values))
         latest = _by_key(steps, values)
         self._latest.update(latest)
         return latest
 
-    def _reduce(self, log: RankLog, where: str) -> ReducedLog:
-        bad = self.losses.look()
-        reduced = self._reduction.reduce(replace(log, nan_step=bad.step if bad else 0), where)
-        first = min((step for step in reduced.nan_steps if step), default=0)
-        if first and not self.losses.is_told:
-            self.losses.is_told = True
-            if self._collectives.node_rank == self._collectives.local_rank == 0:
-                ranks = [str(rank) for rank, step in enumerate(reduced.nan_steps) if step == first]
-                told = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
-                _warn(f"{told}, on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}")
-        return reduced
-
-    def _look_at_losses(self) -> None:
-        """Say once that a loss isn't finite; waits for the device."""
-        bad = self.losses.look()
-        if bad is not None and not self.losses.is_told:
-            self.losses.is_told = True
-            _warn(
-                str(bad) + (f", on rank {self._collectives.rank}" if self._collectives.world_size > 1 else "")
-            )
-
     # Out --------------------------------------------------------------------------------------------
-
-    def _write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
-        if not self._loggers:
-            return
-        if self._unlogged:
-            values = {key: value for key, value in values.items() if key not in self._unlogged}
-        self._rows.append((step, epoch, values))
-        if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
-            self._hand_out()
 
     def flush(self) -> None:
         """Hand all rows to the loggers, and look at the losses; waits for the device."""
         if self._ended is not None and self._ended[2]:
-            self._write(*self._ended)  # ended by an exception
+            self._rows.write(*self._ended)  # ended by an exception
             self._ended = None
-        self._look_at_losses()
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        rows = [
-            Row(step, epoch, {name: as_float(value) for name, value in values.items()})
-            for step, epoch, values in self._rows
-        ]
-        self._rows.clear()
-        self._flushed_at = time.perf_counter()
-        if rows:
-            for logger in self._loggers:
-                logger.write(rows)
+        self._reducer.look_at_losses()
+        self._rows.hand_out()
 
     def latest(self) -> dict[str, float]:
         """The latest value of each key; waits for the device."""
@@ -372,7 +283,7 @@ class Metrics:
 
     def logged(self) -> dict[str, float]:
         """The latest value of each key that loggers get; waits for the device."""
-        return {name: value for name, value in self.latest().items() if name not in self._unlogged}
+        return {name: value for name, value in self.latest().items() if name not in self._rows.unlogged}
 
     def on_bar(self) -> dict[str, float]:
         """The latest value of each key that was logged with `prog_bar`; waits for the device."""
@@ -399,11 +310,3 @@ class Metrics:
 def _by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
     """Of single steps the last value, and where a name has both, the epoch's is the name's."""
     return {**{key: value for row in steps for key, value in row.items()}, **values}
-
-
-def _warn(told: str) -> None:
-    warnings.warn(
-        f"{told}: the run goes on with it; Trainer(terminate_on_nan=True) ends it there",
-        UserWarning,
-        stacklevel=3,
-    )
