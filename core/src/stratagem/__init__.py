@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.callbacks.early_stopping import EarlyStopping
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+    from stratagem_trainer.data.combined_loader import CombinedLoader
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.loggers.base import Logger, Row
     from stratagem_trainer.module import Module
     from stratagem_trainer.rank_zero import rank_zero_only
@@ -81,8 +83,10 @@ _WHERE = {
     "Collectives": "stratagem.collectives.base",
     "CollectivesWrapper": "stratagem.collectives.wrapper",
     "CombinationError": "stratagem.errors",
+    "CombinedLoader": "stratagem_trainer.data.combined_loader",
     "Component": "stratagem.plugin.component",
     "ConfigError": "stratagem.errors",
+    "DataModule": "stratagem_trainer.data.data_module",
     "DeferringStrategy": "stratagem.strategies.process_group",
     "DeviceError": "stratagem.errors",
     "EarlyStopping": "stratagem_trainer.callbacks.early_stopping",
@@ -143,8 +147,10 @@ __all__ = [
     "Collectives",
     "CollectivesWrapper",
     "CombinationError",
+    "CombinedLoader",
     "Component",
     "ConfigError",
+    "DataModule",
     "DeferringStrategy",
     "DeviceError",
     "EarlyStopping",

@@ -270,7 +270,7 @@ def test_validates_at_intervals(tmp_path: Path) -> None:
 def test_test_and_predict(tmp_path: Path) -> None:
     module, t = Line(count=10), trainer(tmp_path)
     x, y = samples(10).tensors
-    metrics = t.test(module)
+    (metrics,) = t.test(module)
     assert metrics["count"] == 10
     assert metrics["val_loss"] == pytest.approx(F.mse_loss(module(x), y).item(), rel=1e-6)
     predictions = t.predict(module, DataLoader(samples(10), 3))

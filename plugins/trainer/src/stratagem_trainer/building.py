@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from stratagem import LoopPlan, ModuleSteps
 from stratagem.errors import ConfigError, UsageError
 from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
+from stratagem_trainer.batch_norm import synchronize_batch_norms
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.data.sources import prepare_data
 from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
 from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
@@ -28,6 +30,7 @@ from stratagem_trainer.state import STEPS, StageState
 if TYPE_CHECKING:
     from stratagem import Runtime
     from stratagem.sdk.runs import Run
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.view import TrainerView
@@ -107,12 +110,13 @@ def begin_stage(
         run_dir=run_dir,
         loggers=loggers,
         hooks=hooks,
-        metrics=Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps),
+        metrics=Metrics(runtime.collectives.data, loggers, settings.steps_per_row, module),
         prepared=prepared,
         guard=runtime.session.guard(prepared),
         schedules=schedules,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
+    state.metrics.muted = settings.barebones
     if module.trainer.profiler.is_active:
         from stratagem_trainer.profilers.instrument import instrument
 
@@ -202,8 +206,10 @@ def configure_alone(module: Module) -> None:
         _CONFIGURED.add(module)
 
 
-def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage: str) -> HookRunner:
-    """Let the module bring callbacks, prepare its data and set itself up. Collective.
+def prepare_module(
+    runtime: Runtime, trainer: TrainerView, module: Module, stage: str, datamodule: DataModule | None = None
+) -> HookRunner:
+    """Let the module bring callbacks, and it and the data module prepare data and set themselves up. Collective.
 
     Returns:
         The hooks of the stage's callbacks and of the module.
@@ -212,13 +218,25 @@ def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage
     if stage == "fit":
         refuse_callbacks(runtime.session.run, trainer.callbacks)
     hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module))
+    prepare_data(runtime, datamodule)
     if hooks.of("prepare_data"):
         if runtime.local_rank == 0:
             hooks("prepare_data")
         runtime.barrier()
+    if datamodule is not None:
+        datamodule.setup(stage)
     hooks("setup", stage)
     configure_module(runtime, module)
+    if trainer.settings.sync_batchnorm:
+        synchronize_batch_norms(runtime, module)
     return hooks
+
+
+def tear_down(hooks: HookRunner, datamodule: DataModule | None, stage: str) -> None:
+    """Tell the data module, the callbacks and the module that a stage is over."""
+    if datamodule is not None:
+        datamodule.teardown(stage)
+    hooks("teardown", stage)
 
 
 def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
@@ -266,11 +284,6 @@ def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     return {
         step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end", Module)
     }
-
-
-def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:
-    """Return the first that isn't None."""
-    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def make_loggers(logger: bool | Sequence[Logger]) -> list[Logger]:

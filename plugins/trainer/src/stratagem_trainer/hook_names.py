@@ -9,6 +9,7 @@ from inspect import Signature, signature
 from stratagem.errors import ConfigError
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
+from stratagem_trainer.loops.loader_index import NAME as LOADER_INDEX
 from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.module import Module
 from stratagem_trainer.module_hooks import ModuleHooks
@@ -97,8 +98,10 @@ def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
 def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[str, ...]) -> None:
     """Refuse a method that can't be called with what its hook is called with."""
     taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    of_evaluation = given[-1:] == ("batch_idx",) and not name.startswith("on_train")
+    index = {LOADER_INDEX: 0} if of_evaluation and LOADER_INDEX in taken.parameters else {}
     try:
-        taken.bind(*given)
+        taken.bind(*given, **index)
     except TypeError:
         raise ConfigError(
             f"{owner}.{name} takes {taken}, and is called with ({', '.join(given)}): take these, or give a method of "

@@ -10,11 +10,12 @@ import torch
 from stratagem.errors import UsageError
 from stratagem.sdk.tensors import map_values, refuse_in_chunk
 from stratagem_trainer.hyperparameters import HyperparametersMixin
+from stratagem_trainer.loops.metric_objects import named_values
 from stratagem_trainer.module_hooks import ModuleHooks
 from stratagem_trainer.module_run import ModuleRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -149,27 +150,42 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
     def log(
         self,
         name: str,
-        value: torch.Tensor | float,
-        *,
+        value: Any,
         prog_bar: bool = False,
+        logger: bool = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
-        reduce_fx: Reduction = "mean",
+        reduce_fx: Reduction | Callable[..., Any] = "mean",
+        *,
         sync_dist: bool | None = None,
         batch_size: int | None = None,
+        add_dataloader_idx: bool = True,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
     ) -> None:
         """Log a value of this batch; where both on_step and on_epoch are set, as `x_step`, `x_epoch` and `x`.
 
         Args:
             name: as "val_loss"; the same on every rank that logs with `sync_dist`.
-            value: a number, or a tensor with one element on any device; it is copied and not waited for.
+            value: a number; a tensor with one element on any device, which is copied and not waited for; or a metric
+                object of torchmetrics that is an attribute of this module: its value of this batch for the step, and
+                for the epoch what it computes over all ranks, after which it is reset.
             prog_bar: show it in the progress bar.
+            logger: hand it to the loggers.
             on_step: log it for this step; by default in training steps only.
             on_epoch: log its reduction over the epoch, in float64; by default anywhere but in training steps.
-            reduce_fx: how batches are reduced to an epoch's value; "mean" weighs them by size.
+            reduce_fx: how batches are reduced to an epoch's value: "mean", which weighs them by size, "sum", "min" or
+                "max", or torch's functions of these names.
             sync_dist: reduce over ranks too; by default in evaluation only. All values of one logging
                 point share one collective.
             batch_size: samples in this batch; read off the batch by default.
+            add_dataloader_idx: append "/dataloader_idx_N" where an evaluation has several loaders; without, give each
+                loader's values names of their own.
+            metric_attribute: where in this module the metric object is; found by default.
+            rank_zero_only: log rank 0's value, whatever the others do.
+
+        Raises:
+            LoggingError: a value, a name or a combination that can't be logged.
         """
         self.trainer.metrics.log(
             name,
@@ -180,12 +196,16 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
             reduce_fx=reduce_fx,
             sync_dist=sync_dist,
             batch_size=batch_size,
+            logger=logger,
+            add_dataloader_idx=add_dataloader_idx,
+            metric_attribute=metric_attribute,
+            rank_zero_only=rank_zero_only,
         )
 
-    def log_dict(self, values: Mapping[str, torch.Tensor | float], **how: Any) -> None:
-        """Log several values alike; see `log`."""
-        for name, value in values.items():
-            self.log(name, value, **how)
+    def log_dict(self, values: Mapping[str, Any], *args: Any, **how: Any) -> None:
+        """Log several values alike, or all of a MetricCollection; see `log`."""
+        for name, value in named_values(values):
+            self.log(name, value, *args, **how)
 
     def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
         """Stack what all ranks that read different batches have, along a new first dim. Collective.

@@ -40,14 +40,14 @@ class DeviceStatsMonitor(Callback):
             _refuse_without_psutil()
 
     def on_train_batch_start(self, trainer: TrainerView, module: Module, batch: Any, batch_idx: int) -> None:
-        if (trainer.global_step + 1) % trainer.settings.log_every_n_steps == 0:
+        if trainer.settings.steps_per_row and (trainer.global_step + 1) % trainer.settings.steps_per_row == 0:
             self._log(trainer, module, "on_train_batch_start")
 
     def on_train_batch_end(
         self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         stepped, self._step = trainer.global_step > self._step, trainer.global_step
-        if stepped and self._step % trainer.settings.log_every_n_steps == 0:
+        if stepped and trainer.settings.steps_per_row and self._step % trainer.settings.steps_per_row == 0:
             self._log(trainer, module, "on_train_batch_end")
 
     def _log(self, trainer: TrainerView, module: Module, hook: str) -> None:

@@ -89,12 +89,11 @@ class BasePredictionWriter(Callback):
             self._predictions.append([])
             self._indices.append([])
             self._seen.append(0)
-        indices = None
-        if state.eval_data is not None:
-            size = state.eval_data.batch_size or 1
-            order = state.eval_data.order(self._seen[dataloader_idx] + size)
-            indices = None if order is None else order[self._seen[dataloader_idx] :]
-            self._seen[dataloader_idx] += size
+        size = getattr(state.eval_data, "batch_size", None) or 1
+        order_of = getattr(state.eval_data, "order", None)
+        order = order_of(self._seen[dataloader_idx] + size) if order_of is not None else None
+        indices = None if order is None else order[self._seen[dataloader_idx] :]
+        self._seen[dataloader_idx] += size
         if self.write_interval != "epoch":
             self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
         if self.write_interval != "batch":

@@ -191,7 +191,7 @@ def renew_batch_norm(trainer: TrainerView, module: nn.Module) -> None:
     module.train()
     metrics.muted = True
     try:
-        batches = iter(prepared.dataloader(data.epoch(trainer.progress.epoch)))
+        batches = iter(prepared.dataloader(data.train.epoch(trainer.progress.epoch)))
         for idx, batch in enumerate(islice(batches, trainer.num_train_batches)):
             prepared.evaluate("training_step", batch, idx)
     finally:

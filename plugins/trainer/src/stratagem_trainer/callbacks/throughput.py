@@ -61,7 +61,7 @@ class ThroughputMonitor(Callback):
         now = time.perf_counter() - self._began_s - self._paused_s
         self._window.append((now, *self._counts))
         stepped, self._step = trainer.global_step > self._step, trainer.global_step
-        if stepped and self._step % trainer.settings.log_every_n_steps == 0:
+        if stepped and trainer.settings.steps_per_row and self._step % trainer.settings.steps_per_row == 0:
             for name, value in self._figures(trainer, module).items():
                 module.log(name, value, on_step=True, on_epoch=False)
 

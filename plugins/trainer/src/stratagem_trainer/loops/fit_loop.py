@@ -22,6 +22,7 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError
@@ -38,7 +39,7 @@ from stratagem_trainer.loops.windows import epoch_windows
 from stratagem_trainer.settings import train_batches
 
 if TYPE_CHECKING:
-    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.state import StageState
 
 STEP = "training_step"
@@ -49,7 +50,7 @@ class FitLoop:
 
     Args:
         state: the stage's objects.
-        data: training batches.
+        data: training and validation batches.
         validate: runs a validation; None where there is none.
         resume: called once, when the first epoch's iterator exists, to restore random number
             generators; None where nothing is resumed.
@@ -58,7 +59,7 @@ class FitLoop:
     def __init__(
         self,
         state: StageState,
-        data: TrainData,
+        data: FitData,
         validate: Callable[[], object] | None,
         data_state: Any = None,
         resume: Callable[[], None] | None = None,
@@ -66,7 +67,7 @@ class FitLoop:
         self.state, self.data, self.validate = state, data, validate
         self.settings, self.module = state.settings, state.module
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
-        self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
+        self.num_batches = state.num_train_batches = train_batches(data.train.num_batches, self.settings)
         self.data_ranks = state.runtime.collectives.data
         self._data_state, self._resume = data_state, resume
         self._is_first_epoch = True
@@ -100,7 +101,7 @@ class FitLoop:
             self._resume()
 
     def _is_over(self) -> bool:
-        epochs, steps = self.settings.epochs, self.settings.max_steps
+        epochs, steps = self.settings.epochs, self.settings.steps
         return (
             (epochs is not None and self.progress.epoch >= epochs)
             or (steps is not None and self.progress.step >= steps)
@@ -124,7 +125,7 @@ class FitLoop:
         self._validate_if_due()
         stops = self._has_to_stop()
         metrics.begin_steps()
-        for size, window in () if stops else epoch_windows(self.state, self.data, iterator):
+        for size, window in () if stops else epoch_windows(self.state, self.data.train, iterator):
             self._run_window(size, window)
             metrics.end_late()
             self._validate_if_due()
@@ -138,7 +139,7 @@ class FitLoop:
             self._end_epoch()
 
     def _has_to_stop(self) -> bool:
-        return self._stop.is_heard() or self.progress.step == self.settings.max_steps
+        return self._stop.is_heard() or self.progress.step == self.settings.steps
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
@@ -178,7 +179,13 @@ class FitLoop:
             # The uninterrupted run drew the epoch's numbers from here.
             resume()
             resume = None
-        batches = self.data.epoch(self.progress.epoch, self.progress.batch, state)
+        if self.data.made_again(self.progress.epoch):
+            self.num_batches = self.state.num_train_batches = train_batches(
+                self.data.train.num_batches, self.settings
+            )
+            if self._times is not None:
+                self._times = ValidationTimes(self.settings, self.progress, self.num_batches)
+        batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, state)
         iterator = iter(on_device(self.state, batches))
         if resume is not None:
             resume()
@@ -191,6 +198,7 @@ class FitLoop:
         forward_backward = self.prepared.forward_backward
         idx = first
         for position, batch in enumerate(batches, 1):
+            state.current_batch = idx
             if self._starts and self._skipped(batch, idx, first):
                 return
             metrics.batch = batch
@@ -222,25 +230,24 @@ class FitLoop:
             self._steps.zero_grad(index)
             evaluated: list[Any] = []
             total: Any = 0.0
-            for offset, batch in enumerate(window):
-                self.metrics.batch = batch
-                last = offset + 1 == size
-                output = self.prepared.forward_backward(STEP, batch, first + offset, divisor=size, sync=last)
-                for after in self._after_backward:
-                    after()
-                loss = loss_of(output)
-                total = total if loss is None else total + loss.detach() / size
-                evaluated.append(output)
             # Only the first evaluation is at the parameters that the step began with.
-            self.metrics.muted = True
+            with self.metrics.discarded() if outputs else nullcontext():
+                for offset, batch in enumerate(window):
+                    self.metrics.batch, self.state.current_batch = batch, first + offset
+                    last = offset + 1 == size
+                    output = self.prepared.forward_backward(
+                        STEP, batch, first + offset, divisor=size, sync=last
+                    )
+                    for after in self._after_backward:
+                        after()
+                    loss = loss_of(output)
+                    total = total if loss is None else total + loss.detach() / size
+                    evaluated.append(output)
             outputs[:] = outputs or evaluated
             self._steps.clip(index)
             return mean_loss(total, self.data_ranks)
 
-        try:
-            self._steps.step(first + size - 1, closure=evaluate)
-        finally:
-            self.metrics.muted = False
+        self._steps.step(first + size - 1, closure=evaluate)
         outputs = outputs or [None] * size  # of a step that the module left out
         self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
@@ -249,6 +256,7 @@ class FitLoop:
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
+            self.state.current_batch = self.state.batch_idx
             if self._starts and self._skipped(batch, self.state.batch_idx, self.state.batch_idx):
                 return
             self.metrics.batch, self._stepped = batch, set()

@@ -230,7 +230,7 @@ def _index_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> int:
 
 def _refuse_if_never_due(schedule: Schedule, settings: TrainerSettings) -> None:
     name = "max_epochs" if schedule.interval == "epoch" else "max_steps"
-    limit = settings.epochs if schedule.interval == "epoch" else settings.max_steps
+    limit = settings.epochs if schedule.interval == "epoch" else settings.steps
     if limit is not None and 0 < limit < schedule.frequency:
         raise ConfigError(
             f"{type(schedule.scheduler).__name__} has interval={schedule.interval!r} and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem import CheckpointReader
-    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
 
-def save(state: StageState, data: TrainData | None, path: str, weights_only: bool = False) -> None:
-    """Write a checkpoint of the whole run, or of the weights alone. Collective."""
-    if weights_only:
-        _save_weights(state, path)
-        return
+def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
+    """Write a checkpoint of the whole run. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     state.metrics.log_late()
     # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
@@ -43,6 +40,7 @@ def save(state: StageState, data: TrainData | None, path: str, weights_only: boo
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
         "hyperparameters": state.module.hyperparameter_state(),
+        "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
     state.hooks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
@@ -58,12 +56,12 @@ def save(state: StageState, data: TrainData | None, path: str, weights_only: boo
         state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
 
 
-def _save_weights(state: StageState, path: str) -> None:
+def save_weights(state: StageState, path: str) -> None:
+    """Write the parameters and buffers alone, for evaluations. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     tensors = state.prepared.model_tensors()
     for callback in state.hooks.callbacks:
         callback.save_tensors(tensors)
-    tensors = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
     content = {
         "kind": "weights",
         "module": type(state.module).__qualname__,
@@ -71,7 +69,13 @@ def _save_weights(state: StageState, path: str) -> None:
         "hyperparameters": state.module.hyperparameter_state(),
     }
     with writing(path):
-        state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content))
+        weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
+        state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
+
+
+def epoch_of(reader: CheckpointReader) -> int:
+    """Return the epoch in which a checkpoint's run goes on."""
+    return _saved(reader).progress.epoch
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
@@ -80,7 +84,9 @@ def load_weights(state: StageState, reader: CheckpointReader) -> None:
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
-def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tuple[Any, Callable[[], None]]:
+def restore(
+    state: StageState, reader: CheckpointReader, data: AnyTrainData
+) -> tuple[Any, Callable[[], None]]:
     """Bring a run to where the checkpoint was written. Collective.
 
     Returns:
@@ -110,6 +116,9 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
                 callback.load_tensors(state.prepared, reader)
+    if state.datamodule is not None and saved.datamodule:
+        with fitting(reader, "the state of the data module"):
+            state.datamodule.load_state_dict(saved.datamodule)
     state.hooks("on_load_checkpoint", saved.user)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
@@ -141,6 +150,7 @@ class _Saved:
     schedulers: list[Any]
     callbacks: dict[str, Any]
     user: dict[Any, Any]
+    datamodule: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -155,12 +165,12 @@ class _Progress:
 
 
 def _saved(reader: CheckpointReader) -> _Saved:
+    if reader.state.get("kind") == "weights":
+        raise CheckpointError(
+            f"{reader.path} has weights alone, from which no fit can go on: pass it to validate, test or predict, or "
+            "give fit a checkpoint that wasn't saved with weights_only"
+        )
     if reader.state.get("kind") != "trainer":
-        if reader.state.get("kind") == "weights":
-            raise CheckpointError(
-                f"{reader.path} has weights alone, by save_weights_only, and no progress to go on from: pass it to "
-                "validate, test or predict"
-            )
         raise CheckpointError(
             f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
             "with Runtime.load, or pass it to validate, test or predict"
