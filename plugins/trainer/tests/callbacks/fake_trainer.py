@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from stratagem_checkpoint import DirectoryCheckpointer
 from stratagem_trainer.settings import TrainerSettings
 
-from stratagem.checkpoint import Checkpoint, DirectoryCheckpointer
+from stratagem import Checkpoint
 from stratagem.collectives.local import LocalCollectives
 
 
