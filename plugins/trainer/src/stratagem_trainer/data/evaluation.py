@@ -30,8 +30,8 @@ class EvalLoader(Protocol):
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]: ...
 
-    def merge(self, parts: list[list[Any]]) -> list[Any]:
-        """Return all ranks' predictions in the order of the data."""
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """Return how many samples were in each of the batches that counted, by rank."""
 
 
 def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str) -> list[EvalLoader]:
@@ -91,6 +91,6 @@ class SideBySide:
             counts = all(pair is None or pair[1] for pair in pairs)
             yield filled(self._combined.iterables, iter(batches)), counts
 
-    def merge(self, parts: list[list[Any]]) -> list[Any]:
-        """Not for predictions, which are refused."""
-        raise NotImplementedError
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """None: predictions, which these would put in order, are refused."""
+        return None

@@ -14,6 +14,7 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
+from stratagem_trainer.loops.predictions import in_order
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
 
@@ -114,8 +115,11 @@ def predict(
         state.hooks("on_evaluation_end", "predict")
     if not is_returned:
         return []
-    gather = state.runtime.collectives.data.gather_objects
-    merged = [data.merge(gather(part)) for data, part in zip(loaders, parts)]
+    ranks = state.runtime.collectives
+    warns = ranks.node_rank == ranks.local_rank == 0
+    merged = [
+        in_order(data, ranks.data.gather_objects(part), warns=warns) for data, part in zip(loaders, parts)
+    ]
     return merged if several else merged[0]
 
 
