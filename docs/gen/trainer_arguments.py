@@ -12,8 +12,8 @@ from stratagem_trainer.arguments import REPLACED
 INTRODUCTION = """# Arguments of Trainer
 
 Each is `--set trainer.NAME=VALUE` on the command line, or a key of the section `trainer` in a configuration; what the
-run is made of (`accelerator`, `devices`, `num_nodes`, `strategy`, `precision`, `plugins`, `seed`, `run_dir`) is a flag of
-its own. An argument that isn't here is refused with the nearest one, or with what to write instead.
+run is made of (`accelerator`, `devices`, `num_nodes`, `strategy`, `precision`, `plugins`, `seed`, `run_dir`) is a
+flag of its own. An argument that isn't here is refused with the nearest one, or with what to write instead.
 
 | argument | default | meaning |
 | --- | --- | --- |
