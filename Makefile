@@ -90,6 +90,7 @@ plugins: .venv/.ready-to-develop
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 	@$(BIN)/python docs/gen/module_hooks.py > docs/guides/module-hooks.md
+	@$(BIN)/python docs/gen/trainer_arguments.py > docs/guides/trainer-arguments.md
 
 coming-from: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/coming_from.py
