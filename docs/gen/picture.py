@@ -19,8 +19,8 @@ COMMAND = (
     "stratagem fit examples/digits.py:Digits --max-epochs 10 --strategy ddp --accelerator cpu --devices 2"
 )
 WIDTH, LINE, CHAR, LEFT, TOP = 800, 19, 7.25, 20, 52
-PLOT = (560, 230, 210, 130)
-"""Left, top, width and height of the curve, where lines are short."""
+PLOT = (560, 210, 130)
+"""Left, width and height of the curve, which begins beside the first epoch: those lines are short."""
 COLOURS = {"dim": "#7d8799", "text": "#d7dce5", "label": "#7fb4ff", "good": "#7fd6a0", "ground": "#161a22"}
 
 
@@ -48,7 +48,8 @@ def picture(printed: list[str], accuracies: list[float]) -> str:
     height = TOP + LINE * (len(printed) + 2)
     lines = [text(0, f"$ {COMMAND}", "good")]
     for index, line in enumerate(printed, start=1):
-        label = re.match(r"\s*(?:epoch \d+/\d+|run folder|\w+)", line)[0] if line.strip() else ""
+        label = re.match(r"\s*(?:epoch \d+/\d+|run folder|[a-z]\w*)?(?= |$)", line)
+        label = label[0] if label else ""
         lines.append(text(index, label, "label") + text(index, line[len(label) :], "text", len(label)))
     dots = [
         f'<circle cx="{x}" cy="{12 + 8}" r="6" fill="{c}"/>'
@@ -62,7 +63,10 @@ def picture(printed: list[str], accuracies: list[float]) -> str:
             f'<rect width="{WIDTH}" height="{height}" rx="10" fill="{COLOURS["ground"]}"/>',
             *dots,
             *lines,
-            *curve(accuracies),
+            *curve(
+                accuracies,
+                TOP + LINE * (1 + next(i for i, line in enumerate(printed) if line.startswith("epoch"))),
+            ),
             "</svg>",
         ]
     )
@@ -81,9 +85,9 @@ def text(line: int, words: str, colour: str, column: int = 0) -> str:
     )
 
 
-def curve(values: list[float]) -> list[str]:
+def curve(values: list[float], top: int) -> list[str]:
     """Return the accuracy after each epoch as a line, with its first and its last value."""
-    left, top, width, height = PLOT
+    left, width, height = PLOT
     low = min(values)
     points = [
         (left + width * i / (len(values) - 1), top + height * (1 - (value - low) / (max(values) - low)))
