@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from stratagem import RunConfig
-from stratagem.runtime.plan import announce
 from stratagem.resolve.run import assemble
+from stratagem.runtime.plan import announce
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratagem import RunConfig
-from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.resolve.run import assemble
+from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.sdk.catalogue import load_catalogue
 
 LONG = "a_strategy_whose_authors_gave_it_the_longest_name_of_all"
