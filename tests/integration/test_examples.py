@@ -151,7 +151,7 @@ def test_ranks_keep_a_share_of_the_tensors(tmp_path):
 
 
 def test_stages_need_less_memory_and_lose_nothing(tmp_path):
-    small = ["--width", "8", "--batch-size", "128", "--max-steps", "1", "--micro-batches", "2"]
+    small = ["--width", "8", "--batch-size", "256", "--max-steps", "1", "--micro-batches", "2"]
     printed = run(tmp_path, sys.executable, EXAMPLES / "pipeline.py", *small, MALLOC_MMAP_THRESHOLD_="65536")
     table = [line for line in printed.splitlines() if " MB" in line]
     assert [line[:22].strip() for line in table] == [
