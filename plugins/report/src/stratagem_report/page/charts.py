@@ -104,7 +104,8 @@ def stacked_chart(
     upright = "".join(f'<span style="top:{100 - at}%">{at} %</span>' for at in (0, 50, 100))
     return (
         f'<div class="chart"><div class="ys">{upright}</div><div class="plot">'
-        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="shares of time">'
+        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" shape-rendering="crispEdges" '
+        'role="img" aria-label="shares of time">'
         f"{''.join(drawn)}</svg></div>{x_axis(0, x_high, x_text)}</div>"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from stratagem_report.page.charts import Line, line_chart
+from stratagem_report.page.charts import Line, key, line_chart
 from stratagem_report.page.run import memory_of, run_sections
 from stratagem_report.page.text import bytes_text, duration, escape, number, percent, plural
 from stratagem_report.summary import Summary
@@ -28,7 +28,7 @@ def document(summaries: Sequence[Summary]) -> str:
     if len(summaries) == 1:
         body += [_words(summaries[0]), _warnings(summaries[0]), _figures(summaries[0])]
     else:
-        body += [_comparison(summaries), *map(_warnings, summaries)]
+        body += [_fastest(summaries), _comparison(summaries), *map(_warnings, summaries)]
     body.append(_curves(summaries))
     for summary in summaries:
         if len(summaries) > 1:
@@ -116,6 +116,21 @@ def _figures(summary: Summary) -> str:
     return f'<div class="figures">{drawn}</div>'
 
 
+def _fastest(summaries: Sequence[Summary]) -> str:
+    """Say which run trained fastest, by samples where all tell."""
+    unit = "samples/s" if all(summary.samples_per_s is not None for summary in summaries) else "steps/s"
+    speeds = [
+        (summary.samples_per_s if unit == "samples/s" else None) or summary.steps_per_s for summary in summaries
+    ]
+    order = sorted(range(len(speeds)), key=lambda index: -speeds[index])
+    first, rest = order[0], order[1:]
+    than = ", ".join(
+        f"{number(speeds[first] / speeds[index])} × {summaries[index].run.name}" for index in rest if speeds[index]
+    )
+    text = f"{summaries[first].run.name} trained fastest: {number(speeds[first])} {unit}"
+    return f'<div class="card summary"><p>{escape(f"{text}, {than}." if than else f"{text}.")}</p></div>'
+
+
 def _comparison(summaries: Sequence[Summary]) -> str:
     rows = []
     for summary in summaries:
@@ -158,8 +173,6 @@ def _curves(summaries: Sequence[Summary]) -> str:
     note = f'<p class="note">{more} more metrics are in metrics.csv.</p>' if more > 0 else ""
     legend = ""
     if len(summaries) > 1:
-        from stratagem_report.page.charts import key
-
         legend = key(
             (summary.run.name, RUN_COLORS[index % len(RUN_COLORS)]) for index, summary in enumerate(summaries)
         )

@@ -60,8 +60,8 @@ def _goodput(summary: Summary) -> str:
     parts, wall = summary.goodput.parts, summary.goodput.wall_s or 1.0
     present = [name for name in PARTS if parts[name] > 0]
     rows = "".join(
-        f'<tr><td><span class="key"><span><i style="background:var(--{PART_COLORS[name]})"></i>{name}</span></span>'
-        f"</td><td>{duration(parts[name])}</td><td>{percent(parts[name] / wall)}</td></tr>"
+        f'<tr><td><i class="swatch" style="background:var(--{PART_COLORS[name]})"></i>{name}</td>'
+        f"<td>{duration(parts[name])}</td><td>{percent(parts[name] / wall)}</td></tr>"
         for name in present
     )
     total = f"<tr><td><b>wall time</b></td><td><b>{duration(wall)}</b></td><td><b>100 %</b></td></tr>"

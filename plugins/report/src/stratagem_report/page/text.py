@@ -22,6 +22,8 @@ def number(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     """Return a span of time, as "1 h 02 min"."""
+    if seconds == 0:
+        return "0 s"
     if seconds < 0.9995:
         return f"{number(seconds * 1e3)} ms"
     if seconds < 59.95:

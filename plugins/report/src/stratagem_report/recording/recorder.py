@@ -190,10 +190,11 @@ class Recorder:
 
     def _merged(self, steps: list[tuple[int, ...]]) -> Iterator[list[int]]:
         """Rows of so many steps each: how many, when the last one ended, samples, nanoseconds by phase."""
+        began = self._began_ns
         for start in range(0, len(steps), self._stride):
             group = steps[start : start + self._stride]
-            sums = [sum(column) for column in zip(*group)]
-            sums[1] = group[-1][1] - self._began_ns
+            sums = list(group[0]) if len(group) == 1 else [sum(column) for column in zip(*group)]
+            sums[1] = group[-1][1] - began
             self._rows += 1
             yield sums
         if self._rows >= ROWS_PER_STRIDE:
