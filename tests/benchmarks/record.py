@@ -1,8 +1,8 @@
 """CPU time that `--use record` adds to a step: python tests/benchmarks/record.py
 
-The same steps on the same data with and without the extension, round by round in one process: of a tiny model (Linear
-32→2), where a few microseconds can be measured, and of a small one whose step takes as long as a small step does.
-Then two ranks under ddp, which also compare their times.
+First the extension's own work: it wraps a strategy that does nothing, so that a step is what recording it takes, less
+the loop. Then the same steps of Trainer on the same data with and without it, round by round in one process: of a tiny
+model (Linear 32→2), of that on two ranks under ddp, which also compare their times, and of a small model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import warnings
 from typing import Any
 
 import torch
+from stratagem_report.recording.recorder import Recorder
+from stratagem_report.recording.wrapped import RecordedPrepared
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -77,6 +79,42 @@ def fit(width: int, depth: int, batch: int, steps: int, ranks: int, plugins: lis
     return float(trainer.callback_metrics["cpu_us"])
 
 
+class Nothing:
+    """What a strategy answers with, that does nothing."""
+
+    def __init__(self) -> None:
+        self.end_forward: Any = lambda *args: None
+
+    def dataloader(self, loader: Any) -> Any:
+        return loader
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> None:
+        self.end_forward(None, None, None)
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        return True
+
+
+def own_work(recorded: bool, steps: int = 20_000) -> float:
+    """Microseconds of CPU per step of a loop over `Nothing`, written to a file twenty times as a long run does."""
+    prepared: Any = Nothing()
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(1, time.perf_counter_ns(), dict)
+        if recorded:
+            recorder.open(folder, 0, 0, {})
+            wrapped = RecordedPrepared(prepared, recorder)
+            prepared.end_forward, prepared = wrapped.end_forward, wrapped
+        batch = (torch.zeros(32, 4), torch.zeros(32))
+        began = time.process_time()
+        for idx, each in enumerate(prepared.dataloader([batch] * steps)):
+            prepared.forward_backward("training_step", each, idx, divisor=1, sync=True)
+            prepared.step(0)
+            if idx % 1000 == 0:
+                recorder.flush()
+        recorder.close(False)
+        return (time.process_time() - began) / steps * 1e6
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -86,6 +124,12 @@ def main() -> None:
         "tiny, on two ranks under ddp": (32, 0, 32, 1000, 2),
         "small, 4 × Linear 512→512, batch 128": (512, 4, 128, 120, 1),
     }
+    alone = [own_work(recorded=True) - own_work(recorded=False) for _ in range(ROUNDS)]
+    print(
+        f"its own work: {statistics.median(alone):.1f} µs a step ({min(alone):.1f} to {max(alone):.1f}), 0.5 % of a step "
+        f"of {statistics.median(alone) / 5:.1f} ms",
+        flush=True,
+    )
     chosen = os.environ.get("BENCH_CASES", "")
     for name, (width, depth, batch, steps, ranks) in cases.items():
         if chosen not in name:
@@ -99,7 +143,8 @@ def main() -> None:
         step = statistics.median(plain[1:])
         print(
             f"{name}: a step {step:.0f} µs, recording adds {added:.1f} µs, {100 * added / step:.2f} %; by the "
-            f"fastest rounds {min(recorded) - min(plain):.1f} µs, {100 * (min(recorded) / min(plain) - 1):.2f} %"
+            f"fastest rounds {min(recorded) - min(plain):.1f} µs, {100 * (min(recorded) / min(plain) - 1):.2f} %",
+            flush=True,
         )
 
 

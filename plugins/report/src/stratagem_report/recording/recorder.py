@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem_report.files import FORMAT, record_path
 from stratagem_report.phases import END, PHASES, START
 from stratagem_report.recording.clock import PhaseClock
+from stratagem_report.recording.writer import Writer
 
 if TYPE_CHECKING:
     from stratagem_report.recording.stragglers import StragglerWatch
@@ -46,7 +46,7 @@ class Recorder:
         """Optimizer steps that are over."""
         self.watch: StragglerWatch | None = None
         self._began_ns, self._memory = began_ns, memory
-        self._descriptor: int | None = None
+        self._writer: Writer | None = None
         self._reads_loader = False
         self._thread = get_ident()
         self._steps: list[tuple[int, ...]] = []
@@ -58,7 +58,7 @@ class Recorder:
     @property
     def is_open(self) -> bool:
         """Whether what is counted is kept."""
-        return self._descriptor is not None
+        return self._writer is not None
 
     def open(self, run_dir: str, attempt: int, rank: int, header: Mapping[str, Any]) -> None:
         """Begin the file. Not collective.
@@ -70,11 +70,9 @@ class Recorder:
             header: JSON-able; what the file says of the rank.
 
         Raises:
-            OSError: the file can't be written.
+            OSError: the file can't be made.
         """
-        path = record_path(run_dir, attempt, rank)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._writer = Writer(record_path(run_dir, attempt, rank))
         began = time.time() - (perf_counter_ns() - self._began_ns) / 1e9
         first = {"format": FORMAT, "attempt": attempt, "rank": rank, "began": began, "phases": PHASES}
         self._lines.append(json.dumps({**first, **header}))
@@ -127,8 +125,9 @@ class Recorder:
     # The file -----------------------------------------------------------------------------------
 
     def event(self, name: str, **what: Any) -> None:
-        """Note something that happened, after how many steps of this attempt."""
+        """Note something that happened, after how many steps of this attempt; it is written at once."""
         self._lines.append(json.dumps({"event": name, "step": self.steps + self.stepped, **what}))
+        self.flush()
 
     def note_slow(self, rank: int, step: int, ratio: float, phase: str) -> None:
         """Note that a rank is slower than the others."""
@@ -137,7 +136,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what there is, in one piece that ends with a line."""
         self._flushed_ns = self.clock.now_ns
-        if self._descriptor is None:
+        if self._writer is None:
             # Nobody wants it; a fit that is recorded opens before its first step.
             self._steps.clear()
             return
@@ -151,13 +150,7 @@ class Recorder:
                 self._memory_stride *= 2
         self._flushes += 1
         lines, self._lines = self._lines, []
-        data = "".join(f"{line}\n" for line in lines).encode()
-        try:
-            os.write(self._descriptor, data)
-        except OSError as error:
-            # Training is worth more than its record.
-            print(f"the record of this rank ends here: {error.strerror}", file=sys.stderr, flush=True)
-            self._end()
+        self._writer.write("".join(f"{line}\n" for line in lines).encode())
 
     def begin_end(self, failed: bool) -> None:
         """The loop is over: what comes now, and what came since the last that is timed, is the end.
@@ -165,7 +158,7 @@ class Recorder:
         Args:
             failed: whether the rank is ending with an error. Collective otherwise.
         """
-        if self._descriptor is None:
+        if self._writer is None:
             return
         if self.watch is not None:
             watch, self.watch = self.watch, None
@@ -174,19 +167,14 @@ class Recorder:
         self.clock.phase = END
 
     def close(self, failed: bool) -> None:
-        """End the record; nothing happens where it is closed already. Not collective."""
-        if self._descriptor is None:
+        """End the record, and wait until it is written; nothing happens where it is closed already. Not collective."""
+        if self._writer is None:
             return
         self.end_step()
         self.flush()
-        self._lines.append(json.dumps({"end": "failed" if failed else "done"}))
-        self.flush()
-        self._end()
-
-    def _end(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        writer, self._writer = self._writer, None
+        writer.write(json.dumps({"end": "failed" if failed else "done"}).encode() + b"\n")
+        writer.close()
 
     def _merged(self, steps: list[tuple[int, ...]]) -> Iterator[list[int]]:
         """Rows of so many steps each: how many, when the last one ended, samples, nanoseconds by phase."""
