@@ -37,7 +37,13 @@ def write_rank(
     path = Path(record_path(str(run_dir), attempt, rank))
     path.parent.mkdir(parents=True, exist_ok=True)
     first = {"format": FORMAT, "attempt": attempt, "rank": rank, "began": began, "phases": PHASES}
-    further = {"world_size": world_size, "data_ranks": world_size, "device": "cpu", "host": "node", "plan": []}
+    further = {
+        "world_size": world_size,
+        "data_ranks": world_size,
+        "device": "cpu",
+        "host": "node",
+        "plan": [],
+    }
     lines: list[dict[str, Any]] = [{**first, **further, **header}]
     at, written = 0, []
     for steps, samples, ns in rows:

@@ -13,7 +13,11 @@ STEP = row(data=1, forward=3, backward=4, communication=1, optimizer=1)
 
 def test_parts_are_the_mean_over_ranks_and_add_up(tmp_path: Path) -> None:
     for rank in range(2):
-        steps = [START, STEP, row(data=2, forward=2, backward=2, validation=100, checkpoint=50, load=7, other=9)]
+        steps = [
+            START,
+            STEP,
+            row(data=2, forward=2, backward=2, validation=100, checkpoint=50, load=7, other=9),
+        ]
         write_rank(tmp_path, [*steps, row(0, 0, end=20)], rank=rank, world_size=2)
     found = goodput(read_run(str(tmp_path)))
     assert found.wall_s == pytest.approx(1.202)
@@ -30,7 +34,9 @@ def test_work_that_was_done_again_is_lost_and_the_gap_is_a_restart(tmp_path: Pat
     write_rank(tmp_path, [START, *[STEP] * 5], end=None, events=[saved])
     began = 1_000_000.0 + 1.05 + 4
     loaded = {"event": "loaded", "path": "last", "step": 0}
-    write_rank(tmp_path, [row(0, 0, start=500, load=500), *[STEP] * 7], attempt=1, began=began, events=[loaded])
+    write_rank(
+        tmp_path, [row(0, 0, start=500, load=500), *[STEP] * 7], attempt=1, began=began, events=[loaded]
+    )
     found = goodput(read_run(str(tmp_path)))
     assert found.wall_s == pytest.approx(1.05 + 4 + 1 + 0.07)
     assert found.parts["lost work"] == pytest.approx(0.02)

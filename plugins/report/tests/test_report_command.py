@@ -84,4 +84,6 @@ def test_a_damaged_file(refused, folder: Path, was: str, torn: str) -> None:
 def test_a_page_that_cant_be_written(refused, folder: Path) -> None:
     write_rank(folder / "a", STEPS)
     said = refused("report", "a", "--output", "none/page.html")
-    assert said == "none/page.html can't be written: No such file or directory; name another file with --output"
+    assert (
+        said == "none/page.html can't be written: No such file or directory; name another file with --output"
+    )

@@ -60,7 +60,9 @@ def test_rows_of_several_steps_count_as_so_many(tmp_path: Path) -> None:
     assert summary.ranks[0].step_ns[1] == summary.ranks[0].own_ns == 10 * MS
 
 
-@pytest.mark.parametrize(("end", "outcome"), [("failed", "with an error"), (None, "was killed, or still runs")])
+@pytest.mark.parametrize(
+    ("end", "outcome"), [("failed", "with an error"), (None, "was killed, or still runs")]
+)
 def test_the_outcome_is_told(tmp_path: Path, end: str | None, outcome: str) -> None:
     write_rank(tmp_path, [row(forward=1)], end=end)
     assert outcome in summarize(read_run(str(tmp_path))).outcome

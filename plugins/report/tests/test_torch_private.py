@@ -14,6 +14,6 @@ def test_a_callback_comes_after_all_gradients_and_in_the_order_of_queueing() -> 
 
     weight.register_post_accumulate_grad_hook(queue_later)
     loss = (weight * 2).sum()
-    at_backward_end(loss, lambda: seen.append("at the end"))
+    loss.register_hook(at_backward_end(lambda: seen.append("at the end")))
     (loss / 2).backward()
     assert seen == ["gradient", "at the end", "queued later"]

@@ -3,8 +3,8 @@
 A run's folder has `record/attempt-000/rank-00000.jsonl`, an attempt for each time that its processes were started
 and a file for each rank. Each line is a JSON object:
 
-- the first one, the header: `format`, `attempt`, `rank`, `began` (seconds since 1970), `phases` (their names), and what
-  the extension says of the rank;
+- the first one, the header: `format`, `attempt`, `rank`, `began` (seconds since 1970), `phases` (their names), and
+  what the extension says of the rank;
 - `rows`: each of some steps: how many, when the last one ended (nanoseconds since `began`), samples that this rank
   read, and nanoseconds by phase, which add up to the time since the row before;
 - `memory`: bytes by name, `at` nanoseconds since `began`;

@@ -79,7 +79,9 @@ def read_run(path: str) -> RunRecord:
         ConfigError: there is none, it has no record, or a file of it is damaged.
     """
     if not os.path.isdir(path):
-        raise ConfigError(f"there is no run folder {path}: name the folder of a run, as runs/20260131-120000-Net")
+        raise ConfigError(
+            f"there is no run folder {path}: name the folder of a run, as runs/20260131-120000-Net"
+        )
     attempts = []
     for _, folder in attempt_folders(path):
         files = sorted(name for name in os.listdir(folder) if re.fullmatch(r"rank-\d+\.jsonl", name))
@@ -106,9 +108,10 @@ def _read_rank(path: str) -> RankRecord | None:
     if not lines:
         return None
     record: RankRecord | None = None
-    number = 0
+    read = 0
     try:
-        for number, line in enumerate(lines, 1):
+        for line in lines:
+            read += 1
             entry = json.loads(line)
             if record is None:
                 record = _begun(entry)
@@ -118,7 +121,7 @@ def _read_rank(path: str) -> RankRecord | None:
                 record = RankRecord(**{**vars(record), "end": str(entry["end"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is damaged: line {number} isn't a record's ({type(error).__name__}); take the file away to see "
+            f"{path} is damaged: line {read} isn't a record's ({type(error).__name__}); take the file away to see "
             "the others"
         ) from error
     return record

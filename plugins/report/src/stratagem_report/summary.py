@@ -57,7 +57,9 @@ def summarize(run: RunRecord) -> Summary:
     mains = [ranks[0] for ranks in run.attempts]
     training_ns = sum(sum(row.ns[: OTHER + 1]) for rank in mains for row in rank.rows if row.steps)
     steps = sum(rank.steps for rank in mains)
-    samples = sum(row.samples for ranks in run.attempts for rank in ranks for row in rank.rows) * sharing(last)
+    samples = sum(row.samples for ranks in run.attempts for rank in ranks for row in rank.rows) * sharing(
+        last
+    )
     ranks = [_of_rank(rank) for rank in last]
     told = [event for main in mains for event in main.events if event["event"] == "slow"]
     return Summary(

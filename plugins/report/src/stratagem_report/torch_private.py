@@ -10,20 +10,20 @@ from typing import Any, Callable
 import torch
 
 
-def at_backward_end(loss: torch.Tensor, function: Callable[[], None]) -> None:
-    """Call `function` when the backward from `loss` has computed all gradients, before it waits for their reduction.
+def at_backward_end(function: Callable[[], None]) -> Callable[[torch.Tensor], None]:
+    """Return a hook for a loss: `function` is called when a backward from it has computed all gradients.
 
-    Callbacks of a backward run in the order in which they were queued: this one is queued when the backward
-    begins, that of DistributedDataParallel, which waits, when its last gradient is there. There is no public way to
-    queue one.
+    That is before the backward waits for their reduction. Callbacks of a backward run in the order in which they were
+    queued: this one is queued when the backward begins, that of DistributedDataParallel, which waits, when its last
+    gradient is there. There is no public way to queue one.
 
     Args:
-        loss: requires gradients; its backward runs at most once.
         function: called in the thread that ends the backward.
     """
     engine: Any = torch.autograd.Variable._execution_engine
+    queue = engine.queue_callback
 
     def begin(gradient: torch.Tensor) -> None:
-        engine.queue_callback(function)
+        queue(function)
 
-    loss.register_hook(begin)
+    return begin

@@ -17,7 +17,9 @@ NAME = "report.html"
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN…")
-@click.option("--output", metavar="FILE", help=f"Where the page goes; {NAME} in a single run's folder, or here.")
+@click.option(
+    "--output", metavar="FILE", help=f"Where the page goes; {NAME} in a single run's folder, or here."
+)
 def report(runs: Sequence[str], output: str | None) -> None:
     """Write one HTML page of what RUN, a run's folder, or several spent their time on.
 
@@ -32,7 +34,9 @@ def report(runs: Sequence[str], output: str | None) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
     except OSError as error:
-        raise ConfigError(f"{path} can't be written: {error.strerror}; name another file with --output") from error
+        raise ConfigError(
+            f"{path} can't be written: {error.strerror}; name another file with --output"
+        ) from error
     for summary in summaries:
         if len(summaries) > 1:
             click.echo(summary.run.name)

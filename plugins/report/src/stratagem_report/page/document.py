@@ -120,12 +120,15 @@ def _fastest(summaries: Sequence[Summary]) -> str:
     """Say which run trained fastest, by samples where all tell."""
     unit = "samples/s" if all(summary.samples_per_s is not None for summary in summaries) else "steps/s"
     speeds = [
-        (summary.samples_per_s if unit == "samples/s" else None) or summary.steps_per_s for summary in summaries
+        (summary.samples_per_s if unit == "samples/s" else None) or summary.steps_per_s
+        for summary in summaries
     ]
     order = sorted(range(len(speeds)), key=lambda index: -speeds[index])
     first, rest = order[0], order[1:]
     than = ", ".join(
-        f"{number(speeds[first] / speeds[index])} × {summaries[index].run.name}" for index in rest if speeds[index]
+        f"{number(speeds[first] / speeds[index])} × {summaries[index].run.name}"
+        for index in rest
+        if speeds[index]
     )
     text = f"{summaries[first].run.name} trained fastest: {number(speeds[first])} {unit}"
     return f'<div class="card summary"><p>{escape(f"{text}, {than}." if than else f"{text}.")}</p></div>'

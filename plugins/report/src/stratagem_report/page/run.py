@@ -37,7 +37,9 @@ def run_sections(summary: Summary) -> str:
     drawn = "".join(timeline(ranks, window, shown) for window in windows(ranks))
     note = ""
     if len(shown) < len(ranks):
-        note = f'<p class="note">Of {len(ranks)} ranks, the {len(shown) // 2} slowest and as many fastest.</p>'
+        note = (
+            f'<p class="note">Of {len(ranks)} ranks, the {len(shown) // 2} slowest and as many fastest.</p>'
+        )
     order = (
         '<p class="note">Within a step, what a record has is how long each phase took; phases are drawn in the order '
         "in which they usually come.</p>"
@@ -87,9 +89,7 @@ def _throughput(ranks: Sequence[RankRecord]) -> str:
     seen = [phase for phase in range(len(PHASES)) if any(share[phase] for share in buckets.phase_shares)]
     columns = [[(COLORS[phase], share[phase]) for phase in seen] for share in buckets.phase_shares]
     stacked = stacked_chart(columns, buckets.span_s * len(columns), duration)
-    legend = key(
-        dict.fromkeys((PHASES[p] if p != PHASES.index("end") else "start", COLORS[p]) for p in seen)
-    )
+    legend = key(dict.fromkeys((PHASES[p] if p != PHASES.index("end") else "start", COLORS[p]) for p in seen))
     return (
         f'<h2>Through the run</h2><div class="charts">{"".join(charts)}'
         f'<div class="card"><h3>shares of the time, all ranks</h3>{stacked}{legend}</div></div>'
@@ -157,9 +157,10 @@ def _memory(summary: Summary) -> str:
     )
     legend = key((line.label, line.color) for line in lines)
     few = f", the {len(chosen)} ranks with the most" if len(chosen) < len(ranks) else ""
+    chart = line_chart(lines, x_text=duration, y_text=lambda value: f"{number(value)} {unit}", from_zero=True)
     return (
         f'<h2>Memory</h2><div class="charts"><div class="card"><h3>{escape(name)} memory{few}</h3>'
-        f"{line_chart(lines, x_text=duration, y_text=lambda value: f'{number(value)} {unit}', from_zero=True)}{legend}</div>"
+        f"{chart}{legend}</div>"
         f'<div class="card"><table><tr><th>rank</th><th>most, as sampled once a second</th></tr>{rows}</table>'
         "</div></div>"
     )
@@ -178,5 +179,5 @@ def _plan(summary: Summary) -> str:
     attempts = len(summary.run.attempts)
     note = ""
     if attempts > 1:
-        note = f'<p class="note">Of the last of {number(attempts)} attempts, as are the figures of steps and ranks.</p>'
+        note = f'<p class="note">Of the last of {attempts} attempts, as are steps and ranks.</p>'
     return f'<h2>Plan</h2><div class="card wide"><table>{drawn}</table>{note}</div>'

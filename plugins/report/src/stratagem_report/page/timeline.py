@@ -117,4 +117,3 @@ def lanes_of(own_ns: Sequence[float]) -> list[int]:
     if len(order) > MOST_LANES:
         order = order[: MOST_LANES // 2] + order[-MOST_LANES // 2 :]
     return sorted(order)
-

@@ -167,7 +167,7 @@ class Recorder:
         self.clock.phase = END
 
     def close(self, failed: bool) -> None:
-        """End the record, and wait until it is written; nothing happens where it is closed already. Not collective."""
+        """End the record, and wait until it is written; does nothing where it is closed already. Not collective."""
         if self._writer is None:
             return
         self.end_step()

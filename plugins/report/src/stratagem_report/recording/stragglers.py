@@ -42,8 +42,11 @@ class StragglerWatch:
         self._collectives, self._note = collectives, note
         self._compares_cpu = collectives.device.type == "cpu"
         self._cpu_ns = thread_time_ns()
-        self._window: list[tuple[int, int, list[int]]] = []
-        self._sent: tuple[int, Any, list[torch.Tensor]] | None = None
+        self._window: list[list[int]] = []
+        self._mine = torch.zeros(2 + len(OWN), dtype=torch.float64)
+        self._everyone = [torch.empty_like(self._mine) for _ in range(collectives.world_size)]
+        self._sent: tuple[int, Any] | None = None
+        """The step and torch's `Work` of an exchange that is under way."""
         self._suspects: frozenset[int] = frozenset()
         self._told: dict[int, int] = {}
 
@@ -56,10 +59,10 @@ class StragglerWatch:
         """
         if self._sent is not None:
             self._receive()
-        cpu_ns = thread_time_ns() if self._compares_cpu else 0
         if step > FIRST:
-            self._window.append((sum(ns[phase] for phase in OWN), cpu_ns - self._cpu_ns, ns))
-        self._cpu_ns = cpu_ns
+            self._window.append(ns)
+        elif self._compares_cpu:
+            self._cpu_ns = thread_time_ns()
         if step % WINDOW == 0:
             self._send(step)
 
@@ -72,27 +75,30 @@ class StragglerWatch:
         if self._sent is not None:
             self._receive(wait=True)
         window, self._window = self._window, []
-        own, cpu, steps = zip(*window)
-        mine = [median(own), median(cpu), *(sum(ns[phase] for ns in steps) / len(steps) for phase in OWN)]
-        tensor = torch.tensor(mine, dtype=torch.float64)
+        cpu_ns = thread_time_ns() if self._compares_cpu else 0
+        columns = list(zip(*window))
+        own = map(sum, zip(*(columns[phase] for phase in OWN)))
+        means = [sum(columns[phase]) / len(window) for phase in OWN]
+        mine = [median(own), (cpu_ns - self._cpu_ns) / len(window), *means]
+        self._cpu_ns = cpu_ns
+        self._mine.copy_(torch.tensor(mine, dtype=torch.float64))
         group = self._collectives.process_group
         if group is None:
-            gathered = self._collectives.all_gather(tensor.to(self._collectives.device, torch.float32))
+            gathered = self._collectives.all_gather(self._mine.to(self._collectives.device, torch.float32))
             self._tell(step, gathered.tolist())
             return
         # Beside gradients of whatever backend, tensors of the CPU go through gloo, and nobody waits for them.
-        everyone = [torch.empty_like(tensor) for _ in range(self._collectives.world_size)]
-        self._sent = step, dist.all_gather(everyone, tensor, group=group, async_op=True), everyone
+        self._sent = step, dist.all_gather(self._everyone, self._mine, group=group, async_op=True)
 
     def _receive(self, wait: bool = False) -> None:
         assert self._sent is not None
-        step, work, everyone = self._sent
+        step, work = self._sent
         if not wait and not work.is_completed():
             return
         self._sent = None
         with suppress(RuntimeError):  # a rank is gone; the loop's own collectives say so
             work.wait()
-            self._tell(step, [tensor.tolist() for tensor in everyone])
+            self._tell(step, [tensor.tolist() for tensor in self._everyone])
 
     def _tell(self, step: int, everyone: Sequence[Sequence[float]]) -> None:
         if self._collectives.rank != 0:

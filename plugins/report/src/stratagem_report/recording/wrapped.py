@@ -48,6 +48,7 @@ class RecordedPrepared(PreparedWrapper):
         """Of the module within a `forward_backward`; below 0 outside of one."""
         self._thread = get_ident()
         self._waits = recorder.world_size > 1
+        self._at_backward = at_backward_end(self._wait)
         self._undo: Callable[[], None] | None = None
 
     def watch_forward(self, module: nn.Module) -> None:
@@ -74,7 +75,7 @@ class RecordedPrepared(PreparedWrapper):
             return
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            at_backward_end(loss, self._wait)
+            loss.register_hook(self._at_backward)  # type: ignore[no-untyped-call]
 
     def _wait(self) -> None:
         if self._clock.phase == BACKWARD:
@@ -125,7 +126,11 @@ class RecordedPrepared(PreparedWrapper):
             self._clock.leave(before)
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        return self._timed(OPTIMIZER, self.inner.clip, index, clipping)
+        before = self._clock.enter(OPTIMIZER)
+        try:
+            return self.inner.clip(index, clipping)
+        finally:
+            self._clock.leave(before)
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         before = self._clock.enter(OPTIMIZER)

@@ -11,7 +11,7 @@ from threading import Thread
 class Writer:
     """A new file, to which whole pieces are appended in order.
 
-    Training is worth more than its record: where the disk is full, a line on standard error says that the record ends.
+    Training is worth more than its record: where the disk is full, a line on standard error says that it ends.
 
     Args:
         path: of the file; its folder is made if needed.
