@@ -69,6 +69,16 @@ class OneIsSlow(Net):
         return super().training_step(batch, batch_idx)
 
 
+class OneComputesMore(Net):
+    """Rank 1 computes for 36 ms, and the others for 24 ms."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        until = time.thread_time() + (0.036 if self.global_rank == 1 else 0.024)
+        while time.thread_time() < until:
+            pass
+        return super().training_step(batch, batch_idx)
+
+
 class Dies(Net):
     """Rank 1 dies in the tenth step of the first attempt."""
 
@@ -150,6 +160,18 @@ def test_every_way_to_step_is_counted(tmp_path: Path, module: Any, how: Any, ste
     assert min(found["forward"], found["backward"], found["optimizer"]) > 0
 
 
+def test_a_folder_elsewhere_and_one_that_cant_be_written(tmp_path: Path) -> None:
+    def loop(runtime: stratagem.Runtime) -> None:
+        module = Net()
+        runtime.setup(module, module.configure_optimizers())
+
+    (tmp_path / "record").write_text("a file in its place")
+    for run_dir, why in (("s3://bucket/run", "which is a URL"), (str(tmp_path), "can't be written into")):
+        runtime = stratagem.Runtime("single", "cpu", plugins=["record"], run_dir=run_dir)
+        with pytest.raises(ConfigError, match=why):
+            runtime.launch(loop, quiet=True)
+
+
 def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     def loop(runtime: stratagem.Runtime) -> None:
         module = Net()
@@ -167,7 +189,7 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     found = seconds(run)
     assert min(found["data"], found["forward"], found["backward"], found["optimizer"]) > 0
     with pytest.raises(
-        ConfigError, match="writes into the run's folder, and this run has none: pass run_dir"
+        ConfigError, match="writes into the run's folder, and this run has none: pass a folder"
     ):
         stratagem.Runtime("single", "cpu", plugins=["record"]).launch(loop, quiet=True)
 
@@ -199,6 +221,14 @@ def test_a_slow_rank_is_named_within_20_steps_while_it_trains(
     wait = PHASES.index("communication")
     waits = [median(row.ns[wait] for row in rank.rows if row.steps) for rank in ranks]
     assert waits[0] > waits[1]
+
+
+def test_where_all_wait_in_the_forward_processor_time_names_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path, OneComputesMore(samples=320), strategy="fsdp", devices=2, max_steps=20)
+    (said,) = (line for line in capfd.readouterr().err.splitlines() if "slower than the others" in line)
+    assert said.startswith("rank 1 is ")
 
 
 def test_a_restart_is_seen_with_the_work_that_it_cost(tmp_path: Path) -> None:

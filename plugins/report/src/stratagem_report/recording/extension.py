@@ -70,16 +70,17 @@ class Record:
         """Begin the file, where something is trained, and time the steps.
 
         Raises:
-            ConfigError: the run keeps no files.
+            ConfigError: the run keeps no files, or none on this machine.
         """
         recorder = self._recorder
         if recorder is None or not request.loop.training:
             return (yield)
         run_dir = request.config.run_dir
-        if run_dir is None:
+        if run_dir is None or "://" in run_dir:
+            has = "none" if run_dir is None else f"{run_dir}, which is a URL"
             raise ConfigError(
-                "the extension 'record' writes into the run's folder, and this run has none: pass run_dir, or leave "
-                "'record' out"
+                f"the extension 'record' writes into the run's folder, and this run has {has}: pass a folder of this "
+                "machine as run_dir, or leave 'record' out"
             )
         if not recorder.is_open:
             self._open(recorder, request, run_dir)
@@ -107,6 +108,13 @@ class Record:
             "torch": torch.__version__,
             "plan": plan_of(config) if is_main else [],
         }
-        recorder.open(run_dir, attempt, collectives.rank, header)
-        if collectives.world_size > 1:
+        try:
+            recorder.open(run_dir, attempt, collectives.rank, header)
+        except OSError as error:
+            raise ConfigError(
+                f"the record of rank {collectives.rank} can't be written into {run_dir}: {error.strerror}; name "
+                "another run_dir, or leave 'record' out"
+            ) from error
+        # Other collectives would make every rank wait; the page names slow ranks there, too.
+        if collectives.world_size > 1 and collectives.process_group is not None:
             recorder.watch = StragglerWatch(collectives, recorder.note_slow)

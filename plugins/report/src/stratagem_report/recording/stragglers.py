@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from statistics import median
@@ -18,8 +19,8 @@ from stratagem_report.slowness import slow_ranks
 if TYPE_CHECKING:
     from stratagem import Collectives
 
-WINDOW = 8
-"""Steps between two comparisons. A rank is named that was slow in two after each other, so within 20 steps."""
+WINDOW = 6
+"""Steps between two comparisons. A rank is named that was slow in two of the last three, so within 20 steps."""
 FIRST = 2
 """Steps at the beginning that don't count: much is made in them."""
 SILENCE = 1000
@@ -34,7 +35,7 @@ class StragglerWatch:
     slowest, and only that tells them apart.
 
     Args:
-        collectives: of all ranks.
+        collectives: of all ranks, with a process group of torch's.
         note: called on rank 0 with a slow rank's (rank, step, ratio, phase).
     """
 
@@ -47,11 +48,12 @@ class StragglerWatch:
         self._everyone = [torch.empty_like(self._mine) for _ in range(collectives.world_size)]
         self._sent: tuple[int, Any] | None = None
         """The step and torch's `Work` of an exchange that is under way."""
-        self._suspects: frozenset[int] = frozenset()
+        self._suspects: deque[set[int]] = deque(maxlen=2)
+        """The slow ranks of the last two comparisons."""
         self._told: dict[int, int] = {}
 
     def after_step(self, step: int, ns: list[int]) -> None:
-        """Count a step, and compare after every eighth. Collective in that.
+        """Count a step, and compare after every sixth. Collective in that.
 
         Args:
             step: how many are over.
@@ -83,10 +85,6 @@ class StragglerWatch:
         self._cpu_ns = cpu_ns
         self._mine.copy_(torch.tensor(mine, dtype=torch.float64))
         group = self._collectives.process_group
-        if group is None:
-            gathered = self._collectives.all_gather(self._mine.to(self._collectives.device, torch.float32))
-            self._tell(step, gathered.tolist())
-            return
         # Beside gradients of whatever backend, tensors of the CPU go through gloo, and nobody waits for them.
         self._sent = step, dist.all_gather(self._everyone, self._mine, group=group, async_op=True)
 
@@ -107,7 +105,8 @@ class StragglerWatch:
         what = "its own work"
         if not slow and self._compares_cpu:
             slow, what = slow_ranks([row[1] for row in everyone]), "its processor time"
-        suspects, self._suspects = self._suspects, frozenset(each.rank for each in slow)
+        suspects = set().union(*self._suspects)
+        self._suspects.append({each.rank for each in slow})
         for each in slow:
             if each.rank not in suspects or step - self._told.get(each.rank, -SILENCE) < SILENCE:
                 continue
