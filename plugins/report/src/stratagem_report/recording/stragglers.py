@@ -101,13 +101,13 @@ class StragglerWatch:
     def _tell(self, step: int, everyone: Sequence[Sequence[float]]) -> None:
         if self._collectives.rank != 0:
             return
-        slow = slow_ranks([row[0] for row in everyone])
-        what = "its own work"
-        if not slow and self._compares_cpu:
-            slow, what = slow_ranks([row[1] for row in everyone]), "its processor time"
+        found = {each.rank: (each, "its own work") for each in slow_ranks([row[0] for row in everyone])}
+        if self._compares_cpu:
+            for each in slow_ranks([row[1] for row in everyone]):
+                found.setdefault(each.rank, (each, "its processor time"))
         suspects = set().union(*self._suspects)
-        self._suspects.append({each.rank for each in slow})
-        for each in slow:
+        self._suspects.append(set(found))
+        for each, what in found.values():
             if each.rank not in suspects or step - self._told.get(each.rank, -SILENCE) < SILENCE:
                 continue
             self._told[each.rank] = step
