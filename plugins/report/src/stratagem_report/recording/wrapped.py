@@ -46,6 +46,7 @@ class RecordedPrepared(PreparedWrapper):
         """What `forward_backward` begins with: the forward, where its end is seen."""
         self._calls = -1
         """Of the module within a `forward_backward`; below 0 outside of one."""
+        self._syncs = True
         self._thread = get_ident()
         self._waits = recorder.world_size > 1
         self._at_backward = at_backward_end(self._wait)
@@ -67,7 +68,8 @@ class RecordedPrepared(PreparedWrapper):
         self._calls += 1
         if self._calls == 1:
             self._clock.enter(BACKWARD)
-            self._watch(output)
+            if self._syncs:
+                self._watch(output)
 
     def _watch(self, output: Any) -> None:
         """See when a backward has computed all gradients."""
@@ -83,7 +85,7 @@ class RecordedPrepared(PreparedWrapper):
 
     def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
         self._recorder.before_forward()
-        before, self._calls = self._clock.enter(self._phase), 0
+        before, self._calls, self._syncs = self._clock.enter(self._phase), 0, sync
         try:
             return self.inner.forward_backward(*args, divisor=divisor, sync=sync)
         finally:
