@@ -162,6 +162,7 @@ STRATEGIES = (
     "pipeline",
     "model_parallel",
     "ddp_sharded",
+    "diloco",
     "xla",
     "auto",
 )

@@ -20,6 +20,8 @@ OFFERED: dict[str, dict[str, str]] = {
         "ddp_sharded": "stratagem-sharded",
         "ddp_sharded_spawn": "stratagem-sharded",
         "ddp_fully_sharded": "stratagem-sharded",
+        "diloco": "stratagem-diloco",
+        "streaming_diloco": "stratagem-diloco",
         "deepspeed": "stratagem-deepspeed",
         "deepspeed_stage_1": "stratagem-deepspeed",
         "deepspeed_stage_2": "stratagem-deepspeed",
