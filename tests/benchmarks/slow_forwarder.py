@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 
 CLONE_NEWNET, TUNSETIFF, IFF_TUN_NO_PI = 0x40000000, 0x400454CA, 0x1001
 LARGEST, QUEUE = 9100, 1000
@@ -39,7 +40,9 @@ class Direction:
             left = self.waiting[0][0] - time.perf_counter()
             if left > 0:
                 return left
-            os.write(self.target, self.waiting.popleft()[1])
+            packet = self.waiting.popleft()[1]
+            with suppress(OSError):  # the device isn't up yet: the packet is lost
+                os.write(self.target, packet)
         return 1.0
 
 

@@ -134,7 +134,9 @@ def main() -> None:
         rate_mbit, delay_ms = map(float, link.split(":"))
         with slow_network(rate_mbit, delay_ms) as (nodes, how):
             print(f"\n{rate_mbit:g} Mbit/s, {delay_ms:g} ms one way, by {how}; {STEPS} steps\n")
-            print("| 2 nodes | a step | over ddp | bytes sent per step | over ddp | training loss | held-out |")
+            print(
+                "| 2 nodes | a step | over ddp | bytes sent per step | over ddp | training loss | held-out |"
+            )
             print("| --- | --- | --- | --- | --- | --- | --- |")
             first: dict[str, float] = {}
             for name in asked.only:

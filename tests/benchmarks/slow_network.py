@@ -33,7 +33,8 @@ def slow_network(rate_mbit: float, delay_ms: float) -> Iterator[tuple[tuple[Node
         subprocess.run(["ip", "-n", nodes[0].namespace, "link", "del", INTERFACE], check=True)
         names = [node.namespace for node in nodes]
         forwarder = subprocess.Popen(
-            [sys.executable, FORWARDER, INTERFACE, *names, str(rate_mbit), str(delay_ms)], stdout=subprocess.PIPE
+            [sys.executable, FORWARDER, INTERFACE, *names, str(rate_mbit), str(delay_ms)],
+            stdout=subprocess.PIPE,
         )
         try:
             assert forwarder.stdout is not None

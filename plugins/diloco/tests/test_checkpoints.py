@@ -56,7 +56,8 @@ def fit(tmp_path: Path, task: Task, devices: int, strategy: Any = None, **how: A
 
 
 def kept(path: Path, beginning: str) -> dict[str, Tensor]:
-    from stratagem.checkpoint import DirectoryCheckpointer
+    from stratagem_checkpoint import DirectoryCheckpointer
+
     from stratagem.collectives.local import LocalCollectives
 
     reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(str(path))

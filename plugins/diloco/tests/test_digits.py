@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from stratagem_sharding.traffic import watch_traffic
 from torch import nn
 from torch.nn import functional as F
 
 import stratagem
-from stratagem.sdk.collectives import watch_traffic
 
 STEPS = 600
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from small import Line
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_ddp import DDPStrategy
 from torch import nn
 
 import stratagem
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.errors import CombinationError
 
 

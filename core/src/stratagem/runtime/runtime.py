@@ -16,11 +16,11 @@ from stratagem.data.batches import moved
 from stratagem.errors import StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
-from stratagem.resolve.plan import announce, announce_by_value
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.checkpoint import load_session, save_session
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
 from stratagem.runtime.loop import only_prepared, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.plan import announce, announce_by_value
 from stratagem.runtime.script_flags import run_config
 from stratagem.runtime.session import Session, seed_everything
 from stratagem.strategies.prepared import Prepared

@@ -4,8 +4,8 @@ from stratagem.data.evaluate import EvalData
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
-from stratagem.resolve.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.launching import launch
+from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
 from stratagem.strategies.prepared import loss_of
 from stratagem.strategies.replica_guard import ReplicaGuard

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
 from stratagem.errors import DataError
-from stratagem.plugin.deprecation import Renamed
+from stratagem.names.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model

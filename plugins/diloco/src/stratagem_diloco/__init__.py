@@ -6,12 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratagem_diloco.drifting import DriftingPrepared
     from stratagem_diloco.strategy import DiLoCoStrategy
 
-_WHERE = {"DiLoCoStrategy": "strategy", "DriftingPrepared": "drifting"}
+_WHERE = {"DiLoCoStrategy": "strategy"}
 
-__all__ = ["DiLoCoStrategy", "DriftingPrepared"]
+__all__ = ["DiLoCoStrategy"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.drifting import DriftingPrepared, Tensors
 
 from stratagem import SetupRequest
-from stratagem.sdk.tensors import broadcast_coalesced
-from stratagem_diloco.drifting import DriftingPrepared, Tensors
 from stratagem_diloco.exchange import MeanExchange
 from stratagem_diloco.outer import OuterOptimizer, fragments_of
 

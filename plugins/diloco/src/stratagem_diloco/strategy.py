@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
+from stratagem_sharding.buckets import broadcast_coalesced
 
 from stratagem import (
     Accelerator,
@@ -19,7 +20,6 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_diloco.exchange import SENT_AS
 from stratagem_diloco.outer import OuterSettings
 from stratagem_diloco.prepared import DiLoCoPrepared

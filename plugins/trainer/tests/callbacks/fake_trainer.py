@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from stratagem_checkpoint import DirectoryCheckpointer
 
-from stratagem.checkpoint import Checkpoint, DirectoryCheckpointer
+from stratagem import Checkpoint
 from stratagem.collectives.local import LocalCollectives
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
+from stratagem_trainer.loops.predictions import in_order
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
 
@@ -84,7 +85,8 @@ def predict(state: StageState, data: EvalData) -> list[Any]:
             state.hooks("on_predict_epoch_end")
         state.hooks("on_predict_end")
         state.hooks("on_evaluation_end", "predict")
-    return data.merge(state.runtime.collectives.data.gather_objects(outputs))
+    ranks = state.runtime.collectives
+    return in_order(data, ranks.data.gather_objects(outputs), warns=ranks.node_rank == ranks.local_rank == 0)
 
 
 def _start(state: StageState, stage: str) -> None:

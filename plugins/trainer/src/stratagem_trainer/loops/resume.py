@@ -10,7 +10,7 @@ import msgspec
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
-from stratagem.sdk.states import Count, fitting, same_ranks, writing
+from stratagem.sdk.states import fitting, same_ranks, writing
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
     return data_state, resume
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A bool or 1.0 is none."""
+
+
 @dataclass
 class _Saved:
     """What `save` writes, by type; a checkpoint of anybody is held against it."""
@@ -119,10 +123,10 @@ class _Saved:
 class _Progress:
     """As `Progress`, with the ranges of its numbers."""
 
-    epoch: Count
-    batch: Count
-    step: Count
-    validated: Count
+    epoch: _Count
+    batch: _Count
+    step: _Count
+    validated: _Count
     epoch_is_over: bool
 
 
