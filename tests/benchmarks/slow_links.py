@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "ddp_post_local_sgd",
         {"ddp_comm_state": {"start_localSGD_iter": 10}, "model_averaging_period": 8},
     ),
+    "bagua_bytegrad": ("bagua_bytegrad", {}),
+    "bagua_low_precision_decentralized": ("bagua_low_precision_decentralized", {}),
     "diloco": ("diloco", {}),
     "diloco, int8": ("diloco", {"outer_grad_dtype": "int8"}),
     "streaming_diloco": ("streaming_diloco", {}),

@@ -163,6 +163,7 @@ STRATEGIES = (
     "model_parallel",
     "ddp_sharded",
     "diloco",
+    "bagua",
     "xla",
     "auto",
 )

@@ -8,6 +8,7 @@ _OFFERS: dict[str, dict[str, str]] = {
         "ddp_hierarchical_sgd",
         "stratagem-dp": "dp ddp2",
         "stratagem-diloco": "diloco streaming_diloco",
+        "stratagem-bagua": "bagua bagua_bytegrad bagua_decentralized bagua_low_precision_decentralized",
         "stratagem-sharded": "ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.drifting import DriftingPrepared, Tensors
+from stratagem_sharding.mean_exchange import MeanExchange
 
 from stratagem import SetupRequest
-from stratagem_diloco.exchange import MeanExchange
 from stratagem_diloco.outer import OuterOptimizer, fragments_of
 
 if TYPE_CHECKING:

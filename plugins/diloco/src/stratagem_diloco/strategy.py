@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.mean_exchange import SENT_AS
 
 from stratagem import (
     Accelerator,
@@ -20,7 +21,6 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem_diloco.exchange import SENT_AS
 from stratagem_diloco.outer import OuterSettings
 from stratagem_diloco.prepared import DiLoCoPrepared
 

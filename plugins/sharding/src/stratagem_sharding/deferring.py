@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from stratagem_sharding.deferred_init import Construction, deferred, pop_deferred
-
 from stratagem import ProcessGroupStrategy
+from stratagem_sharding.deferred_init import Construction, deferred, pop_deferred
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from stratagem_diloco import DiLoCoStrategy
-from stratagem_diloco.exchange import BLOCK, MeanExchange, decoded, encoded
-from stratagem_diloco.outer import OuterSettings, fragments_of
+from stratagem_ddp import DDPStrategy
+from stratagem_sharding.mean_exchange import BLOCK, MeanExchange, decoded, encoded
 
 import stratagem
 
@@ -57,22 +56,9 @@ def means(runtime: Any) -> list[tuple[float, bool]]:
 
 @pytest.mark.parametrize("devices", [2, 3])
 def test_all_ranks_come_to_the_same_mean(devices: int) -> None:
-    strategy = DiLoCoStrategy(start_method="fork", timeout_s=200)
+    strategy = DDPStrategy(start_method="fork", timeout_s=200)
     runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=devices)
     found = runtime.launch(means, quiet=True)
     assert all(is_same for _, is_same in found)
     for index, bound in enumerate((1e-14, 2.0**-10, 2.0**-7, 2.0**-6)):
         assert max(difference for difference, _ in found[3 * index : 3 * index + 3]) <= bound
-
-
-def test_fragments_are_of_neighbours_and_about_equal() -> None:
-    named = {str(index): torch.zeros(size) for index, size in enumerate((10, 10, 30, 10, 20, 20, 20))}
-    parts = fragments_of(named, 3)
-    assert [name for part in parts for name in part] == list(named)
-    assert [sum(named[name].numel() for name in part) for part in parts] == [50, 30, 40]
-
-
-def test_fragments_are_due_evenly_and_once_in_a_round() -> None:
-    settings = OuterSettings(sync_every=10, fragments=3)
-    due = [(step, p) for step in range(1, 21) for p in range(3) if settings.due(p, step)]
-    assert due == [(3, 0), (6, 1), (10, 2), (13, 0), (16, 1), (20, 2)]

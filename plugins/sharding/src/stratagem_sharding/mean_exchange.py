@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+__all__ = ["BLOCK", "SENT_AS", "MeanExchange", "decoded", "encoded", "padded"]
+
 BLOCK = 256
 """Elements that share one scale in int8."""
 SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
@@ -21,8 +23,8 @@ class MeanExchange:
     All ranks come to the same bits.
 
     Args:
-        flat: on the CPU, float32 or float64; it is no longer the caller's.
-        group: a group that has gloo for the CPU; None where there is one rank.
+        flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
+        group: of the ranks; None where there is one.
         sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
     """
 
@@ -37,7 +39,7 @@ class MeanExchange:
         elif sent_as is None:
             self._work = dist.all_reduce(flat, group=group, async_op=True)
         else:
-            rows = _padded(flat.float(), self._size).view(self._size, -1)
+            rows = padded(flat.float(), self._size).view(self._size, -1)
             self._sent = encoded(rows, sent_as)
             self._received = torch.empty_like(self._sent)
             self._work = dist.all_to_all_single(self._received, self._sent, group=group, async_op=True)
@@ -93,7 +95,7 @@ def decoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
     return values.view(rows.shape[0], -1)
 
 
-def _padded(flat: torch.Tensor, count: int) -> torch.Tensor:
+def padded(flat: torch.Tensor, count: int) -> torch.Tensor:
     """Return `flat` with zeros, so that it divides into `count` rows of whole blocks."""
     missing = -flat.numel() % (count * BLOCK)
     return torch.nn.functional.pad(flat, (0, missing))
