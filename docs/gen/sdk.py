@@ -77,7 +77,7 @@ def _signatures(module: str, name: str) -> list[str]:
         return [_function(public, node)]
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(map(ast.unparse, node.bases))
-        return [f"{public}({bases})" if bases else public, *_members(public, node)]
+        return [f"{public}({bases})" if bases else public, *_members(public, node), *_inherited(module, name)]
     assert node is not None, f"{public} isn't defined in {home}"
     return [public]
 
@@ -88,6 +88,16 @@ def _members(public: str, node: ast.ClassDef) -> Iterator[str]:
             yield _function(f"{public}.{member.name}", member)
         elif isinstance(member, ast.AnnAssign) and not ast.unparse(member).startswith("_"):
             yield f"{public}.{ast.unparse(member)}"
+
+
+def _inherited(module: str, name: str) -> Iterator[str]:
+    """Members that come from bases which aren't public themselves."""
+    kind = getattr(import_module(module), name)
+    for base in kind.__mro__[1:]:
+        if base.__module__.startswith("stratagem") and base.__name__ not in stratagem.__all__:
+            node, _ = _found(base.__module__, base.__name__)
+            if isinstance(node, ast.ClassDef):
+                yield from _members(f"{module}.{name}", node)
 
 
 def _function(public: str, node: ast.FunctionDef) -> str:

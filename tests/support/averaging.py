@@ -18,6 +18,7 @@ FEATURES = {
     "several_optimizers",
     "manual_backward",
     "closure",
+    "optimizer_hooks",
     "norm_clipping",
     "value_clipping",
     "resharding",

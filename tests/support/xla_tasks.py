@@ -136,7 +136,7 @@ def pad(subject: StrategySubject, masked: bool, samples: int) -> Padding:
     rows = list(module.rows)
     mean = trainer.callback_metrics["loss"]
     again = subject.trainer()
-    val_loss = again.validate(module)["val_loss"]
+    val_loss = again.validate(module)[0]["val_loss"]
     predicted = torch.cat(again.predict(module))
     counts = [after - before for before, after in zip([0, *compiled.counts], compiled.counts)]
     return Padding(losses, rows, counts, mean, val_loss, predicted)

@@ -33,6 +33,9 @@ _OFFERS: dict[str, dict[str, str]] = {
     "launcher": {
         "stratagem-launch": "elastic",
     },
+    "logger": {
+        "stratagem-trainer": "csv tensorboard wandb mlflow comet",
+    },
 }
 OFFERED: dict[str, dict[str, str]] = {
     kind: {name: distribution for distribution, names in homes.items() for name in names.split()}

@@ -14,7 +14,9 @@ from stratagem.plugin.origin import Origin
 API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension"]
+Kind = Literal[
+    "strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension", "logger"
+]
 """What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
@@ -24,15 +26,18 @@ KINDS: tuple[Kind, ...] = (
     "environment",
     "launcher",
     "extension",
+    "logger",
 )
 """All kinds, in the order of listings."""
 
 FEATURES: Mapping[str, str] = {
     "several_optimizers": "more than one optimizer",
     "manual_backward": "manual optimization: the module calls backward and step itself",
+    "optimizer_hooks": "optimizer_step, optimizer_zero_grad or configure_gradient_clipping of the module's own",
     "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
     "norm_clipping": "clipping gradients by norm",
     "value_clipping": "clipping gradients by value",
+    "changes_between_steps": "frozen parameters, values, optimizer groups or accumulation that change between steps",
     "sparse_gradients": "sparse gradients, as of nn.Embedding(sparse=True)",
     "resharding": "loading a checkpoint written at another world size",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",

@@ -21,7 +21,7 @@ _APART = ("accumulation-4", "some_ranks_without_loss-4", "tied_weights-4")
 def _within(name: str, tolerance: float, **waivers: str) -> StrategySubject:
     """A preset whose numbers are those of one process, less exactly."""
     tolerances = {precision: max(usual, tolerance) for precision, usual in TOLERANCES.items()}
-    further = {check: {"32-true": max(0.3, tolerance)} for check in _APART} if waivers else {}
+    further = {check: {"32-true": 0.4} for check in _APART} if waivers else {}
     return replace(SUBJECT, strategy=name, tolerances=tolerances, tolerances_for=further, waivers=waivers)
 
 

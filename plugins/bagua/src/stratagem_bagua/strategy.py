@@ -53,7 +53,8 @@ class BaguaStrategy(ProcessGroupStrategy):
         precision_plugin: a precision object or name that wins over the run's choice.
         hierarchical: reduce within nodes first, which isn't built: False or left out.
         average: of gradients, the mean over ranks; False sums them. For gradient_allreduce and bytegrad.
-        peer_selection_mode: for decentralized: average with "all" ranks, or "shift_one": with one, another one each time.
+        peer_selection_mode: for decentralized: average with "all" ranks, or by "shift_one" with one, another one
+            each time.
         communication_interval: for decentralized and low_precision_decentralized: optimizer steps from one
             message to the next.
         process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.

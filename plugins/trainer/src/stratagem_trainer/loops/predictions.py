@@ -13,7 +13,7 @@ import torch
 from stratagem.sdk.tensors import batch_size_of
 
 if TYPE_CHECKING:
-    from stratagem.sdk.loops import EvalData
+    from stratagem_trainer.data.evaluation import EvalLoader
 
 Join = Callable[[Sequence[Any]], Any]
 _NOTHING = object()
@@ -23,7 +23,7 @@ class _CannotSplitError(Exception):
     pass
 
 
-def in_order(data: EvalData, parts: list[list[Any]], warns: bool = True) -> list[Any]:
+def in_order(data: EvalLoader, parts: list[list[Any]], warns: bool = True) -> list[Any]:
     """Return all ranks' predictions in the order of the data.
 
     Args:
