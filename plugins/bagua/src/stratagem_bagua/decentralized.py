@@ -30,7 +30,7 @@ class _PeersPrepared(DriftingPrepared):
         """Collective where other parameters are trained than before, on all ranks alike."""
         names = self._trained()
         if names != self._names:
-            self._average(self._differing(dict(self.original_module.named_parameters())))
+            self.agree()
             self._names = names
             self.begin()
 

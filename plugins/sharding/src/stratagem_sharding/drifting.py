@@ -105,8 +105,12 @@ class DriftingPrepared(Prepared):
     def restore_module(self) -> None:
         super().restore_module()
         if self._drifted:
-            self._average(self._differing(dict(self.original_module.named_parameters())))
+            self.agree()
             broadcast_coalesced(self.original_module.buffers())
+
+    def agree(self) -> None:
+        """Give all ranks the average of the parameters, where these differ. Collective."""
+        self._average(self._differing(dict(self.original_module.named_parameters())))
 
     # Checkpoint ---------------------------------------------------------------------------------
 
