@@ -30,6 +30,10 @@ NOTES = """
 - In `on_before_optimizer_step` gradients are unscaled, reduced over ranks and not clipped yet; under a strategy whose
   engine keeps them (DeepSpeed), or shards them, a rank sees its own part. An optimizer that evaluates the loss itself
   (LBFGS) has none at that moment. With several optimizers each gets its own call.
+- `optimizer_step`, `configure_gradient_clipping`, `optimizer_zero_grad` and `lr_scheduler_step` are called in the
+  place of what the loop does, and their own versions in `Module` do just that: [modules](modules.md). Strategies
+  without the feature `optimizer_hooks` refuse the first three before anything starts; so does manual optimization.
+- Batches pass through `on_before_batch_transfer` and its siblings as loaders are read, in every stage.
 - In manual optimization `manual_backward`, and `step` and `zero_grad` of `self.optimizers()`, call the hooks around
   them.
 

@@ -1,6 +1,7 @@
 """Write docs/sdk.md, and with --surface print every public name with its signature: `make sdk` runs both.
 
-The source is `stratagem/__init__.py` and the modules of `stratagem.sdk`, nothing else.
+The source is `stratagem/__init__.py`, the modules of `stratagem.sdk`, and those of the library `stratagem_sharding`
+that have a list of names, nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 
+import stratagem_sharding
+
 import stratagem
 from stratagem import sdk
 
@@ -22,7 +25,8 @@ INTRODUCTION = """\
 
 All that a plugin may import from core: the names of `stratagem` ([protocols](reference/protocols.md)), the errors in
 `stratagem.errors`, and the names below. import-linter refuses anything else in `plugins/`, and what is in no
-list here may change in any version.
+list here may change in any version. The modules of `stratagem_sharding` are a distribution of their own,
+stratagem-sharding: what strategies are built of, for whoever depends on it.
 
 Within one `API_VERSION` these names and their signatures only grow; docs/gen/surface.txt has them all, and
 changes on purpose only.
@@ -30,8 +34,13 @@ changes on purpose only.
 
 
 def sdk_modules() -> list[str]:
-    """Names of the modules of `stratagem.sdk`, in order."""
-    return [f"stratagem.sdk.{module.name}" for module in pkgutil.iter_modules(sdk.__path__)]
+    """Names of the modules of `stratagem.sdk`, and of the library for strategies, in order."""
+    found = [
+        f"{package.__name__}.{module.name}"
+        for package in (sdk, stratagem_sharding)
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    return [name for name in found if getattr(import_module(name), "__all__", None)]
 
 
 def page() -> str:
@@ -68,7 +77,7 @@ def _signatures(module: str, name: str) -> list[str]:
         return [_function(public, node)]
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(map(ast.unparse, node.bases))
-        return [f"{public}({bases})" if bases else public, *_members(public, node)]
+        return [f"{public}({bases})" if bases else public, *_members(public, node), *_inherited(module, name)]
     assert node is not None, f"{public} isn't defined in {home}"
     return [public]
 
@@ -79,6 +88,16 @@ def _members(public: str, node: ast.ClassDef) -> Iterator[str]:
             yield _function(f"{public}.{member.name}", member)
         elif isinstance(member, ast.AnnAssign) and not ast.unparse(member).startswith("_"):
             yield f"{public}.{ast.unparse(member)}"
+
+
+def _inherited(module: str, name: str) -> Iterator[str]:
+    """Members that come from bases which aren't public themselves."""
+    kind = getattr(import_module(module), name)
+    for base in kind.__mro__[1:]:
+        if base.__module__.startswith("stratagem") and base.__name__ not in stratagem.__all__:
+            node, _ = _found(base.__module__, base.__name__)
+            if isinstance(node, ast.ClassDef):
+                yield from _members(f"{module}.{name}", node)
 
 
 def _function(public: str, node: ast.FunctionDef) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from stratagem_checkpoint import DirectoryCheckpointer, checksums
 
-from stratagem.checkpoint import Checkpoint, DirectoryCheckpointer, checksums
+from stratagem import Checkpoint
 from stratagem.collectives.local import LocalCollectives
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

@@ -14,7 +14,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "15"))
 PLUGINS = 200
 LOOK = """
 import time
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
 began = time.process_time()
 load_catalogue()
 print(time.process_time() - began)

@@ -1,4 +1,4 @@
-"""No ring of imports in trainer, command line and kit, those for type checkers included.
+"""No ring of imports in trainer, command line, kit and launcher, those for type checkers included.
 
 A strategy and its `Prepared` name each other, since one is the other's settings: strategies are left out.
 """
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     f"stratagem_{name}": ROOT / f"plugins/{name}/src/stratagem_{name}"
-    for name in ("trainer", "cli", "testing")
+    for name in ("trainer", "cli", "testing", "launch", "clusters")
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stratagem_cli.survey import plugin_records
 
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/src/stratagem"
@@ -30,12 +30,13 @@ def imported_by(statement: str) -> set[str]:
 
 
 LIGHT = (
+    "accelerators.indices",
     "config",
     "errors",
     "environments.base",
     "environments.detect",
+    "installed.catalogue",
     "launchers.base",
-    "plugin.catalogue",
     "plugin.component",
     "plugin.hookspecs",
     "plugin.requests",
@@ -63,7 +64,7 @@ assert preload_where_likely({"strategy": "ddp", "accelerator": "cpu", "devices":
 
 
 def test_the_catalogue_is_read_without_torch():
-    statement = "from stratagem.plugin.catalogue import load_catalogue; assert load_catalogue().components"
+    statement = "from stratagem.installed.catalogue import load_catalogue; assert load_catalogue().components"
     assert imported_by(statement) & {"torch", "numpy"} == set()
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import stratagem_cli
+import stratagem_clusters
+import stratagem_launch
 import stratagem_testing
 import stratagem_trainer
 
@@ -56,7 +58,9 @@ def test_dir_lists_the_names():
     assert set(stratagem.__all__) <= set(dir(stratagem))
 
 
-@pytest.mark.parametrize("package", [stratagem_cli, stratagem_testing, stratagem_trainer])
+@pytest.mark.parametrize(
+    "package", [stratagem_cli, stratagem_clusters, stratagem_launch, stratagem_testing, stratagem_trainer]
+)
 def test_dir_shows_what_is_imported_on_demand(package):
     assert len(set(package.__all__)) == len(package.__all__)  # ruff holds their order
     assert set(package.__all__) <= set(dir(package))

@@ -9,8 +9,8 @@ import pytest
 from stratagem_testing.report import subject_names
 from stratagem_testing.strategies import STRATEGY_CHECKS
 
-from stratagem.plugin.catalogue import load_catalogue
-from stratagem.plugin.offered import OFFERED
+from stratagem.installed.catalogue import load_catalogue
+from stratagem.names.offered import OFFERED
 
 ROOT = Path(__file__).parents[2]
 

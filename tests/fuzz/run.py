@@ -111,8 +111,8 @@ def _call(made: Case, work: Path) -> str:
 def _open(seed: int, saved: Path, copy: Path) -> str:
     """Open a checkpoint of which one file was damaged, and read it."""
     import torch
+    from stratagem_checkpoint.directory import DirectoryCheckpointer
 
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
     from stratagem.collectives.local import LocalCollectives
     from stratagem.errors import CheckpointError
 
@@ -140,9 +140,9 @@ def _open(seed: int, saved: Path, copy: Path) -> str:
 
 def _save(path: Path) -> None:
     import torch
+    from stratagem_checkpoint.directory import DirectoryCheckpointer
 
     from stratagem.checkpoint.base import Checkpoint
-    from stratagem.checkpoint.directory import DirectoryCheckpointer
     from stratagem.collectives.local import LocalCollectives
 
     tensors = {"model/weight": torch.rand(8, 4), "model/bias": torch.rand(8)}
@@ -156,8 +156,8 @@ def _save(path: Path) -> None:
 @contextlib.contextmanager
 def _nothing_is_launched() -> Iterator[None]:
     """End every launch where processes or training would start; the module's settings are typed there."""
-    from stratagem.launchers import fork_server
-    from stratagem.launchers.elastic import ElasticLauncher
+    from stratagem_launch import ElasticLauncher
+
     from stratagem.launchers.in_process import InProcessLauncher
 
     def stop(launcher: Any, task: Any) -> None:
@@ -167,13 +167,13 @@ def _nothing_is_launched() -> Iterator[None]:
                 if resolved is not None:
                     resolved()
 
-    kept = ElasticLauncher.launch, InProcessLauncher.launch, fork_server.preload_fork_server
+    kept = ElasticLauncher.launch, InProcessLauncher.launch, vars(ElasticLauncher)["preload"]
     ElasticLauncher.launch = InProcessLauncher.launch = stop  # type: ignore[method-assign, assignment]
-    fork_server.preload_fork_server = lambda *_: None  # type: ignore[assignment]
+    ElasticLauncher.preload = lambda *_: None  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        ElasticLauncher.launch, InProcessLauncher.launch, fork_server.preload_fork_server = kept  # type: ignore[method-assign]
+        ElasticLauncher.launch, InProcessLauncher.launch, ElasticLauncher.preload = kept  # type: ignore[method-assign]
 
 
 def _listed(work: Path) -> set[tuple[str, int]]:

@@ -43,8 +43,8 @@ def assert_close(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor],
 def test_evaluation_sees_every_sample_once_and_equals_one_process(tmp_path: Path) -> None:
     # 389 images: nothing divides them evenly.
     module = Net(batch_size=16)
-    alone = trainer(tmp_path, 1, "single").test(module)
-    together = trainer(tmp_path, 3).test(module)
+    alone = trainer(tmp_path, 1, "single").test(module)[0]
+    together = trainer(tmp_path, 3).test(module)[0]
     assert alone["seen"] == together["seen"] == 389
     assert together == pytest.approx(alone, abs=1e-6)
 

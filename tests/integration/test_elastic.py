@@ -56,7 +56,7 @@ CONFIG = f"""
 trainer:
   callbacks:
   - class_path: stratagem.ModelCheckpoint
-    init_args: {{every_n_steps: {EVERY}, save_top_k: -1}}
+    init_args: {{every_n_train_steps: {EVERY}, save_top_k: -1}}
 """
 
 

@@ -16,7 +16,8 @@ BIN = Path(sys.executable).parent
 
 
 def run(*words, folder, site):
-    environ = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    paths = [str(site), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=200)
 
 

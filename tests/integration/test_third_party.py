@@ -36,7 +36,8 @@ def site(tmp_path_factory):
 
 
 def stratagem(folder, *args, site=None):
-    environ = {**os.environ, "PYTHONPATH": str(site) if site else "", "OMP_NUM_THREADS": "1"}
+    paths = [str(site or ""), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [STRATAGEM, *args], cwd=folder, env=environ, capture_output=True, text=True, timeout=240
     )

@@ -106,7 +106,7 @@ def test_a_run_that_was_killed_goes_on_with_the_very_next_sample(tmp_path: Path)
     config = tmp_path / "often.yaml"
     config.write_text(
         "trainer:\n  callbacks:\n"
-        "  - class_path: stratagem.ModelCheckpoint\n    init_args: {every_n_steps: 3, save_top_k: 2}\n"
+        "  - class_path: stratagem.ModelCheckpoint\n    init_args: {every_n_train_steps: 3, save_top_k: 2}\n"
     )
     whole = slow(tmp_path / "whole", *often, *pace, "--config", str(config))
     assert whole.wait(timeout=240) == 0, whole.stderr and whole.stderr.read()

@@ -33,7 +33,7 @@ def _trainer(module: str, *more: str) -> Target:
 
 TARGETS = (
     _core("plugin/sealing"),
-    _core("plugin/catalogue", "plugin/test_catalogue_names"),
+    _core("installed/catalogue", "installed/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
     _trainer(
@@ -49,7 +49,11 @@ TARGETS = (
     _core("data/train", "data/test_train_positions", "data/test_resume", "data/test_resume_replayed"),
     _core("data/sampler"),
     _core("data/evaluate", "data/test_size"),
-    _core("checkpoint/manifest", "checkpoint/test_opening"),
+    Target(
+        "manifest",
+        "plugins/checkpoint/src/stratagem_checkpoint/manifest.py",
+        ("plugins/checkpoint/tests/test_manifest.py", "plugins/checkpoint/tests/test_opening.py"),
+    ),
 )
 
 SLOW = (

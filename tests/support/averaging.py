@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import gradients_of_any
+from stratagem_sharding.replicated import ReplicatedPrepared
 
 from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
-from stratagem.collectives.buckets import gradients_of_any
 from stratagem.strategies.prepared import loss_of
-from stratagem.strategies.replicated import ReplicatedPrepared
 
 FEATURES = {
     "several_optimizers",
     "manual_backward",
     "closure",
+    "optimizer_hooks",
     "norm_clipping",
     "value_clipping",
     "resharding",

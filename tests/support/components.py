@@ -8,7 +8,7 @@ import torch
 
 import stratagem
 from stratagem.accelerators.base import Accelerator
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Availability, Capabilities, Component
 from stratagem.plugin.origin import Origin
 

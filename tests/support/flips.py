@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
+from stratagem_checkpoint import DirectoryCheckpointer
 
-from stratagem.checkpoint import CheckpointReader, DirectoryCheckpointer
+from stratagem import CheckpointReader
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import CheckpointError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stratagem.checkpoint.checksums import BlockChecksums, checksum
+from stratagem_checkpoint.checksums import BlockChecksums, checksum
 
 MANIFEST = "manifest.json"
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from stratagem.plugin.installed import forget_installed
+from stratagem.installed.plugins import forget_installed
 
 
 @dataclass
@@ -16,7 +16,9 @@ class Site:
 
     path: Path
 
-    def install(self, name: str, plugin: str, *, version: str = "1.0", **modules: str) -> None:
+    def install(
+        self, name: str, plugin: str, *, version: str = "1.0", requires: str = "", **modules: str
+    ) -> None:
         """Install a distribution whose entry point `<package>` is a module with the source `plugin`."""
         package = name.replace("-", "_")
         self.write(f"{package}_plugin", plugin)
@@ -24,7 +26,8 @@ class Site:
             self.write(module, source)
         info = self.path / f"{package}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        required = "".join(f"Requires-Dist: {each}\n" for each in requires.split(", ") if each)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}")
         (info / "entry_points.txt").write_text(f"[stratagem]\n{package} = {package}_plugin\n")
         forget_installed()
 

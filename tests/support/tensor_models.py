@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.trained import RecipeModule, train
@@ -25,7 +26,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, TensorDataset
 
 import stratagem
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 16, 8, 16, 4

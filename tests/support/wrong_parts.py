@@ -8,14 +8,14 @@ import socket
 from typing import Any
 
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_cpu import CpuAccelerator
+from stratagem_launch import ElasticLauncher
 
 from stratagem import Availability, WorkerError
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.environments.env import Env
 from stratagem.errors import UsageError
 from stratagem.launchers.base import Task
-from stratagem.launchers.elastic import ElasticLauncher
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
 

@@ -327,6 +327,20 @@ class ClipsValuesByNorm(AveragedPrepared):
         return super().clip(index, clipping)
 
 
+@caught_by("optimizer_hooks", "tried with WarmUp()")
+class ReadsRatesBeforeTheStep(AveragedPrepared):
+    """As an engine that takes learning rates with the gradients."""
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        self.rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        for group, rate in zip(self.optimizers[index].param_groups, self.rates):
+            group["lr"] = rate
+        return super().step(index, closure)
+
+
 # Modules ------------------------------------------------------------------------------------------------
 
 

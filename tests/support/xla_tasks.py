@@ -136,7 +136,7 @@ def pad(subject: StrategySubject, masked: bool, samples: int) -> Padding:
     rows = list(module.rows)
     mean = trainer.callback_metrics["loss"]
     again = subject.trainer()
-    val_loss = again.validate(module)["val_loss"]
+    val_loss = again.validate(module)[0]["val_loss"]
     predicted = torch.cat(again.predict(module))
     counts = [after - before for before, after in zip([0, *compiled.counts], compiled.counts)]
     return Padding(losses, rows, counts, mean, val_loss, predicted)
@@ -246,13 +246,14 @@ def _nothing(runtime: stratagem.Runtime) -> None:
 
 def launch_processes(subject: StrategySubject) -> Any:
     """What torch_xla.launch starts, which on a CPU is one process; here in a process that launched nothing."""
+    from stratagem_launch import ElasticLauncher
     from stratagem_xla.processes import XlaLauncher
 
     from stratagem.environments.single import SingleProcess
     from stratagem.launchers.base import LaunchPlan, Task
     from stratagem.plugin.requests import LaunchRequest
 
-    request = LaunchRequest(LaunchPlan(1, start_method="spawn"), SingleProcess({}))
+    request = LaunchRequest(LaunchPlan(1, start_method="spawn"), SingleProcess({}), ElasticLauncher)
     return XlaLauncher(request).launch(Task(train_in_a_process, (subject,)))
 
 

@@ -9,180 +9,116 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratagem_cli.flags import options
-    from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.callbacks.early_stopping import EarlyStopping
-    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
-    from stratagem_trainer.loggers.base import Logger, Row
-    from stratagem_trainer.module import Module
-    from stratagem_trainer.trainer import Trainer
+    from stratagem_cli.flags import options as options
+    from stratagem_sharding.deferring import DeferringStrategy as DeferringStrategy
+    from stratagem_trainer.callbacks.base import Callback as Callback
+    from stratagem_trainer.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
+    from stratagem_trainer.data.combined_loader import CombinedLoader as CombinedLoader
+    from stratagem_trainer.data.data_module import DataModule as DataModule
+    from stratagem_trainer.loggers.base import Logger as Logger
+    from stratagem_trainer.loggers.base import Row as Row
+    from stratagem_trainer.module import Module as Module
+    from stratagem_trainer.rank_zero import rank_zero_only as rank_zero_only
+    from stratagem_trainer.seeding import seed_everything as seed_everything
+    from stratagem_trainer.trainer import Trainer as Trainer
 
-    from stratagem.accelerators.base import Accelerator
-    from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
-    from stratagem.checkpoint.wrapper import CheckpointerWrapper
-    from stratagem.collectives.base import Collectives
-    from stratagem.collectives.deadline import deadline
-    from stratagem.collectives.local import LocalCollectives
-    from stratagem.collectives.process_group import ProcessGroupCollectives
-    from stratagem.collectives.wrapper import CollectivesWrapper
-    from stratagem.config import RunConfig
-    from stratagem.data.sampler import ShardedSampler
-    from stratagem.environments.base import Environment
-    from stratagem.errors import (
-        CheckpointError,
-        CombinationError,
-        ConfigError,
-        DeviceError,
-        PrecisionError,
-        ReplicaError,
-        StratagemError,
-        UsageError,
-        WorkerError,
-    )
-    from stratagem.launchers.base import Launcher, LaunchPlan, Task
-    from stratagem.launchers.wrapper import LauncherWrapper
-    from stratagem.plugin.component import Availability, Capabilities, Component
-    from stratagem.plugin.hookspecs import hookimpl
-    from stratagem.plugin.requests import (
-        CheckpointRequest,
-        Clipping,
-        LaunchRequest,
-        LoopPlan,
-        ModuleSteps,
-        PrecisionRequest,
-        ReduceRequest,
-        SetupRequest,
-    )
-    from stratagem.precision.base import Precision
-    from stratagem.precision.wrapper import PrecisionWrapper
-    from stratagem.runtime.runtime import Runtime
-    from stratagem.strategies.base import ParallelStrategy, Strategy
-    from stratagem.strategies.prepared import Prepared, place
-    from stratagem.strategies.process_group import DeferringStrategy, ProcessGroupStrategy
-    from stratagem.strategies.replica import Replica
-    from stratagem.strategies.wrapper import PreparedWrapper
+    from stratagem.accelerators.base import Accelerator as Accelerator
+    from stratagem.checkpoint.base import Checkpoint as Checkpoint
+    from stratagem.checkpoint.base import Checkpointer as Checkpointer
+    from stratagem.checkpoint.base import CheckpointReader as CheckpointReader
+    from stratagem.checkpoint.wrapper import CheckpointerWrapper as CheckpointerWrapper
+    from stratagem.collectives.base import Collectives as Collectives
+    from stratagem.collectives.deadline import deadline as deadline
+    from stratagem.collectives.local import LocalCollectives as LocalCollectives
+    from stratagem.collectives.process_group import ProcessGroupCollectives as ProcessGroupCollectives
+    from stratagem.collectives.wrapper import CollectivesWrapper as CollectivesWrapper
+    from stratagem.config import RunConfig as RunConfig
+    from stratagem.data.sampler import ShardedSampler as ShardedSampler
+    from stratagem.environments.base import Environment as Environment
+    from stratagem.errors import CheckpointError as CheckpointError
+    from stratagem.errors import CombinationError as CombinationError
+    from stratagem.errors import ConfigError as ConfigError
+    from stratagem.errors import DeviceError as DeviceError
+    from stratagem.errors import PrecisionError as PrecisionError
+    from stratagem.errors import ReplicaError as ReplicaError
+    from stratagem.errors import StratagemError as StratagemError
+    from stratagem.errors import UsageError as UsageError
+    from stratagem.errors import WorkerError as WorkerError
+    from stratagem.launchers.base import Launcher as Launcher
+    from stratagem.launchers.base import LaunchPlan as LaunchPlan
+    from stratagem.launchers.base import Task as Task
+    from stratagem.launchers.wrapper import LauncherWrapper as LauncherWrapper
+    from stratagem.plugin.component import Availability as Availability
+    from stratagem.plugin.component import Capabilities as Capabilities
+    from stratagem.plugin.component import Component as Component
+    from stratagem.plugin.hookspecs import hookimpl as hookimpl
+    from stratagem.plugin.requests import CheckpointRequest as CheckpointRequest
+    from stratagem.plugin.requests import Clipping as Clipping
+    from stratagem.plugin.requests import LaunchRequest as LaunchRequest
+    from stratagem.plugin.requests import LoopPlan as LoopPlan
+    from stratagem.plugin.requests import ModuleSteps as ModuleSteps
+    from stratagem.plugin.requests import PrecisionRequest as PrecisionRequest
+    from stratagem.plugin.requests import ReduceRequest as ReduceRequest
+    from stratagem.plugin.requests import SetupRequest as SetupRequest
+    from stratagem.precision.base import Precision as Precision
+    from stratagem.precision.wrapper import PrecisionWrapper as PrecisionWrapper
+    from stratagem.runtime.runtime import Runtime as Runtime
+    from stratagem.strategies.base import ParallelStrategy as ParallelStrategy
+    from stratagem.strategies.base import Strategy as Strategy
+    from stratagem.strategies.prepared import Prepared as Prepared
+    from stratagem.strategies.prepared import place as place
+    from stratagem.strategies.process_group import ProcessGroupStrategy as ProcessGroupStrategy
+    from stratagem.strategies.replica import Replica as Replica
+    from stratagem.strategies.wrapper import PreparedWrapper as PreparedWrapper
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Accelerator": "stratagem.accelerators.base",
-    "Availability": "stratagem.plugin.component",
-    "Callback": "stratagem_trainer.callbacks.base",
-    "Capabilities": "stratagem.plugin.component",
-    "Checkpoint": "stratagem.checkpoint.base",
-    "CheckpointError": "stratagem.errors",
-    "CheckpointReader": "stratagem.checkpoint.base",
-    "CheckpointRequest": "stratagem.plugin.requests",
-    "Checkpointer": "stratagem.checkpoint.base",
-    "CheckpointerWrapper": "stratagem.checkpoint.wrapper",
-    "Clipping": "stratagem.plugin.requests",
-    "Collectives": "stratagem.collectives.base",
-    "CollectivesWrapper": "stratagem.collectives.wrapper",
-    "CombinationError": "stratagem.errors",
-    "Component": "stratagem.plugin.component",
-    "ConfigError": "stratagem.errors",
-    "DeferringStrategy": "stratagem.strategies.process_group",
-    "DeviceError": "stratagem.errors",
-    "EarlyStopping": "stratagem_trainer.callbacks.early_stopping",
-    "Environment": "stratagem.environments.base",
-    "LaunchPlan": "stratagem.launchers.base",
-    "LaunchRequest": "stratagem.plugin.requests",
-    "Launcher": "stratagem.launchers.base",
-    "LauncherWrapper": "stratagem.launchers.wrapper",
-    "LocalCollectives": "stratagem.collectives.local",
-    "Logger": "stratagem_trainer.loggers.base",
-    "LoopPlan": "stratagem.plugin.requests",
-    "ModelCheckpoint": "stratagem_trainer.callbacks.model_checkpoint",
-    "Module": "stratagem_trainer.module",
-    "ModuleSteps": "stratagem.plugin.requests",
-    "ParallelStrategy": "stratagem.strategies.base",
-    "Precision": "stratagem.precision.base",
-    "PrecisionError": "stratagem.errors",
-    "PrecisionRequest": "stratagem.plugin.requests",
-    "PrecisionWrapper": "stratagem.precision.wrapper",
-    "Prepared": "stratagem.strategies.prepared",
-    "PreparedWrapper": "stratagem.strategies.wrapper",
-    "ProcessGroupCollectives": "stratagem.collectives.process_group",
-    "ProcessGroupStrategy": "stratagem.strategies.process_group",
-    "ReduceRequest": "stratagem.plugin.requests",
-    "Replica": "stratagem.strategies.replica",
-    "ReplicaError": "stratagem.errors",
-    "Row": "stratagem_trainer.loggers.base",
-    "RunConfig": "stratagem.config",
-    "Runtime": "stratagem.runtime.runtime",
-    "SetupRequest": "stratagem.plugin.requests",
-    "ShardedSampler": "stratagem.data.sampler",
-    "StratagemError": "stratagem.errors",
-    "Strategy": "stratagem.strategies.base",
-    "Task": "stratagem.launchers.base",
-    "Trainer": "stratagem_trainer.trainer",
-    "UsageError": "stratagem.errors",
-    "WorkerError": "stratagem.errors",
-    "deadline": "stratagem.collectives.deadline",
-    "hookimpl": "stratagem.plugin.hookspecs",
-    "options": "stratagem_cli.flags",
-    "place": "stratagem.strategies.prepared",
+_HOMES = {
+    "stratagem.accelerators.base": "Accelerator",
+    "stratagem.checkpoint.base": "Checkpoint CheckpointReader Checkpointer",
+    "stratagem.checkpoint.wrapper": "CheckpointerWrapper",
+    "stratagem.collectives.base": "Collectives",
+    "stratagem.collectives.deadline": "deadline",
+    "stratagem.collectives.local": "LocalCollectives",
+    "stratagem.collectives.process_group": "ProcessGroupCollectives",
+    "stratagem.collectives.wrapper": "CollectivesWrapper",
+    "stratagem.config": "RunConfig",
+    "stratagem.data.sampler": "ShardedSampler",
+    "stratagem.environments.base": "Environment",
+    "stratagem.errors": "CheckpointError CombinationError ConfigError DeviceError "
+    "PrecisionError ReplicaError StratagemError UsageError WorkerError",
+    "stratagem.launchers.base": "LaunchPlan Launcher Task",
+    "stratagem.launchers.wrapper": "LauncherWrapper",
+    "stratagem.plugin.component": "Availability Capabilities Component",
+    "stratagem.plugin.hookspecs": "hookimpl",
+    "stratagem.plugin.requests": "CheckpointRequest Clipping LaunchRequest LoopPlan "
+    "ModuleSteps PrecisionRequest ReduceRequest SetupRequest",
+    "stratagem.precision.base": "Precision",
+    "stratagem.precision.wrapper": "PrecisionWrapper",
+    "stratagem.runtime.runtime": "Runtime",
+    "stratagem.strategies.base": "ParallelStrategy Strategy",
+    "stratagem.strategies.prepared": "Prepared place",
+    "stratagem.strategies.process_group": "ProcessGroupStrategy",
+    "stratagem.strategies.replica": "Replica",
+    "stratagem.strategies.wrapper": "PreparedWrapper",
+    "stratagem_cli.flags": "options",
+    "stratagem_sharding.deferring": "DeferringStrategy",
+    "stratagem_trainer.callbacks.base": "Callback",
+    "stratagem_trainer.callbacks.early_stopping": "EarlyStopping",
+    "stratagem_trainer.callbacks.model_checkpoint": "ModelCheckpoint",
+    "stratagem_trainer.data.combined_loader": "CombinedLoader",
+    "stratagem_trainer.data.data_module": "DataModule",
+    "stratagem_trainer.loggers.base": "Logger Row",
+    "stratagem_trainer.module": "Module",
+    "stratagem_trainer.rank_zero": "rank_zero_only",
+    "stratagem_trainer.seeding": "seed_everything",
+    "stratagem_trainer.trainer": "Trainer",
 }
+"""Module → names that are imported from it when they are first used."""
+_WHERE = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "Accelerator",
-    "Availability",
-    "Callback",
-    "Capabilities",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointReader",
-    "CheckpointRequest",
-    "Checkpointer",
-    "CheckpointerWrapper",
-    "Clipping",
-    "Collectives",
-    "CollectivesWrapper",
-    "CombinationError",
-    "Component",
-    "ConfigError",
-    "DeferringStrategy",
-    "DeviceError",
-    "EarlyStopping",
-    "Environment",
-    "LaunchPlan",
-    "LaunchRequest",
-    "Launcher",
-    "LauncherWrapper",
-    "LocalCollectives",
-    "Logger",
-    "LoopPlan",
-    "ModelCheckpoint",
-    "Module",
-    "ModuleSteps",
-    "ParallelStrategy",
-    "Precision",
-    "PrecisionError",
-    "PrecisionRequest",
-    "PrecisionWrapper",
-    "Prepared",
-    "PreparedWrapper",
-    "ProcessGroupCollectives",
-    "ProcessGroupStrategy",
-    "ReduceRequest",
-    "Replica",
-    "ReplicaError",
-    "Row",
-    "RunConfig",
-    "Runtime",
-    "SetupRequest",
-    "ShardedSampler",
-    "StratagemError",
-    "Strategy",
-    "Task",
-    "Trainer",
-    "UsageError",
-    "WorkerError",
-    "deadline",
-    "hookimpl",
-    "options",
-    "place",
-]
+__all__ = sorted(_WHERE)
 
 
 def import_from(module: str, name: str, what: str = "") -> Any:

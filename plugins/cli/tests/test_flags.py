@@ -8,7 +8,7 @@ from stratagem_cli.flags import FIELDS, given, selection_flags
 import stratagem
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
-from stratagem.plugin.renamed import RENAMED
+from stratagem.names.renamed import RENAMED
 
 
 def parsed(*args):

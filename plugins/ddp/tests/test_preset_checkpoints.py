@@ -189,7 +189,8 @@ def test_what_powersgd_lost_is_shared_out_among_another_number_of_ranks(tmp_path
 
 
 def errors(path: Path) -> dict[int, dict[str, Tensor]]:
-    from stratagem.checkpoint import DirectoryCheckpointer
+    from stratagem_checkpoint import DirectoryCheckpointer
+
     from stratagem.collectives.local import LocalCollectives
 
     reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(str(path))

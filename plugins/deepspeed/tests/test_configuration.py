@@ -15,8 +15,8 @@ from stratagem_deepspeed import DeepSpeedStrategy, refusals
 from torch import nn
 
 from stratagem import CheckpointError, CombinationError, ConfigError, PrecisionError, RunConfig
-from stratagem.resolve.plan import plan_lines
 from stratagem.resolve.run import assemble
+from stratagem.runtime.plan import plan_lines
 
 
 def tree(**keywords: Any) -> Any:

@@ -68,7 +68,7 @@ class Held:
     """How many elements a construction has made at a time."""
 
     def __init__(self) -> None:
-        from stratagem.strategies.deferred_init import Construction
+        from stratagem_sharding.deferred_init import Construction
 
         self.most, original = 0, Construction.materialize
 

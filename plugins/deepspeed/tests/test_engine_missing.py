@@ -8,7 +8,7 @@ from stratagem_deepspeed import DeepSpeedStrategy, library
 
 from stratagem import ConfigError, RunConfig
 from stratagem.errors import BrokenPluginError
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
 from stratagem.plugin.component import Component
 from stratagem.resolve.run import assemble
 

@@ -119,16 +119,16 @@ def test_step_ends_see_all_parts_of_a_batch(tmp_path: Path) -> None:
     trainer(tmp_path, 1, "single", max_epochs=2).fit(one)
     trainer(tmp_path, 3, max_epochs=2, limit_val_batches=None).fit(three)
     assert_close(three.state_dict(), one.state_dict())
-    expected = trainer(tmp_path, 1, "single").test(one)
-    found = trainer(tmp_path, 3).test(one)
+    expected = trainer(tmp_path, 1, "single").test(one)[0]
+    found = trainer(tmp_path, 3).test(one)[0]
     assert (expected.pop("parts"), found.pop("parts")) == (1, 3)
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_and_prediction_equal_one_device(tmp_path: Path) -> None:
     module = Net(batch_size=16)  # the last batch has 5 images
-    assert trainer(tmp_path, 3).test(module) == pytest.approx(
-        trainer(tmp_path, 1, "single").test(module), abs=1e-6
+    assert trainer(tmp_path, 3).test(module)[0] == pytest.approx(
+        trainer(tmp_path, 1, "single").test(module)[0], abs=1e-6
     )
     found, expected = trainer(tmp_path, 3).predict(module), trainer(tmp_path, 1, "single").predict(module)
     assert [part.shape for part in found] == [part.shape for part in expected]

@@ -116,7 +116,7 @@ def test_evaluates_and_predicts_a_checkpoint_each_sample_once(saved: Any) -> Non
         how: dict[str, Any] = {"strategy": strategy, "devices": devices, "strategy_options": options}
         trainer = stratagem.Trainer(accelerator="cpu", enable_progress_bar=False, **how)
         # 29 samples: nothing divides them evenly.
-        metrics = trainer.test(Blocks(batch_size=4), ckpt_path=saved("fsdp2"))
+        (metrics,) = trainer.test(Blocks(batch_size=4), ckpt_path=saved("fsdp2"))
         assert metrics["seen"] == 29
         predicted = torch.cat(trainer.predict(Blocks(batch_size=4), ckpt_path=saved("fsdp2")))
         results.append((metrics["val_loss"], predicted))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from blocks import Block, Blocks, LateBlocks
 from stratagem_fsdp import FSDPStrategy
+from stratagem_sharding.deferred_init import materialize
 from torch import nn
 
 import stratagem
-from stratagem.strategies.deferred_init import materialize
 
 
 def fit(module: Any, devices: int, **how: Any) -> Any:

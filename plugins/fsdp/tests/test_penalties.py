@@ -60,7 +60,7 @@ def fit_complex(trying: StrategySubject, apart: bool) -> tuple[str, float]:
         run.fit(module)
     except ConfigError as error:
         return str(error), 0.0
-    return "", trying.trainer().validate(module)["val_loss"]
+    return "", trying.trainer().validate(module)[0]["val_loss"]
 
 
 def test_complex_beside_real_parameters() -> None:
@@ -81,4 +81,4 @@ def fit_doubled(trying: StrategySubject, apart: bool) -> tuple[str, float]:
     module.batch_size = 8
     run = trying.trainer(max_steps=4, max_epochs=1, limit_val_batches=0)
     run.fit(module)
-    return "", trying.trainer().validate(module)["val_loss"]
+    return "", trying.trainer().validate(module)[0]["val_loss"]

@@ -37,11 +37,11 @@ def stages_in_a_row(
     results: dict[str, Any] = {"classes": [type(each).__name__ for each in module.modules()]}
     subject.trainer(max_steps=4, limit_val_batches=0, **settings).fit(module)
     run = subject.trainer(**settings)
-    results["validate"] = run.validate(module)["val_loss"]
-    results["test"] = run.test(module)["val_loss"]
+    results["validate"] = run.validate(module)[0]["val_loss"]
+    results["test"] = run.test(module)[0]["val_loss"]
     results["predict"] = torch.cat(run.predict(module) or [torch.zeros(0, 1)])
     subject.trainer(max_steps=5, limit_val_batches=0, **settings).fit(module)
-    results["last"] = run.validate(module)["val_loss"]
+    results["last"] = run.validate(module)[0]["val_loss"]
     results["state"] = sorted(module.state_dict())
     results["classes"] = results["classes"] == [type(each).__name__ for each in module.modules()]
     results["calls"] = getattr(module, "calls", 1)
@@ -84,8 +84,8 @@ def other_strategy(subject: StrategySubject) -> tuple[str, float, float]:
         # What was refused is still there for the strategy that can.
         return (
             str(error),
-            trained.validate(module)["val_loss"],
-            subject.trainer().validate(Line())["val_loss"],
+            trained.validate(module)[0]["val_loss"],
+            subject.trainer().validate(Line())[0]["val_loss"],
         )
     return "", 0.0, 0.0
 
@@ -132,7 +132,7 @@ def sharded_in_another_way(subject: StrategySubject) -> str:
     try:
         other.trainer().validate(module)
     except stratagem.CombinationError as error:
-        return str(error) if subject.trainer().validate(module)["val_loss"] else ""
+        return str(error) if subject.trainer().validate(module)[0]["val_loss"] else ""
     return ""
 
 

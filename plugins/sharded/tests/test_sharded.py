@@ -256,8 +256,8 @@ def test_a_forward_without_backward_leaves_nothing_stale(tmp_path: Path) -> None
 @pytest.mark.parametrize("strategy", BOTH)
 def test_evaluation(tmp_path: Path, strategy: str) -> None:
     module = Net(batch_size=16)
-    together = trainer(tmp_path, 2, strategy).test(module)
-    assert together == pytest.approx(trainer(tmp_path, 1, "single").test(module), abs=1e-6)
+    together = trainer(tmp_path, 2, strategy).test(module)[0]
+    assert together == pytest.approx(trainer(tmp_path, 1, "single").test(module)[0], abs=1e-6)
 
 
 class Shares(TwoPlayers):

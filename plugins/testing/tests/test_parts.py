@@ -16,8 +16,6 @@ from stratagem_testing import (
     PrecisionSubject,
 )
 
-from stratagem.launchers.elastic import ElasticLauncher
-
 PLACE = {
     "RANK": "3",
     "LOCAL_RANK": "1",
@@ -70,4 +68,4 @@ class TestTorchElastic(EnvironmentContract):
 class TestElasticLauncher(LauncherContract):
     @pytest.fixture
     def subject(self) -> LauncherSubject:
-        return LauncherSubject(ElasticLauncher)
+        return LauncherSubject("elastic")

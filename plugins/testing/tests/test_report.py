@@ -9,7 +9,7 @@ from stratagem_testing.html import html_page
 from stratagem_testing.report import find_component, run_report, subject_names, subject_of
 
 from stratagem.errors import UnknownNameError, UsageError
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
 
 
 def report(name: str, **how: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from small import Line
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_ddp import DDPStrategy
 from torch import nn
 
 import stratagem
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.errors import CombinationError
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_come_back_is_told_and_not_evaluated(tmp_path: Path) -> None
         trainer.test(module)
     with pytest.raises(CombinationError, match="fit got a Late"):
         trainer.fit(module)
-    assert trainer.test(module, ckpt_path=tmp_path / "2" / "checkpoints" / "last")["count"] == 48
+    assert trainer.test(module, ckpt_path=tmp_path / "2" / "checkpoints" / "last")[0]["count"] == 48
     # Whoever loads something into it goes on with that.
     module.configure_model()
-    assert trainer.test(module)["count"] == 48
+    assert trainer.test(module)[0]["count"] == 48

@@ -208,13 +208,13 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
 
     class Nothing(Line):
         def configure_optimizers(self) -> Any:
-            return None
+            return "adam"
 
     with pytest.raises(LoggingError, match=r"shape \(2,\)"):
         trainer(tmp_path).fit(Vector())
     with pytest.raises(DataError, match="without a loss"):
         trainer(tmp_path).fit(NoLoss())
-    with pytest.raises(ConfigError, match="configure_optimizers returned NoneType"):
+    with pytest.raises(ConfigError, match="configure_optimizers returned str"):
         trainer(tmp_path).fit(Nothing())
     with pytest.raises(ConfigError, match="derive it from"):
         trainer(tmp_path).fit(torch.nn.Linear(1, 1))
@@ -270,7 +270,7 @@ def test_validates_at_intervals(tmp_path: Path) -> None:
 def test_test_and_predict(tmp_path: Path) -> None:
     module, t = Line(count=10), trainer(tmp_path)
     x, y = samples(10).tensors
-    metrics = t.test(module)
+    (metrics,) = t.test(module)
     assert metrics["count"] == 10
     assert metrics["val_loss"] == pytest.approx(F.mse_loss(module(x), y).item(), rel=1e-6)
     predictions = t.predict(module, DataLoader(samples(10), 3))

@@ -19,9 +19,20 @@ from torch.utils.data import DataLoader
 import stratagem
 from stratagem.errors import ConfigError
 
-BATCH = ["on_train_batch_start", "on_before_backward", "on_after_backward"]
-STEP = ["on_before_optimizer_step", "on_before_zero_grad"]
+TRANSFER = ["on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"]
+BATCH = [*TRANSFER, "on_train_batch_start", "on_before_backward", "on_after_backward"]
+STEP = [
+    "optimizer_step",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "lr_scheduler_step",
+]
 ANY_BATCH_END = "on_evaluation_batch_end"
+
+
+OF_STEPS = ("optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 
 
 class Recorder(stratagem.Callback):
@@ -35,18 +46,21 @@ class Recorder(stratagem.Callback):
 class Recorded(stratagem.Module):
     """Notes every hook of its own, and brings a callback that does; leaves its notes in a file per rank."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, automatic: bool = True) -> None:
         super().__init__()
+        self.automatic_optimization = automatic
         self.layer = nn.Linear(2, 1)
         self.calls: list[str] = []
         self.folder = folder
         for name in OF_MODULES:
-            setattr(self, name, partial(self._note, name))
+            if automatic or name not in OF_STEPS:
+                setattr(self, name, partial(self._note, name))
 
-    def _note(self, name: str, *args: Any) -> None:
+    def _note(self, name: str, *args: Any) -> Any:
         self.calls.append(f"module {name}")
         if name == "teardown":
             Path(self.folder, f"{self.trainer.global_rank}.json").write_text(json.dumps(self.calls))
+        return getattr(stratagem.Module, name)(self, *args)
 
     def configure_callbacks(self) -> Any:
         return [Recorder(self.calls)]
@@ -63,7 +77,11 @@ class Recorded(stratagem.Module):
         return self.layer(batch)
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        if not self.automatic_optimization:
+            return optimizer
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=1.0)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
 def loader(num_batches: int) -> Any:
@@ -76,7 +94,7 @@ def trainer(folder: Path, **how: Any) -> stratagem.Trainer:
 
 
 def evaluation(name: str, num_batches: int) -> list[str]:
-    one = [f"on_{name}_batch_start", f"on_{name}_batch_end", ANY_BATCH_END]
+    one = [*TRANSFER, f"on_{name}_batch_start", f"on_{name}_batch_end", ANY_BATCH_END]
     begin = ["on_evaluation_start", f"on_{name}_start", f"on_{name}_epoch_start"]
     return [*begin, *one * num_batches, f"on_{name}_epoch_end", f"on_{name}_end", "on_evaluation_end"]
 
@@ -182,15 +200,13 @@ def test_gradients_before_a_step_are_those_of_the_loss(tmp_path: Path) -> None:
 
 def test_manual_optimization_calls_the_hooks_around_what_it_does(tmp_path: Path) -> None:
     class Manual(Recorded):
-        automatic_optimization = False
-
         def training_step(self, batch: Any, batch_idx: int) -> None:
             optimizer = self.optimizers()
             optimizer.zero_grad()
             self.manual_backward(super().training_step(batch, batch_idx))
             optimizer.step()
 
-    trainer(tmp_path, max_steps=1).fit(Manual(str(tmp_path)), loader(1))
+    trainer(tmp_path, max_steps=1).fit(Manual(str(tmp_path), automatic=False), loader(1))
     names = ["on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"]
     names += ["on_before_optimizer_step", "on_train_batch_end"]
     calls = called(tmp_path)
@@ -202,10 +218,9 @@ class Scaled(Recorded):
     """In 16-mixed, where the loss is scaled; notes the gradient that a hook sees before the step."""
 
     def __init__(self, folder: str, automatic: bool) -> None:
-        super().__init__(folder)
+        super().__init__(folder, automatic)
         torch.nn.init.constant_(self.layer.weight, 1.0)
         torch.nn.init.constant_(self.layer.bias, 0.0)
-        self.automatic_optimization = automatic
         self.seen: list[float] = []
         self.on_before_optimizer_step = lambda optimizer: self.seen.append(  # type: ignore[method-assign]
             optimizer.param_groups[0]["params"][1].grad.item()
@@ -258,9 +273,15 @@ def test_a_modules_callbacks_go_before_those_of_their_class(tmp_path: Path) -> N
 def test_the_table_names_what_the_classes_have() -> None:
     def own(base: type) -> set[str]:
         names = {name for cls in base.__mro__ for name in vars(cls) if cls.__module__.startswith("stratagem")}
-        return {name for name in names if name.startswith("on_")} | (
-            {"setup", "teardown", "prepare_data"} & names
-        )
+        others = {
+            "setup",
+            "teardown",
+            "prepare_data",
+            "transfer_batch_to_device",
+            "lr_scheduler_step",
+            *OF_STEPS,
+        }
+        return {name for name in names if name.startswith("on_")} | (others & names)
 
     assert own(Callback) == set(OF_CALLBACKS)
     assert own(Module) == set(OF_MODULES)

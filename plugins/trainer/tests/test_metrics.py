@@ -149,7 +149,7 @@ def test_one_naming_everywhere(tmp_path: Path) -> None:
         callbacks=[
             Looks(),
             *(
-                callbacks.ModelCheckpoint(monitor=name, mode="max", dirname=name)
+                callbacks.ModelCheckpoint(monitor=name, mode="max", dirpath=name)
                 for name in (*EXPECTED, *EVALUATED)
             ),
             *(callbacks.EarlyStopping(name) for name in (*EXPECTED, *EVALUATED)),
@@ -171,7 +171,7 @@ def test_one_naming_everywhere(tmp_path: Path) -> None:
     for name in ("x_epoch", "x", "e", "val_x_epoch", "val_x", "val_e"):
         assert [row[name] for row in filled if name in row] == [1.5]
     assert all(len(row) > 2 for row in filled)
-    assert t.test(module) == EVALUATED
+    assert t.test(module) == [EVALUATED]
 
 
 def test_what_epochs_hooks_and_callbacks_log_is_written(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_rank_without_evaluation_batches_needs_log_nothing() -> None:
             if collectives.rank == 0:
                 metrics.log("val", 2.0, on_step=True)
                 scope.end_evaluation_step()
-            return metrics.end_evaluation(scope, 0, 0)
+            return metrics.end_evaluation(scope, 0, 0)[0]
 
     first, second = on_threads(2, work)
     assert first == {"val_step": 2.0, "val_epoch": 2.0, "val": 2.0}
@@ -316,7 +316,7 @@ def test_rows_of_evaluation_steps_are_reduced_over_the_ranks_that_have_them() ->
                 metrics.log("v", 10.0 * step + collectives.rank, on_step=True, on_epoch=False)
                 metrics.log("own", float(collectives.rank), on_step=True, on_epoch=False, sync_dist=False)
                 scope.end_evaluation_step()
-            values = metrics.end_evaluation(scope, 4, 0)
+            (values,) = metrics.end_evaluation(scope, 4, 0)
         metrics.flush()
         return values
 

@@ -110,11 +110,11 @@ def fit(module: Any, run_dir: Path, ckpt_path: Path | None = None, **how: Any) -
         "callbacks": [
             generators,
             EarlyStopping("val_loss", patience=100, strict=False),
-            ModelCheckpoint(every_n_steps=1, dirname="steps", filename="step={step}", **keeps),
+            ModelCheckpoint(every_n_train_steps=1, dirpath="steps", filename="{step}", **keeps),
             ModelCheckpoint(
-                "val_loss", every_n_steps=1, dirname="validated", filename="step={step}", **keeps
+                monitor="val_loss", every_n_train_steps=1, dirpath="validated", filename="{step}", **keeps
             ),
-            ModelCheckpoint(every_n_epochs=1, dirname="epochs", filename="step={step}", **keeps),
+            ModelCheckpoint(every_n_epochs=1, dirpath="epochs", filename="{step}", **keeps),
         ],
         **how,
     }

@@ -126,8 +126,8 @@ def step_lr(optimizer: Any) -> Any:
         ),
         (lambda o: {"optimizer": o, "monitor": "x"}, "monitor='x' and no 'lr_scheduler'"),
         (
-            lambda o: {"optimizer": o, "lr_scheduler": {"scheduler": step_lr(o), "name": "x"}},
-            "has 'name'; allowed",
+            lambda o: {"optimizer": o, "lr_scheduler": {"scheduler": step_lr(o), "rate": 1}},
+            "has 'rate'; allowed",
         ),
         (lambda o: {"optimizer": o, "lr_scheduler": {"interval": "step"}}, "no 'scheduler'"),
         (lambda o: ([o], [{"scheduler": step_lr(o), "interval": "batch"}]), "interval='batch'"),

@@ -25,9 +25,9 @@ def scopes() -> tuple[Scope, Scope, Scope]:
 
 def test_defaults_are_by_step_in_training_and_by_epoch_elsewhere() -> None:
     step, between, evaluation = scopes()
-    assert options(step)[1:] == (True, False, "mean", False)
-    assert options(between)[1:] == (False, True, "mean", False)
-    assert options(evaluation)[1:] == (False, True, "mean", True)
+    assert options(step)[1:] == (True, False, "mean", False, True)
+    assert options(between)[1:] == (False, True, "mean", False, True)
+    assert options(evaluation)[1:] == (False, True, "mean", True, True)
     assert [each.is_training for each in (step, between, evaluation)] == [True, True, False]
     assert [Scope(stage).in_step for stage in ("train", "validate", "test")] == [False, True, True]
 
@@ -35,9 +35,9 @@ def test_defaults_are_by_step_in_training_and_by_epoch_elsewhere() -> None:
 def test_what_is_given_wins() -> None:
     step, between, evaluation = scopes()
     how = {"on_step": False, "on_epoch": True, "sync_dist": True, "prog_bar": True, "reduce_fx": "max"}
-    assert options(step, **how) == (True, False, True, "max", True)
+    assert options(step, **how) == (True, False, True, "max", True, True)
     assert options(between, on_epoch=False)[1:3] == (False, False)
-    assert options(evaluation, on_step=True, sync_dist=False)[1:] == (True, True, "mean", False)
+    assert options(evaluation, on_step=True, sync_dist=False)[1:] == (True, True, "mean", False, True)
 
 
 def test_names_of_what_is_logged_by_step_and_epoch() -> None:

@@ -46,8 +46,8 @@ def test_ends_make_the_loss_and_the_metrics(tmp_path: Path, strategy: str, devic
             last.fit(module)
     torch.testing.assert_close(ended.layer.weight, plain.layer.weight, atol=1e-7, rtol=0)
     assert "val_loss" in last.callback_metrics
-    expected = trainer(tmp_path, strategy=strategy, devices=devices).test(plain)["val_loss"]
-    assert trainer(tmp_path, strategy=strategy, devices=devices).test(ended)["val_loss"] == pytest.approx(
+    expected = trainer(tmp_path, strategy=strategy, devices=devices).test(plain)[0]["val_loss"]
+    assert trainer(tmp_path, strategy=strategy, devices=devices).test(ended)[0]["val_loss"] == pytest.approx(
         expected
     )
 

@@ -156,9 +156,8 @@ def train_own(module: Any, tmp_path: Path, loader: Any = None, **how: Any) -> An
 
 
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
-    for limit in (0, 0.01):
-        with pytest.raises(ConfigError, match=f"limit_train_batches={limit} leaves none of the 8 batches"):
-            train(Line(), tmp_path, limit_train_batches=limit)
+    with pytest.raises(ConfigError, match=r"limit_train_batches=0\.01 leaves none of the 8 batches"):
+        train(Line(), tmp_path, limit_train_batches=0.01)
 
 
 def test_an_interval_that_never_comes_is_refused(tmp_path: Path) -> None:

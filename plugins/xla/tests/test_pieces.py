@@ -14,9 +14,9 @@ from stratagem_xla.wrapping import Wrapped, point_at_pieces
 from torch import nn
 
 import stratagem
-from stratagem.checkpoint import TensorInfo
 from stratagem.config import RunConfig
 from stratagem.resolve.run import assemble
+from stratagem.sdk.states import TensorInfo
 
 RANKS = 3
 

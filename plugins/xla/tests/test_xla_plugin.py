@@ -19,7 +19,7 @@ from torch import nn
 
 import stratagem
 from stratagem.config import RunConfig
-from stratagem.plugin.catalogue import load_catalogue
+from stratagem.installed.catalogue import load_catalogue
 from stratagem.resolve.run import assemble
 
 ROOT = Path(__file__).parents[3]

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import psutil
 import torch
+from stratagem_launch import loopback_variables
 
 from stratagem.collectives.process_group import ProcessGroupCollectives
-from stratagem.launchers.rendezvous.network import loopback_variables
 
 NOBODY = 65534
 HEAD_START_S, GIVE_UP_S = 0.7, 6.0

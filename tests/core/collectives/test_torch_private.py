@@ -36,17 +36,3 @@ def test_a_group_tells_where_it_reduces(store):
     assert private.is_on(dist.group.WORLD, cpu)
     assert not private.is_on(dist.group.WORLD, torch.device("meta"))
     assert private.backend_on(dist.group.WORLD, cpu) == "gloo"
-
-
-def test_the_operators_of_collectives_are_there_and_have_no_kernel_that_watching_would_replace():
-    for name in private.COLLECTIVE_OPERATORS:
-        operator = getattr(torch.ops.c10d, name).default.name()
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU"), name
-        assert not torch._C._dispatch_has_kernel_for_dispatch_key(operator, "AutogradCPU"), name
-
-
-def test_below_autograd_nothing_is_recorded():
-    tensor = torch.ones(3, requires_grad=True)
-    with private.below_autograd():
-        assert (tensor * 2).grad_fn is None
-    assert (tensor * 2).grad_fn is not None

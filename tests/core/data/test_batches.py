@@ -69,3 +69,14 @@ def test_a_loader_is_wrapped_only_where_batches_move():
     assert len(wrapped) == 2
     assert [(batch.device.type, len(batch)) for batch in wrapped] == [("meta", 1), ("meta", 2)]
     assert len(list(wrapped)) == 2
+
+
+def test_what_has_a_method_to_is_moved_wherever_it_is() -> None:
+    class Graph:
+        """As a batch of another library."""
+
+        def to(self, device: torch.device) -> str:
+            return f"on {device}"
+
+    assert to_device((Graph(), True), META) == ("on meta", True)
+    assert to_device({"graph": [Graph()]}, META) == {"graph": ["on meta"]}

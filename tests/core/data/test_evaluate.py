@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from stratagem_trainer.loops.predictions import in_order, merge_predictions
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from stratagem.data.evaluate import EvalData
-from stratagem.data.merge import merge_predictions
 from stratagem.data.train import TrainData
 from stratagem.errors import DataError
 
@@ -62,16 +62,16 @@ def test_each_sample_counts_once_and_predictions_come_in_order(
 
     predictions = [[torch.tensor(batch) * 2 for batch in part] for part in counted]
     alone = [list(range(length))[i : i + batch_size] for i in range(0, length, batch_size)]
-    assert [(batch // 2).tolist() for batch in results[0][0].merge(predictions)] == alone
-    in_order = [sample for batch in merge_predictions(predictions) for sample in (batch // 2).tolist()]
-    assert in_order == list(range(length))
+    assert [(batch // 2).tolist() for batch in in_order(results[0][0], predictions)] == alone
+    ordered = [sample for batch in merge_predictions(predictions) for sample in (batch // 2).tolist()]
+    assert ordered == list(range(length))
 
 
 def test_predictions_of_a_limited_number_of_batches_are_merged_too(ranks, numbers):
     loader = DataLoader(numbers(20), batch_size=3)
     results = evaluate(ranks, 2, lambda rank: loader)
     predictions = [[torch.tensor(batch) for batch, _ in pairs[:2]] for _, pairs in results]
-    merged = results[0][0].merge(predictions)
+    merged = in_order(results[0][0], predictions)
     assert [batch.tolist() for batch in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
@@ -109,14 +109,14 @@ def test_custom_samplers_are_left_and_warned_of(ranks, numbers, equal):
     assert [pairs for _, pairs in results] == [[([0, 1], True), ([2, 3], True)]] * 2
     data = results[0][0]
     assert data.order(2) is None
-    assert data.merge([["a", "b"], ["c"]]) == ["a", "b", "c"]
+    assert in_order(data, [["a", "b"], ["c"]]) == ["a", "b", "c"]
     assert data.batch_size == 2
 
 
 def test_predictions_that_cannot_be_put_in_order_are_warned_of_once(ranks, numbers):
     def run(collectives):
         data = EvalData(DataLoader(numbers(4), batch_size=2), collectives=collectives)
-        return data.merge([[0.5], [0.25]])
+        return in_order(data, [[0.5], [0.25]], warns=collectives.rank == 0)
 
     with pytest.warns(UserWarning, match="can't be split into samples") as caught:
         assert ranks(2, run) == [[0.5, 0.25]] * 2
@@ -231,3 +231,11 @@ def test_a_second_evaluation_reads_the_same(ranks, numbers):
 
     for first, second in ranks(3, run):
         assert first == second
+
+
+def test_the_former_way_to_merge_still_does_and_says_where_it_is_now(numbers, alone):
+    data = EvalData(DataLoader(numbers(2), batch_size=1), collectives=alone)
+    with pytest.warns(
+        DeprecationWarning, match="EvalData.merge is now stratagem_trainer.loops.predictions.in_order"
+    ):
+        assert data.merge([["a", "b"]]) == ["a", "b"]

@@ -22,7 +22,9 @@ def test_an_unknown_kind_is_refused_with_the_kinds():
 
 
 def test_an_unknown_feature_is_refused_with_the_features():
-    with pytest.raises(ValueError, match=r"unknown features \['levitation'\]; allowed are \['closure'"):
+    with pytest.raises(
+        ValueError, match=r"unknown features \['levitation'\]; allowed are \['changes_between_steps'"
+    ):
         Capabilities(features=frozenset({"closure", "levitation"}))
     assert Capabilities(features=frozenset(FEATURES)).features == frozenset(FEATURES)
 

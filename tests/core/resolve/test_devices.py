@@ -1,4 +1,4 @@
-"""The grammar of `devices`."""
+"""Which devices a run has: those that there are, and that its accelerator can use."""
 
 from __future__ import annotations
 
@@ -12,58 +12,7 @@ import torch
 from stratagem.accelerators.base import Accelerator
 from stratagem.errors import DeviceError
 from stratagem.plugin.component import Availability
-from stratagem.resolve.devices import devices_of, parse_devices
-
-
-@pytest.mark.parametrize(
-    ("devices", "indices"),
-    [
-        (3, (0, 1, 2)),
-        ("3", (0, 1, 2)),
-        (" 3 ", (0, 1, 2)),
-        (-1, (0, 1, 2, 3)),
-        ("-1", (0, 1, 2, 3)),
-        ("auto", (0, 1)),
-        ([0, 2], (0, 2)),
-        ((0, 2), (0, 2)),
-        ("0,2", (0, 2)),
-        ("1, 3", (1, 3)),
-        ("3,1", (3, 1)),
-        ([0], (0,)),
-        ("0,", (0,)),
-        ("3,", (3,)),
-        (0, ()),
-        ("0", ()),
-        ([], ()),
-        ((), ()),
-    ],
-)
-def test_meaning(devices: Any, indices: tuple[int, ...]) -> None:
-    assert parse_devices(devices, count=4, default=2) == indices
-
-
-@pytest.mark.parametrize(
-    "devices",
-    [
-        *(True, 1.5, None, -2, {0}, [-1], [True], ["0"], [1.0]),
-        *("-2", "a,b", "", ",", "1,,2", "0 1", "1.0", "-1,", "\N{SUPERSCRIPT TWO}"),
-    ],
-)
-def test_nonsense_is_refused_with_what_is_allowed(devices: Any) -> None:
-    with pytest.raises(DeviceError) as error:
-        parse_devices(devices, count=4, default=4)
-    assert str(error.value).startswith(f"devices={devices!r} can't be understood; allowed are a number")
-
-
-@pytest.mark.parametrize("devices", [[1, 1], "0,1,1"])
-def test_a_device_named_twice(devices: Any) -> None:
-    with pytest.raises(DeviceError, match="names device 1 more than once"):
-        parse_devices(devices, count=4, default=4)
-
-
-def test_all_of_none() -> None:
-    with pytest.raises(DeviceError, match="devices=-1 asks for all devices, but this machine has none"):
-        parse_devices(-1, count=0, default=0)
+from stratagem.resolve.devices import devices_of
 
 
 class FourDevices(Accelerator):
@@ -109,6 +58,6 @@ def test_the_accelerator_decides_which_can_be_used() -> None:
 
 def test_no_torch_is_imported() -> None:
     program = (
-        "import sys, stratagem.resolve.devices, stratagem.plugin.renamed; sys.exit('torch' in sys.modules)"
+        "import sys, stratagem.resolve.devices, stratagem.names.renamed; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_ddp import DDPStrategy
 from stratagem_single import SingleDeviceStrategy
 
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 from stratagem.config import RunConfig
 from stratagem.environments.single import SingleProcess

@@ -23,8 +23,8 @@ from stratagem.errors import (
     UnknownNameError,
     UsageError,
 )
-from stratagem.resolve.plan import plan_lines
 from stratagem.resolve.run import Run, assemble
+from stratagem.runtime.plan import plan_lines
 
 
 def run(environ: dict[str, str] | None = None, **config: Any) -> Run:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from components import Absent, Derived, Here, NoStrategy, Other, Plain, Second, catalogue, component
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import (
     BrokenPluginError,

@@ -1,9 +1,9 @@
 import pytest
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from torch import nn
 
 from stratagem.checkpoint.base import Checkpoint
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import CheckpointError
 from stratagem.strategies.optimizer_state import describe_optimizer, load_optimizer, optimizer_tensors

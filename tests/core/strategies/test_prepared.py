@@ -2,10 +2,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from stratagem_checkpoint.directory import DirectoryCheckpointer
 from torch import nn
 
 from stratagem.checkpoint.base import Checkpoint
-from stratagem.checkpoint.directory import DirectoryCheckpointer
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import CheckpointError, DataError
 from stratagem.plugin.requests import Clipping, LoopPlan, SetupRequest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
+
+import torch
 
 
 class Container(NamedTuple):
@@ -37,6 +39,14 @@ def opened(value: Any) -> Container | None:
         names = tuple(field.name for field in fields(value) if field.init)
         return Container(type(value), names, tuple(getattr(value, name) for name in names))
     return None
+
+
+def map_values(function: Callable[[torch.Tensor], Any], nest: Any, device: torch.device) -> Any:
+    """Return `nest` with `function` applied to every value in it; numbers go to it as tensors on `device`."""
+    container = opened(nest)
+    if container is not None:
+        return container.filled([map_values(function, item, device) for item in container.items])
+    return function(torch.tensor(nest, device=device) if isinstance(nest, (bool, int, float)) else nest)
 
 
 def leaves_in(value: Any) -> Iterator[Any]:

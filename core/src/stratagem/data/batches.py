@@ -24,13 +24,18 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return `batch` with its tensors, and whatever else has a method `to`, on `device`.
+    """Return `batch` with its tensors, and whatever else has a method `to`, on `device`; see `map_tensors`.
 
     Copies from pinned memory don't wait for the device.
     """
-    if hasattr(batch, "to") and not isinstance(batch, torch.Tensor):
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
         return batch.to(device)
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+    container = opened(batch)
+    if container is None:
+        return batch
+    return container.filled([to_device(item, device) for item in container.items])
 
 
 def moved(loader: Iterable[Any], device: torch.device) -> Iterable[Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stratagem.data.loaders import no_batch, refuse_several
-from stratagem.data.merge import merge_predictions
 from stratagem.data.rebuild import has_default_sampler, keeps_order, with_sampler
 from stratagem.data.sampler import ShardedSampler
 from stratagem.data.sharing import (
@@ -19,15 +17,18 @@ from stratagem.data.sharing import (
     name_of,
     own_sampler,
     reads_by_sampler,
-    warn,
     warn_of_same_data,
 )
 from stratagem.errors import DataError
+from stratagem.names.deprecation import replaced_names
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
 _END = object()
+_FORMER = replaced_names(
+    "stratagem.sdk.loops.EvalData", {"merge": "stratagem_trainer.loops.predictions:in_order"}
+)
 
 
 class EvalData:
@@ -93,20 +94,27 @@ class EvalData:
         """Return where in the dataset this rank's first `n_local` samples are; None where that isn't known."""
         return None if self._sampler is None else list(self._sampler)[:n_local]
 
-    def merge(self, parts: list[list[Any]]) -> list[Any]:
-        """Return all ranks' predictions in the order of the data.
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """Return how many samples were in each of the batches that counted, by rank.
 
         Args:
-            parts: by rank, the predictions of its batches that counted.
+            parts: by rank, something for each of its batches that counted, as its prediction.
 
         Returns:
-            What one rank with this loader would have predicted, as `merge_predictions` describes. Of a
-            loader that was left as it is: rank 0's predictions, then rank 1's, and so on.
+            None of a loader that was left as it is.
         """
         if self._sampler is None:
-            return [prediction for part in parts for prediction in part]
-        told = partial(warn, self._collectives)
-        return merge_predictions(parts, self._sizes(parts), self.batch_size, told)
+            return None
+        size, length, world_size = self.batch_size or 1, self._sampler.length, len(parts)
+        counts = [len(range(rank, length, world_size)) for rank in range(world_size)]
+        batches = [[min(size, count - first) for first in range(0, count, size)] for count in counts]
+        # A limit on the number of batches leaves the last ones out.
+        return [own[: len(part)] for own, part in zip(batches, parts)]
+
+    def merge(self, parts: list[list[Any]]) -> list[Any]:
+        """Return all ranks' predictions in the order of the data: former place of what the trainer does."""
+        merged: list[Any] = _FORMER("merge")(self, parts)
+        return merged
 
     def _share(self, loader: Any) -> None:
         world_size = self._collectives.world_size
@@ -137,14 +145,6 @@ class EvalData:
         reader = own_sampler(self._loader) if reads_by_sampler(self._loader) else name_of(self._loader)
         each = f" on each of {self._collectives.world_size} ranks" if several else ""
         return f"batches as a {reader} gives them{each}"
-
-    def _sizes(self, parts: list[list[Any]]) -> list[list[int]]:
-        assert self._sampler is not None
-        size, length, world_size = self.batch_size or 1, self._sampler.length, len(parts)
-        counts = [len(range(rank, length, world_size)) for rank in range(world_size)]
-        batches = [[min(size, count - first) for first in range(0, count, size)] for count in counts]
-        # A limit on the number of batches leaves the last ones out.
-        return [own[: len(part)] for own, part in zip(batches, parts)]
 
     def _agree_on_length(self, lengths: list[Any]) -> None:
         self._is_sized = None not in lengths

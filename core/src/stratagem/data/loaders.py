@@ -25,14 +25,14 @@ def refuse_several(loader: Any) -> None:
     """
     kind = type(loader).__name__
     if isinstance(loader, Mapping):
-        if _has_loader(loader.values()):
+        if holds_loaders(loader.values()):
             raise DataError(
                 f"a {kind} of loaders was given, and several loaders aren't supported yet: {_ONE}"
             )
         raise DataError(
             f"a {kind} isn't a loader, since its keys would be read as batches: pass a list of batches"
         )
-    if isinstance(loader, (list, tuple)) and _has_loader(loader):
+    if isinstance(loader, (list, tuple)) and holds_loaders(loader):
         raise DataError(
             f"a {kind} of {len(loader)} loaders was given, and several loaders aren't supported yet: {_ONE}"
         )
@@ -64,7 +64,8 @@ def no_batch(where: str, description: str, loader: Any) -> DataError:
     return DataError(f"{where} has no batch ({description}): {what}")
 
 
-def _has_loader(values: Iterable[Any]) -> bool:
+def holds_loaders(values: Iterable[Any]) -> bool:
+    """Whether there are loaders among `values`, or in lists among them, rather than batches."""
     return any(
         _is_loader(value)
         or (isinstance(value, (list, tuple)) and any(map(_is_loader, islice(value, _LOOKED_AT))))

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from stratagem.errors import DataError
 
@@ -88,6 +88,15 @@ def order_of(loader: Any) -> LoaderOrder | None:
 def keeps_order(loader: DataLoader[Any]) -> bool:
     """Whether a loader with a default sampler reads its dataset from the first sample to the last."""
     return _is(loader.sampler, _SEQUENTIAL)
+
+
+def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return the same loader over map-style data, read from the first sample to the last.
+
+    Raises:
+        DataError: the class can't be built again with another sampler.
+    """
+    return with_sampler(loader, SequentialSampler(loader.dataset), drop_last=loader.drop_last)  # type: ignore[arg-type]
 
 
 def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: bool) -> DataLoader[Any]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stratagem.collectives.stores import LOOPBACK
 from stratagem.environments.base import RequestedSize
-from stratagem.environments.rank_info import LOOPBACK
 from stratagem.environments.variables import integer
 from stratagem.errors import UsageError
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from stratagem.environments.base import Environment
 from stratagem.errors import UsageError
 
-LOOPBACK = "127.0.0.1"
 DERIVED_PORTS = range(15000, 25000)
 """Where ports derived from a job's number lie: below the ephemeral ports of every common system."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from stratagem.collectives.stores import LOOPBACK
 from stratagem.environments.by_hand import complete_plan, given_variables
-from stratagem.environments.rank_info import LOOPBACK, LauncherEnvironment, RankInfo
+from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
 
 if TYPE_CHECKING:
     from stratagem.launchers.base import LaunchPlan

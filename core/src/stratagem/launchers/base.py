@@ -11,6 +11,9 @@ from stratagem.errors import ConfigError
 from stratagem.launchers.torch_private import COMPILER
 
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
+"""How a node's workers may be started."""
+RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
+"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
 
 
 def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> str:
@@ -26,11 +29,6 @@ def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> st
     if given not in allowed:
         raise ConfigError(f"start_method={given!r} is none of {', '.join(allowed)}")
     return given
-
-
-"""How a node's workers may be started."""
-RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
-"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,17 @@ class Launcher(ABC):
 
     keeps_output: bool = False
     """Whether what workers print is kept in `LaunchPlan.log_dir`; where it isn't, a run that names one is refused."""
+
+    @classmethod
+    def preload(cls, modules: Sequence[str]) -> None:
+        """Get ready for a launch that is likely, where that helps; by default nothing happens.
+
+        Called in the launching process, perhaps long before `launch`, and perhaps without one. Returns at
+        once, and imports nothing that takes long.
+
+        Args:
+            modules: names of what every worker is going to import.
+        """
 
     @abstractmethod
     def launch(self, task: Task) -> Any:

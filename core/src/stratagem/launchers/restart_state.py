@@ -6,10 +6,8 @@ import json
 import os
 from typing import Any
 
-from stratagem.launchers.launch_dir import LaunchDir
-
 LAUNCH_VARIABLE = "STRATAGEM_LAUNCH"
-"""Where a worker of `ElasticLauncher` finds the folder of its launch on this node."""
+"""Where a worker finds the folder of its launch on this node, if its launcher may start others in its place."""
 
 
 def can_save_restart_state() -> bool:
@@ -20,7 +18,10 @@ def can_save_restart_state() -> bool:
 def save_restart_state(name: str, content: dict[str, Any]) -> None:
     """Leave JSON values for the next attempts on this node, in place of what `name` was before."""
     if can_save_restart_state():
-        LaunchDir(os.environ[LAUNCH_VARIABLE]).put(f"restart.{name}", json.dumps(content).encode())
+        unfinished = f"{_path(name)}.{os.getpid()}.unfinished"
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(unfinished, _path(name))
 
 
 def restart_state(name: str) -> dict[str, Any] | None:
@@ -28,7 +29,12 @@ def restart_state(name: str) -> dict[str, Any] | None:
     if not can_save_restart_state():
         return None
     try:
-        state: dict[str, Any] = json.loads(LaunchDir(os.environ[LAUNCH_VARIABLE]).get(f"restart.{name}"))
+        with open(_path(name), encoding="utf-8") as file:
+            state: dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return None
     return state
+
+
+def _path(name: str) -> str:
+    return os.path.join(os.environ[LAUNCH_VARIABLE], f"restart.{name}")

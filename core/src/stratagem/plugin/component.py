@@ -14,7 +14,9 @@ from stratagem.plugin.origin import Origin
 API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
-Kind = Literal["strategy", "accelerator", "precision", "checkpoint", "environment", "extension"]
+Kind = Literal[
+    "strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension", "logger"
+]
 """What a component is."""
 KINDS: tuple[Kind, ...] = (
     "strategy",
@@ -22,16 +24,20 @@ KINDS: tuple[Kind, ...] = (
     "precision",
     "checkpoint",
     "environment",
+    "launcher",
     "extension",
+    "logger",
 )
 """All kinds, in the order of listings."""
 
 FEATURES: Mapping[str, str] = {
     "several_optimizers": "more than one optimizer",
     "manual_backward": "manual optimization: the module calls backward and step itself",
+    "optimizer_hooks": "optimizer_step, optimizer_zero_grad or configure_gradient_clipping of the module's own",
     "closure": "an optimizer that evaluates the loss several times per step, such as LBFGS",
     "norm_clipping": "clipping gradients by norm",
     "value_clipping": "clipping gradients by value",
+    "changes_between_steps": "frozen parameters, values, optimizer groups or accumulation that change between steps",
     "sparse_gradients": "sparse gradients, as of nn.Embedding(sparse=True)",
     "resharding": "loading a checkpoint written at another world size",
     "collective_forward": "every forward is a collective, so that ranks must run equally many",
@@ -95,6 +101,8 @@ class Component:
     """Importable modules it can't run without, as ("deepspeed",)."""
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
+    preload: tuple[str, ...] = ()
+    """What workers import for it in the end, beside the module of `target`; a fork server does so once per node."""
     conformance: str = ""
     """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
     subjects for its own name and some presets; where there is none, the kit makes one from the name."""
@@ -110,6 +118,10 @@ class Component:
     def names(self) -> tuple[str, ...]:
         """All names it answers to: its own, its aliases, its presets."""
         return (self.name, *self.aliases, *self.presets)
+
+    def modules(self) -> tuple[str, ...]:
+        """Modules that a worker imports for it."""
+        return (self.target.partition(":")[0], *self.preload)
 
     def missing(self) -> list[str]:
         """Return what of `requires` can't be imported here."""

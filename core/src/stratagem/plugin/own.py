@@ -8,15 +8,11 @@ from stratagem.plugin.component import Component
 from stratagem.plugin.hookspecs import hookimpl
 
 _ENVIRONMENTS = [
-    # Nearest launcher first: torchrun within a Slurm job is torchrun. The last fits always, and has a
-    # negative priority, so that an environment of somebody else's comes before it.
-    ("torchelastic", "torchelastic:TorchElastic", "torchrun, or any torch.distributed.elastic agent"),
-    ("kubeflow", "kubeflow:Kubeflow", "Kubeflow PyTorchJob"),
-    ("mpi", "mpi:MPI", "mpirun of Open MPI, MPICH, Intel MPI or MVAPICH"),
-    ("lsf", "lsf:LSF", "jsrun of IBM Spectrum LSF"),
-    ("slurm", "slurm:Slurm", "srun of Slurm"),
-    ("env", "env:Env", "any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"),
-    ("single", "single:SingleProcess", "this process alone; Stratagem starts what else is needed"),
+    # The nearer launcher has the higher priority: torchrun within a Slurm job is torchrun. The last fits always,
+    # and comes after an environment of somebody else's, whose priority is 0 where it says none.
+    ("torchelastic", "torchelastic:TorchElastic", "torchrun, or any torch.distributed.elastic agent", 50),
+    ("env", "env:Env", "any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", 0),
+    ("single", "single:SingleProcess", "this process alone; Stratagem starts what else is needed", -10),
 ]
 
 _PRECISIONS = [
@@ -31,19 +27,13 @@ _PRECISIONS = [
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """Environments, precisions and the checkpointer."""
+    """Environments and precisions."""
     environments = [
         Component("environment", name, f"stratagem.environments.{target}", summary, priority=priority)
-        for priority, (name, target, summary) in zip(range(50, -20, -10), _ENVIRONMENTS)
+        for name, target, summary, priority in _ENVIRONMENTS
     ]
     precisions = [
         Component("precision", name, f"stratagem.precision.{target}", summary, aliases=aliases)
         for name, target, summary, aliases in _PRECISIONS
     ]
-    checkpoint = Component(
-        "checkpoint",
-        "directory",
-        "stratagem.checkpoint.directory:DirectoryCheckpointer",
-        "a directory of safetensors and JSON, portable between strategies",
-    )
-    return [*environments, *precisions, checkpoint]
+    return [*environments, *precisions]

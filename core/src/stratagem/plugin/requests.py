@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem.config import RunConfig
-from stratagem.plugin.deprecation import Renamed
+from stratagem.names.deprecation import Renamed
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stratagem.accelerators.base import Accelerator
     from stratagem.collectives.base import Collectives
     from stratagem.environments.base import Environment
-    from stratagem.launchers.base import LaunchPlan
+    from stratagem.launchers.base import Launcher, LaunchPlan
     from stratagem.precision.base import Precision
 
 
@@ -30,6 +30,8 @@ class LaunchRequest:
     """How many processes, on how many nodes, and how to start them."""
     environment: Environment
     """The environment of the launching process."""
+    create: Callable[[LaunchPlan], Launcher]
+    """The installed launcher: `create(plan)`."""
 
 
 @dataclass(frozen=True)

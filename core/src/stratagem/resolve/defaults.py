@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 
 
 class Defaults:
-    """One process on one device, the selected precision and checkpointer, elastic workers."""
+    """One process on one device, the selected precision and checkpointer, the installed launcher."""
 
     @hookimpl(trylast=True)
     def launch(self, request: LaunchRequest) -> Launcher:
-        from stratagem.launchers.elastic import ElasticLauncher
         from stratagem.launchers.in_process import InProcessLauncher
 
         if request.environment.creates_processes or request.plan.world_size == 1:
             return InProcessLauncher()
-        return ElasticLauncher(request.plan)
+        return request.create(request.plan)
 
     @hookimpl(trylast=True)
     def reduce(self, request: ReduceRequest) -> Collectives:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stratagem.accelerators.indices import count_of
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
-from stratagem.errors import ConfigError, ConflictError, short
-from stratagem.launchers.rendezvous.nodes import parse_num_nodes
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
+from stratagem.installed.catalogue import Catalogue
+from stratagem.launchers.nodes import parse_num_nodes
+from stratagem.names.offered import LAUNCHER_SIZES
 from stratagem.plugin.component import Capabilities, Component
-from stratagem.resolve.devices import count_of
 from stratagem.resolve.resolved import Resolved, resolved_from
 
 
@@ -42,6 +43,7 @@ def choose_environment(
     Raises:
         ConfigError: `wanted` is no environment.
         ConflictError: two of one priority recognise the variables.
+        UnknownNameError: a launcher has started several processes, and what reads its variables isn't installed.
     """
     size = size or RequestedSize()
     if isinstance(wanted, type) and issubclass(wanted, Environment):
@@ -59,8 +61,25 @@ def choose_environment(
         return resolved_from(component, component.load().for_run(environ, size), why="asked for")
     components = {component.load(): component for component in catalogue.of_kind("environment")}
     cls, why = detect_environment(components, environ)
+    if not cls.creates_processes:
+        _refuse_unread_launcher(catalogue, environ)
     _refuse_rivals(cls, components, environ)
     return resolved_from(components[cls], cls.for_run(environ, size), why=why)
+
+
+def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) -> None:
+    """Each process of a launcher would take itself for the only one, and train a model of its own."""
+    known = catalogue.names("environment")
+    for variable, name in LAUNCHER_SIZES.items():
+        size = environ.get(variable, "")
+        if name not in known and size.isdecimal() and int(size) > 1:
+            try:
+                catalogue.find("environment", name)
+            except UsageError as error:
+                raise UnknownNameError(
+                    f"{variable}={short(size)} says that a launcher has started several processes: {error}; with "
+                    "--environment single each of them is a run of its own"
+                ) from None
 
 
 def _refuse_rivals(

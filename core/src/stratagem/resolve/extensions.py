@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from stratagem.errors import CombinationError, UnknownNameError, short
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.hookspecs import RUN_HOOKS
 from stratagem.plugin.sealing import has_hooks
 from stratagem.resolve.resolved import Resolved, resolved_from

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
-from stratagem.launchers.rendezvous.nodes import parse_num_nodes
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
+from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.plugin.component import FEATURES, Capabilities, Component
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ class Resolved:
     capabilities: Capabilities = field(default_factory=Capabilities)
     component: str = ""
     """Name of the component that it is of; empty where it is nobody's."""
+    preload: tuple[str, ...] = ()
+    """Modules that workers import for it."""
 
 
 def resolved_from(component: Component, value: Any, name: str = "", why: str = "") -> Resolved:
@@ -37,6 +39,7 @@ def resolved_from(component: Component, value: Any, name: str = "", why: str = "
         why=why,
         capabilities=component.capabilities,
         component=component.name,
+        preload=component.modules(),
     )
 
 

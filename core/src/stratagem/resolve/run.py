@@ -6,20 +6,21 @@ import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.config import RunConfig
 from stratagem.errors import CombinationError
+from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
-from stratagem.launchers.rendezvous.nodes import (
+from stratagem.launchers.nodes import (
     Nodes,
     parse_num_nodes,
     parse_rdzv_conf,
     refuse_unused_rendezvous,
 )
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
-from stratagem.plugin.component import Capabilities, Kind
+from stratagem.plugin.component import Capabilities, Component, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
@@ -28,6 +29,7 @@ from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.devices import given_devices, node_devices, refuse_other_devices, torch_device_type
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.resolve.extensions import load_extension
+from stratagem.resolve.launcher import make_launcher
 from stratagem.resolve.pairing import (
     processes_per_node,
     refusal,
@@ -99,7 +101,9 @@ class Run:
         Raises:
             CombinationError: output of workers is to be kept, and the launcher doesn't.
         """
-        launcher = self.hooks.launch(LaunchRequest(self.plan, self.environment))
+        launcher = self.hooks.launch(
+            LaunchRequest(self.plan, self.environment, partial(make_launcher, self.catalogue))
+        )
         if self.plan.log_dir is not None and not launcher.keeps_output:
             raise CombinationError(
                 f"log_dir={self.plan.log_dir!r} keeps the output of workers that a run starts, and "
@@ -215,7 +219,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         start_method=strategy.value.start_method,
         max_restarts=config.max_restarts,
         log_dir=config.log_dir,
-        preload=preload_for(type(strategy.value).__module__ if given is None else None),
+        preload=(*LaunchPlan.preload, *checkpoint.preload, *(strategy.preload if given is None else ())),
     )
     # Whoever names the environment has decided that other variables don't count.
     if wanted_environment == "auto":
@@ -228,16 +232,16 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     return run
 
 
-def preload_for(strategy_module: str | None) -> tuple[str, ...]:
+def preload_for(strategy_module: str | None, *components: Component) -> tuple[str, ...]:
     """Modules that every worker needs, for the fork server to import once per node.
 
     Args:
         strategy_module: where an installed strategy's class is; None for a class of the user's own,
             whose module may do anything on import.
+        components: what else workers are going to make, as the checkpointer.
     """
     own = (strategy_module,) if strategy_module is not None else ()
-    checkpoint = [f"stratagem.checkpoint.{name}" for name in ("directory", "saving", "safetensors_storage")]
-    return (*LaunchPlan.preload, *checkpoint, *own)
+    return (*LaunchPlan.preload, *(module for each in components for module in each.modules()), *own)
 
 
 def _is_name(strategy: Any) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
+from stratagem.checkpoint.missing import MissingCheckpointer
+from stratagem.config import RunConfig
 from stratagem.errors import (
     BrokenPluginError,
     ConfigError,
@@ -16,7 +18,7 @@ from stratagem.errors import (
     UsageError,
     short,
 )
-from stratagem.plugin.catalogue import Catalogue
+from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import allows, automatic_strategy
 from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, resolved_from
@@ -216,6 +218,7 @@ def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> Resolved
 
     Args:
         given: by the strategy: a `Checkpointer`, or what makes one; None for none.
+        name: of an installed one; the one that nobody asked for may be missing, until something is saved or loaded.
     """
     if given is not None:
         if not isinstance(given, type) and all(
@@ -228,5 +231,10 @@ def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> Resolved
                 "the run's collectives"
             )
         return Resolved("checkpoint", getattr(given, "__qualname__", repr(given)), given)
-    component = catalogue.find("checkpoint", name)
+    try:
+        component = catalogue.find("checkpoint", name)
+    except UnknownNameError as error:
+        if name != RunConfig.checkpoint:
+            raise
+        return Resolved("checkpoint", name, Constant(MissingCheckpointer(str(error))), "not here")
     return resolved_from(component, Deferred(component))

@@ -10,6 +10,7 @@ from stratagem.checkpoint.base import Checkpoint
 from stratagem.checkpoint.failing import writing
 from stratagem.data.rng import capture_rng, restore_rng
 from stratagem.errors import CheckpointError
+from stratagem.runtime.loop import is_of
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
@@ -43,6 +44,35 @@ def load_session(session: Session, prepared: Prepared, path: str, verify: bool) 
         if own is not None and same_ranks(reader, session.collectives):
             restore_rng(own["rng"], session.device)
         return dict(reader.state.get("user", {}))
+
+
+def states_of(prepared: Prepared, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what there is to keep of a user's `state`: not what was set up, and of objects their `state_dict`."""
+    return {
+        name: value.state_dict() if hasattr(value, "state_dict") else value
+        for name, value in state.items()
+        if not is_of(prepared, value)
+    }
+
+
+def take_up(prepared: Prepared, saved: dict[str, Any], state: dict[str, Any], path: str) -> dict[str, Any]:
+    """Give `state` what was saved by its keys; return the rest.
+
+    Raises:
+        CheckpointError: a key is missing.
+    """
+    wanted = {name: value for name, value in state.items() if not is_of(prepared, value)}
+    missing = sorted(map(str, wanted.keys() - saved.keys()))
+    if missing:
+        raise CheckpointError(
+            f"{path} has no {missing[0]!r} in its state, but {sorted(saved)}: ask for these"
+        )
+    for name, value in wanted.items():
+        if hasattr(value, "load_state_dict"):
+            value.load_state_dict(saved[name])
+        else:
+            state[name] = saved[name]
+    return {name: value for name, value in saved.items() if name not in wanted}
 
 
 @contextmanager

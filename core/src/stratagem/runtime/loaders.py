@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from stratagem.runtime.session import Session
 
 
-class EpochLoader:
+class _Given:
+    """Has the attributes of the loader that it was made of, as `dataset` and `batch_size`."""
+
+    _given: Iterable[Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_given":  # while it is made from a pickle or a copy
+            raise AttributeError(name)
+        return getattr(self._given, name)
+
+
+class EpochLoader(_Given):
     """One epoch of training per iteration, in the same order on any number of ranks.
 
     Attributes:
@@ -30,7 +41,7 @@ class EpochLoader:
         distributed_sampler: bool,
     ) -> None:
         self.epoch = 0
-        self._mover = mover
+        self._mover, self._given = mover, loader
         self._data = TrainData(
             loader, collectives=collectives, seed=seed, distributed_sampler=distributed_sampler
         )
@@ -46,7 +57,7 @@ class EpochLoader:
         return self._data.num_batches
 
 
-class EvalLoader:
+class EvalLoader(_Given):
     """All samples once per iteration, over all ranks together and in the data's own order.
 
     Ranks may have different numbers of samples, and of batches: add up sums and counts over ranks, not
@@ -65,7 +76,7 @@ class EvalLoader:
         distributed_sampler: bool,
         equal_batches: bool,
     ) -> None:
-        self._mover = mover
+        self._mover, self._given = mover, loader
         self._data = EvalData(
             loader,
             collectives=collectives,

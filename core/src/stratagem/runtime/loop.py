@@ -130,6 +130,13 @@ def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Pre
     )
 
 
+def is_of(prepared: Prepared, value: Any) -> bool:
+    """Whether a value is the module or an optimizer of `prepared`, as it was given or is wrapped."""
+    if isinstance(value, (PreparedModule, PreparedOptimizer)):
+        return bool(value.prepared is prepared)
+    return value is prepared.original_module or any(value is each for each in prepared.optimizers)
+
+
 def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) -> tuple[Prepared, int]:
     """Return what of `everything` has `optimizer`, and its index there.
 

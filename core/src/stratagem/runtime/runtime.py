@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
@@ -13,14 +13,15 @@ from torch.optim import Optimizer
 
 from stratagem.config import Devices
 from stratagem.data.batches import moved
-from stratagem.errors import StratagemError, UsageError
+from stratagem.errors import NonFiniteError, StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
-from stratagem.resolve.plan import announce, announce_by_value
 from stratagem.resolve.run import Run, assemble
-from stratagem.runtime.checkpoint import load_session, save_session
+from stratagem.runtime.checkpoint import load_session, save_session, states_of, take_up
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
 from stratagem.runtime.loop import only_prepared, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.plan import announce, announce_by_value
+from stratagem.runtime.ranks import Ranks
 from stratagem.runtime.script_flags import run_config
 from stratagem.runtime.session import Session, seed_everything
 from stratagem.strategies.prepared import Prepared
@@ -28,10 +29,8 @@ from stratagem.strategies.prepared import Prepared
 if TYPE_CHECKING:
     import torch
 
-    from stratagem.collectives.base import Collectives, ReduceOp
 
-
-class Runtime:
+class Runtime(Ranks):
     """Selection of a run, and, between the start and the end of `launch`, its live facade.
 
     Args:
@@ -126,69 +125,13 @@ class Runtime:
             )
         return self._session
 
+    @staticmethod
+    def seed_everything(seed: int) -> None:
+        """Seed Python's, NumPy's and torch's generators, on every device of this process."""
+        seed_everything(seed)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_prepared": []}
-
-    @property
-    def collectives(self) -> Collectives:
-        """How the ranks talk."""
-        return self.session.collectives
-
-    @property
-    def device(self) -> torch.device:
-        """This rank's device."""
-        return self.session.device
-
-    @property
-    def rank(self) -> int:
-        """This process among all, from 0."""
-        return self.collectives.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
-        return self.collectives.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.collectives.world_size
-
-    @property
-    def data_rank(self) -> int:
-        """Which part of the data this process reads, from 0; ranks that share a copy of the model read one."""
-        return self.collectives.data.rank
-
-    @property
-    def data_ranks(self) -> int:
-        """In how many parts the data are shared."""
-        return self.collectives.data.world_size
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0."""
-        return self.rank == 0
-
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
-        """See `Collectives.all_reduce`."""
-        return self.collectives.all_reduce(tensor, op)
-
-    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        """See `Collectives.all_gather`."""
-        return self.collectives.all_gather(tensor, sync_grads)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """See `Collectives.broadcast`."""
-        return self.collectives.broadcast(value, src)
-
-    def barrier(self, name: str | None = None) -> None:
-        """See `Collectives.barrier`."""
-        self.collectives.barrier(name)
-
-    def print(self, *values: object) -> None:
-        """Print on rank 0 only."""
-        if self.is_main:
-            print(*values, flush=True)
 
     def setup(
         self,
@@ -250,18 +193,35 @@ class Runtime:
         mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=self.device)
         return share_loader(self.session, loader, mover, evaluation=evaluation, share=use_distributed_sampler)
 
+    def setup_dataloaders(self, *loaders: Iterable[Any], use_distributed_sampler: bool = True) -> Any:
+        """Return `dataloader` of each, for training: one, or a list of several. Collective."""
+        made = [self.dataloader(each, use_distributed_sampler=use_distributed_sampler) for each in loaders]
+        return made[0] if len(made) == 1 else made
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """A context in which operations have the run's precision: for what no prepared module computes."""
+        return self.session.precision.autocast() or nullcontext()
+
     def backward(self, loss: torch.Tensor, module: nn.Module | None = None) -> None:
         """Run backward through the strategy; collective.
 
         Args:
             loss: a scalar.
-            module: what `setup` returned; only needed where several modules were set up.
+            module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
+                is not autograd's alone.
         """
-        prepared_of(self._prepared, module).backward(loss)
+        is_plain = module is None and all(each.backwards_directly for each in self._prepared)
+        prepared_of(self._prepared[:1] if is_plain else self._prepared, module).backward(loss)
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
         return prepared_of(self._prepared, module).no_sync()
+
+    def no_backward_sync(
+        self, module: nn.Module | None = None, enabled: bool = True
+    ) -> AbstractContextManager[Any]:
+        """The same as `no_sync`, where it is `enabled`."""
+        return self.no_sync(module) if enabled else nullcontext()
 
     def clip(
         self,
@@ -279,22 +239,54 @@ class Runtime:
         prepared, index = prepared_of_optimizer(self._prepared, optimizer)
         return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
 
+    def clip_gradients(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        clip_val: float | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = True,
+    ) -> torch.Tensor | None:
+        """Do what `clip` does, by `clip_val` or by norm; collective. `module` is the optimizer's.
+
+        Raises:
+            NonFiniteError: the norm isn't finite; knowing it waits for the device.
+        """
+        norm = self.clip(optimizer, max_norm=max_norm, max_value=clip_val, norm_type=norm_type)
+        if error_if_nonfinite and norm is not None and not bool(norm.isfinite()):
+            raise NonFiniteError(
+                f"the gradients' norm is {float(norm)}: skip the batch, or pass error_if_nonfinite=False"
+            )
+        return norm
+
     def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
         """Write modules, optimizers and random number generators to a checkpoint. Collective.
 
         Args:
             path: a folder to be made or replaced, or an fsspec URL.
-            state: what else to keep: JSON-able values and small tensors; rank 0's is written.
+            state: what else to keep: JSON-able values, small tensors, and objects with a `state_dict`; rank 0's is
+                written. What `setup` returned may be in it, and is kept anyway.
         """
-        save_session(self.session, only_prepared(self._prepared), os.fspath(path), state or {})
+        prepared = only_prepared(self._prepared)
+        save_session(self.session, prepared, os.fspath(path), states_of(prepared, state or {}))
 
-    def load(self, path: str | os.PathLike[str], verify: bool = True) -> dict[str, Any]:
+    def load(
+        self, path: str | os.PathLike[str], state: dict[str, Any] | None = None, *, verify: bool = True
+    ) -> dict[str, Any]:
         """Read what `save` wrote, at any world size and under any strategy. Collective.
 
+        Args:
+            path: as it was saved.
+            state: takes up what was saved by the same keys: objects by their `load_state_dict`, others as they are.
+            verify: whether to compare checksums.
+
         Returns:
-            The `state` that was given to `save`.
+            The `state` that was given to `save`, without what `state` here has taken up.
 
         Raises:
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
-        return load_session(self.session, only_prepared(self._prepared), os.fspath(path), verify)
+        prepared = only_prepared(self._prepared)
+        saved = load_session(self.session, prepared, os.fspath(path), verify)
+        return take_up(prepared, saved, state or {}, os.fspath(path))

@@ -23,7 +23,6 @@ from stratagem.plugin.requests import (
 )
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
-from stratagem.strategies.optimizer_trial import why_not
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
 
 if TYPE_CHECKING:
@@ -130,14 +129,11 @@ class Session:
         return prepared
 
     def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
-        """Refuse optimizers that would come to other numbers on this strategy's shards, by trying them."""
+        """Refuse optimizers that would come to other numbers on this strategy's shards."""
         if "whole_optimizer" in self.run.capabilities.features:
             return
-        alone = self.collectives.world_size == 1
-        # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
-        cuts = [cut for cut in self.run.strategy.optimizer_cuts if cut == "flat" or not alone]
         for optimizer in optimizers:
-            reason = why_not(optimizer, cuts)
+            reason = self.run.strategy.refuse_optimizer(optimizer, self.collectives.world_size)
             if reason is not None:
                 raise self.run.refusal(
                     "whole_optimizer", f"{type(optimizer).__name__} on shards, for {reason}"

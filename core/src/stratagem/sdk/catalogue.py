@@ -1,12 +1,12 @@
 """What the installed distributions offer."""
 
-from stratagem.plugin.catalogue import Catalogue, load_catalogue
+from stratagem.installed.catalogue import Catalogue, load_catalogue
+from stratagem.installed.entry_points import GROUP
+from stratagem.installed.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, require_locked, write_lock
+from stratagem.installed.plugins import command_plugins
+from stratagem.names.deprecation import replaced_names
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
-from stratagem.plugin.deprecation import replaced_names
-from stratagem.plugin.entry_points import GROUP
 from stratagem.plugin.hookspecs import CommandGroup
-from stratagem.plugin.installed import command_plugins
-from stratagem.plugin.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, require_locked, write_lock
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
 __all__ = [

@@ -4,17 +4,16 @@ from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
-from stratagem.collectives.meshes import mesh_of
-from stratagem.collectives.traffic import Observer, watch_traffic
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__ = [
     "GroupCollectives",
-    "Observer",
     "ReduceOp",
     "check_reduction",
     "check_tensor",
     "mean_closure",
     "mean_loss",
-    "mesh_of",
-    "watch_traffic",
 ]
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

@@ -1,9 +1,8 @@
-"""Modules that are constructed without memory, and materialized where their values are wanted."""
+"""Former place of `stratagem_sharding.deferred_init`; it goes with the next plugin API."""
 
-from stratagem.strategies.deferred_init import Construction, Materializer, own_modules
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
-__all__ = [
-    "Construction",
-    "Materializer",
-    "own_modules",
-]
+__all__: list[str] = []
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

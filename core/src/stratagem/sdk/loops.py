@@ -1,11 +1,13 @@
 """For training loops: losses, data shared among ranks, random numbers."""
 
 from stratagem.data.evaluate import EvalData
+from stratagem.data.loaders import holds_loaders
+from stratagem.data.rebuild import in_order
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sample import sample_of
 from stratagem.data.train import TrainData
-from stratagem.resolve.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.launching import launch
+from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
 from stratagem.strategies.prepared import loss_of
 from stratagem.strategies.replica_guard import ReplicaGuard
@@ -19,6 +21,8 @@ __all__ = [
     "announce_data",
     "capture_rng",
     "forked_rng",
+    "holds_loaders",
+    "in_order",
     "launch",
     "loss_of",
     "restore_rng",

@@ -1,6 +1,7 @@
 """From a configuration to a run: what the command line and the trainer are built on."""
 
 from stratagem.resolve.defaults import Defaults
+from stratagem.resolve.launcher import installed_launcher
 from stratagem.resolve.run import Run, assemble, preload_for
 from stratagem.resolve.select import choose_strategy
 from stratagem.runtime.script_flags import run_config
@@ -10,6 +11,7 @@ __all__ = [
     "Run",
     "assemble",
     "choose_strategy",
+    "installed_launcher",
     "preload_for",
     "run_config",
 ]

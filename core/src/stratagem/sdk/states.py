@@ -1,9 +1,9 @@
 """States of modules and optimizers by name, for checkpoints."""
 
-from stratagem.checkpoint import TensorInfo, describe
-from stratagem.checkpoint.directory import DirectoryCheckpointer
+from stratagem.checkpoint.base import TensorInfo
 from stratagem.checkpoint.failing import writing
-from stratagem.checkpoint.strict_json import Count
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 from stratagem.runtime.checkpoint import fitting, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
@@ -12,16 +12,10 @@ from stratagem.strategies.optimizer_state import (
     optimizer_replicas,
     optimizer_tensors,
     parameter_names,
-    share_values,
 )
-from stratagem.strategies.replicated import ReplicatedPrepared
 
 __all__ = [
-    "Count",
-    "DirectoryCheckpointer",
-    "ReplicatedPrepared",
     "TensorInfo",
-    "describe",
     "describe_optimizer",
     "fitting",
     "load_model",
@@ -30,6 +24,7 @@ __all__ = [
     "optimizer_tensors",
     "parameter_names",
     "same_ranks",
-    "share_values",
     "writing",
 ]
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

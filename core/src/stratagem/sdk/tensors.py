@@ -1,26 +1,22 @@
-"""Tensors in batches and in gradients: moving, taking apart, joining."""
+"""Tensors in batches: moving, taking apart; whether a step has a whole batch."""
 
-from stratagem.collectives.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
-from stratagem.collectives.equal_buffers import EqualBuffers
-from stratagem.collectives.nests import Container, leaves_in, opened
+from stratagem.collectives.nests import Container, leaves_in, map_values, opened
 from stratagem.data.batches import map_tensors, to_device
-from stratagem.data.chunks import ChunkLogs, merge, split
-from stratagem.data.chunks.current import refuse_in_chunk
+from stratagem.data.part_of_batch import part_of_batch, refuse_in_chunk
 from stratagem.data.size import batch_size_of
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
 __all__ = [
-    "ChunkLogs",
     "Container",
-    "EqualBuffers",
     "batch_size_of",
-    "broadcast_coalesced",
-    "flattened_buckets",
-    "gradients_of_any",
     "leaves_in",
     "map_tensors",
-    "merge",
+    "map_values",
     "opened",
+    "part_of_batch",
     "refuse_in_chunk",
-    "split",
     "to_device",
 ]
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

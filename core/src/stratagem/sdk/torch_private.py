@@ -1,33 +1,10 @@
-"""What torch keeps private and strategies need: a module's own tensors, hooks of tensors, counts of writes."""
+"""What torch keeps private of tensors and stores: hooks of tensors, counts of writes, a group's store."""
 
 from stratagem.collectives.torch_private import store_of
-from stratagem.strategies.torch_private import (
-    MODULE_TABLES,
-    PARAMETER_HOOKS,
-    backward_hooks,
-    own_buffers,
-    own_children,
-    own_parameters,
-    own_table,
-    own_tensors,
-    post_accumulate_hooks,
-    set_backward_hooks,
-    set_post_accumulate_hooks,
-    tensor_version,
-)
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
+from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version
 
-__all__ = [
-    "MODULE_TABLES",
-    "PARAMETER_HOOKS",
-    "backward_hooks",
-    "own_buffers",
-    "own_children",
-    "own_parameters",
-    "own_table",
-    "own_tensors",
-    "post_accumulate_hooks",
-    "set_backward_hooks",
-    "set_post_accumulate_hooks",
-    "store_of",
-    "tensor_version",
-]
+__all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version"]
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

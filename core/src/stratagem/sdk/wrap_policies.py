@@ -1,19 +1,8 @@
-"""Policies that name modules to be wrapped, sharded or recomputed one by one."""
+"""Former place of `stratagem_sharding.wrap_policy`; it goes with the next plugin API."""
 
-from stratagem.strategies.unit_dtypes import refuse_mixed_dtypes
-from stratagem.strategies.wrap_policy import (
-    Policy,
-    callable_children,
-    modules_named,
-    recompute_activations,
-    units_among,
-)
+from stratagem.names.deprecation import replaced_names
+from stratagem.names.offered import MOVED
 
-__all__ = [
-    "Policy",
-    "callable_children",
-    "modules_named",
-    "recompute_activations",
-    "refuse_mixed_dtypes",
-    "units_among",
-]
+__all__: list[str] = []
+
+__getattr__ = replaced_names(__name__, MOVED[__name__])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from stratagem.accelerators.base import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.local import LocalCollectives
-from stratagem.errors import CombinationError, StratagemError
+from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
+from stratagem.names.offered import OPTIMIZER_TRIAL
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
 from stratagem.precision.base import Precision
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch.optim import Optimizer
 
     from stratagem.checkpoint.base import Checkpointer
     from stratagem.environments.base import Environment
@@ -105,6 +107,31 @@ class Strategy:
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """A context around the module's `configure_model`, as for building in shards; None for none."""
         return None
+
+    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
+        """Return why `optimizer` can't step shards, as the end of a sentence; None where it can.
+
+        Asked of strategies that don't declare "whole_optimizer"; tries a copy of it on small stand-ins.
+
+        Args:
+            optimizer: with its groups; parameters may be sharded already.
+            world_size: number of ranks.
+
+        Raises:
+            BrokenPluginError: what tries optimizers isn't installed.
+        """
+        from stratagem import import_from
+
+        # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
+        cuts = [cut for cut in self.optimizer_cuts if cut == "flat" or world_size > 1]
+        try:
+            why_not = import_from(*OPTIMIZER_TRIAL, "what tries optimizers on shards")
+        except ImportError as error:
+            raise BrokenPluginError(
+                f'{type(self).__name__} doesn\'t declare "whole_optimizer", and {error}'
+            ) from error
+        reason: str | None = why_not(optimizer, cuts)
+        return reason
 
     def takes_up(self, shards: object) -> bool:
         """Whether `setup` can go on with what a run before it, in this process, left of a module.

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from stratagem.errors import ConfigError
-from stratagem.strategies.torch_private import own_tensors
 
 
 def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int) -> None:
@@ -28,7 +27,8 @@ def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int)
                 "siblings, whose statistics are each process's own, or train on a GPU"
             )
         if world_size > 1:
-            for kind, tensor in own_tensors(submodule):
+            own = (*submodule.named_parameters(recurse=False), *submodule.named_buffers(recurse=False))
+            for kind, tensor in own:
                 if nn.parameter.is_lazy(tensor):
                     raise ConfigError(
                         f"{where}, has {kind!r} uninitialized, which ranks can't agree on: run one batch through the "

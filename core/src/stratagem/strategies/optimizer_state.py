@@ -13,7 +13,6 @@ from stratagem.errors import CheckpointError
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
-    from stratagem.collectives.base import Collectives
 
 
 def parameter_names(original_module: nn.Module) -> dict[int, str]:
@@ -89,18 +88,6 @@ def _setting(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_setting(each) for each in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
-
-
-def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) -> None:
-    """Put into descriptions what other ranks alone have: only rank 0's are written. Collective.
-
-    Args:
-        described: what `describe_optimizer` returned of each optimizer, changed in place.
-        collectives: of all ranks.
-    """
-    everyone = collectives.gather_objects([each["values"] for each in described])
-    for index, each in enumerate(described):
-        each["values"] = {name: others for values in everyone for name, others in values[index].items()}
 
 
 def _names_in(original_module: nn.Module, optimizer: Optimizer) -> dict[int, str]:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
 from stratagem.errors import DataError
-from stratagem.plugin.deprecation import Renamed
+from stratagem.names.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model
@@ -66,7 +66,11 @@ class Prepared:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for methods, answer in (({"step"}, "steps_directly"), ({"forward", "evaluate"}, "forwards_directly")):
+        for methods, answer in (
+            ({"step"}, "steps_directly"),
+            ({"forward", "evaluate"}, "forwards_directly"),
+            ({"backward"}, "backwards_directly"),
+        ):
             if is_overridden(cls, Prepared, methods, answer):
                 setattr(cls, answer, False)
 
@@ -86,9 +90,11 @@ class Prepared:
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
         # Asked once: for full precision a forward is then a plain call.
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
-        self._parameters = tuple(
-            [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self.optimizers
-        )
+
+    @property
+    def _parameters(self) -> Sequence[list[nn.Parameter]]:
+        """Of each optimizer; groups may be added while it trains."""
+        return [[p for group in each.param_groups for p in group["params"]] for each in self.optimizers]
 
     # Per step -----------------------------------------------------------------------------------
 
@@ -165,6 +171,11 @@ class Prepared:
     def forwards_directly(self) -> bool:
         """Whether calling the module itself is the same as `forward` and `evaluate`, unless overridden."""
         return self.is_direct
+
+    @property
+    def backwards_directly(self) -> bool:
+        """Whether `backward` only scales the loss, so that it does for several modules at once, unless overridden."""
+        return True
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`."""

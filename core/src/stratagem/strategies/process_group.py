@@ -1,4 +1,4 @@
-"""Bases for strategies whose ranks talk through a `torch.distributed` group."""
+"""The base of strategies whose ranks talk through a `torch.distributed` group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from stratagem.strategies.base import ParallelStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     import torch
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from stratagem.accelerators.base import Accelerator
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from stratagem.environments.base import Environment
     from stratagem.plugin.requests import ReduceRequest
     from stratagem.precision.base import Precision
-    from stratagem.strategies.deferred_init import Construction
 
 
 class ProcessGroupStrategy(ParallelStrategy):
@@ -109,26 +106,3 @@ class ProcessGroupStrategy(ParallelStrategy):
         across = self.open_group([[row[column] for row in ranks] for column in range(columns)])
         within = self.open_group(ranks)
         return DeviceMesh.from_group([across, within], device_type, mesh=ranks, mesh_dim_names=names)
-
-
-class DeferringStrategy(ProcessGroupStrategy):
-    """Base of strategies of which no rank holds the whole model.
-
-    What `configure_model` makes is on "meta", and written down; `setup` takes the `Construction` and gives
-    each tensor its values where they are needed. Takes what `ProcessGroupStrategy` takes.
-    """
-
-    def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """Construct on the "meta" device: tensors get their values later, a few at a time."""
-        from stratagem.strategies.deferred_init import deferred
-
-        return deferred()
-
-    def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
-        """Return how `original_module` was constructed, once; None where it was as anywhere.
-
-        Tensors that its modules have beside parameters and buffers get their values now.
-        """
-        from stratagem.strategies.deferred_init import pop_deferred
-
-        return pop_deferred(original_module)

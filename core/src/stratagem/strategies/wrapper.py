@@ -57,6 +57,10 @@ class PreparedWrapper(Prepared):
     def forwards_directly(self) -> bool:
         return self.inner.forwards_directly
 
+    @property
+    def backwards_directly(self) -> bool:
+        return self.inner.backwards_directly
+
     # Per step -----------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from stratagem_sharding.buckets import gradients_of_any
+from stratagem_sharding.replicated import ReplicatedPrepared
 
 from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
 from stratagem.sdk.loops import loss_of
-from stratagem.sdk.states import ReplicatedPrepared
-from stratagem.sdk.tensors import gradients_of_any
 
 
 class HalfGradients(ProcessGroupStrategy):

@@ -1,7 +1,8 @@
 """An extension: wraps the hook `reduce`, whatever strategy answers it."""
 
+from stratagem_sharding.traffic import watch_traffic
+
 from stratagem import CollectivesWrapper, hookimpl
-from stratagem.sdk.collectives import watch_traffic
 
 
 class Traffic:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from stratagem import RunConfig
+from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import Catalogue, load_catalogue
 from stratagem.sdk.selection import choose_environment, requested_size
 
@@ -23,7 +25,19 @@ def strategy_component(selection: Mapping[str, Any]) -> Component | None:
         UsageError: no installed strategy has the name.
     """
     name = selection.get("strategy", "auto")
-    return None if name == "auto" else _catalogue(selection).find("strategy", name)
+    return None if name == "auto" else catalogue(selection).find("strategy", name)
+
+
+def checkpoint_component(selection: Mapping[str, Any]) -> Component | None:
+    """Return the checkpointer's component; None where there is none of that name.
+
+    Args:
+        selection: fields of `RunConfig` that were given.
+    """
+    try:
+        return catalogue(selection).find("checkpoint", selection.get("checkpoint", RunConfig.checkpoint))
+    except UsageError:
+        return None
 
 
 def environment_here(selection: Mapping[str, Any]) -> Environment:
@@ -37,8 +51,9 @@ def environment_here(selection: Mapping[str, Any]) -> Environment:
     """
     size = requested_size(selection.get("devices", "auto"), selection.get("num_nodes", 1))
     wanted = selection.get("environment", "auto")
-    return cast("Environment", choose_environment(_catalogue(selection), wanted, os.environ, size).value)
+    return cast("Environment", choose_environment(catalogue(selection), wanted, os.environ, size).value)
 
 
-def _catalogue(selection: Mapping[str, Any]) -> Catalogue:
+def catalogue(selection: Mapping[str, Any]) -> Catalogue:
+    """Return what is installed, less what the flags leave out."""
     return load_catalogue(selection.get("only_plugins", ()), selection.get("without_plugins", ()))

@@ -1,4 +1,4 @@
-"""Starting the fork server as soon as it is likely that processes will be started."""
+"""Letting the launcher get ready as soon as it is likely that processes will be started."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem.sdk.selection import count_of
-from stratagem_cli.chosen import environment_here, strategy_component
+from stratagem_cli.chosen import catalogue, checkpoint_component, environment_here, strategy_component
 
 
 def preload_where_likely(
     selection: Mapping[str, Any], options: Mapping[str, Any], modules: Sequence[str] = ()
 ) -> bool:
-    """Start the fork server if flags alone tell that this process will start several by it.
+    """Let the launcher start its fork server if flags alone tell that this process will start several by it.
 
     Imports no torch, and refuses nothing: whether the run is possible is found out by assembling it.
 
@@ -36,11 +36,15 @@ def preload_where_likely(
     preset = {} if strategy is None else strategy.options
     if {**preset, **options}.get("start_method", "forkserver") != "forkserver":
         return False
-    from stratagem.sdk.processes import preload_fork_server
-    from stratagem.sdk.runs import preload_for
+    from stratagem.sdk.runs import installed_launcher, preload_for
 
+    try:
+        launcher = installed_launcher(catalogue(selection)).load()
+    except UsageError:
+        return False
     module = None if strategy is None else strategy.target.partition(":")[0]
-    preload_fork_server((*preload_for(module), *modules))
+    checkpoint = checkpoint_component(selection)
+    launcher.preload((*preload_for(module, *([checkpoint] if checkpoint else ())), *modules))
     return True
 
 

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 _IMPORTING = (
     "stratagem_trainer/commands/target.py",
-    "stratagem/plugin/catalogue.py",
+    "stratagem/installed/catalogue.py",
     "stratagem/plugin/component.py",
     "importlib/__init__.py",
 )

@@ -11,13 +11,19 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.typed import Text, plain, refuse_unknown, typed
 
-SECTIONS = ("model", "strategy", "trainer")
+SECTIONS = ("model", "data", "strategy", "trainer")
 """Keys of a configuration whose values are settings by name."""
 
 SELECTION = tuple(f.name for f in fields(RunConfig) if f.name not in ("strategy", "strategy_options"))
 """Top-level keys that are fields of `RunConfig`; `strategy` is a name, or a section with a name."""
 
+DATA_CLASS = "class"
+"""Key of the section `data` that names the class; no argument of a constructor can be called so."""
+
 TOP_LEVEL = ("target", *SELECTION, "ckpt_path")
+
+_NAMED = {"strategy": "name", "data": DATA_CLASS}
+"""Sections that may be written as a name alone → the key that it stands for."""
 
 CONFIG = "the configuration"
 
@@ -43,6 +49,10 @@ class Settings:
     """Of the module's constructor."""
     trainer: Mapping[str, Any] = field(default_factory=dict)
     """Of the trainer, apart from the selection."""
+    data_class: str | None = None
+    """Of the data module, as "digits.py:DigitsData"."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Of its constructor."""
 
     def with_defaults(self, **selection: Any) -> Settings:
         """Fill parts of the selection that weren't set."""
@@ -67,6 +77,7 @@ def merged(
         whole = _over(whole, layer)
     strategy = dict(whole.pop("strategy", {}))
     name = plain(strategy.pop("name", None))
+    data = dict(whole.get("data", {}))
     as_is: dict[str, Any] = {key: convert(whole.pop(key)) for key, convert in _AS_IS.items() if key in whole}
     selection = {key: whole[key] for key in SELECTION if key in whole}
     settings = Settings(
@@ -76,6 +87,8 @@ def merged(
         strategy=strategy,
         model=whole.get("model", {}),
         trainer=whole.get("trainer", {}),
+        data_class=_text(data, DATA_CLASS),
+        data={key: value for key, value in data.items() if key != DATA_CLASS},
     )
     if name is None:
         return settings
@@ -115,18 +128,15 @@ def strategy_settings(settings: Settings, strategy: Callable[..., Any] | None) -
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Put `upper` over `lower`; options of a strategy are dropped where `upper` names another one."""
+    """Put `upper` over `lower`; options are dropped where `upper` names another strategy, or class of data."""
     result = dict(lower)
     for key, value in upper.items():
         if key not in SECTIONS:
             result[key] = value
             continue
         below = result.get(key, {})
-        if (
-            key == "strategy"
-            and "name" in value
-            and plain(below.get("name")) not in (None, plain(value["name"]))
-        ):
+        name = _NAMED.get(key)
+        if name in value and plain(below.get(name)) not in (None, plain(value[name])):
             below = {}
         result[key] = {**below, **value}
     return result
@@ -163,8 +173,8 @@ def _from_set(text: str) -> dict[str, Any]:
         )
     if dot and section not in SECTIONS:
         refuse_unknown(section, SECTIONS, "", "--set")
-    if section == "strategy" and not dot:
-        return {"strategy": {"name": value}}
+    if section in _NAMED and not dot:
+        return {section: {_NAMED[section]: value}}
     return _layer({section: {name: Text(value)} if dot else Text(value)}, "--set")
 
 
@@ -174,8 +184,8 @@ def _layer(content: Mapping[Any, Any], source: str) -> dict[str, Any]:
     for key, value in layer.items():
         renamed_selection(**{key: plain(value)} if key in RENAMED else {})
         refuse_unknown(key, (*SECTIONS, *TOP_LEVEL), "", source)
-        if key == "strategy" and isinstance(value, str):
-            layer[key] = {"name": value}
+        if key in _NAMED and isinstance(value, str):
+            layer[key] = {_NAMED[key]: value}
         elif key in SECTIONS and value is None:
             layer[key] = {}
         elif key in SECTIONS and not isinstance(value, dict):

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.sdk.tensors import flattened_buckets
 
 AUTO_PERIOD = 4
 """Optimizer steps between averages at the lowest level of a hierarchy that is derived."""

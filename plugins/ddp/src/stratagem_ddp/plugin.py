@@ -36,6 +36,8 @@ def stratagem_components() -> Sequence[Component]:
                     {
                         "several_optimizers",
                         "manual_backward",
+                        "optimizer_hooks",
+                        "changes_between_steps",
                         "closure",
                         "norm_clipping",
                         "sparse_gradients",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import broadcast_coalesced
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
-from stratagem.sdk.tensors import broadcast_coalesced
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.own_part import OwnPart

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 from stratagem import Prepared, SetupRequest
-from stratagem.sdk.tensors import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import ConfigError
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import flattened_buckets, gradients_of_any
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.replica import on_gradient

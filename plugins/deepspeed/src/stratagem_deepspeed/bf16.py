@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import post_accumulate_hooks
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem.sdk.torch_private import post_accumulate_hooks
 from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, UPDATE_HALVES, put_back, replace
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 

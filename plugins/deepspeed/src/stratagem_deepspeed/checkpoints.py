@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.shards import row_shard
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from stratagem import CheckpointError
-from stratagem.sdk.shards import row_shard
 from stratagem.sdk.states import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
 from stratagem_deepspeed.partitioned import engine_at_work

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.torch_private import own_buffers, own_parameters, own_table, own_tensors
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.sdk.torch_private import PARAMETER_HOOKS, own_buffers, own_parameters, own_table, own_tensors
+from stratagem.sdk.torch_private import PARAMETER_HOOKS
 from stratagem_deepspeed.deepspeed_private import MARKS, give_plain_table, number_parameters_from
 
 if TYPE_CHECKING:
+    from stratagem_sharding.deferred_init import Construction
+
     from stratagem import SetupRequest
-    from stratagem.sdk.deferred_init import Construction
     from stratagem_deepspeed.kept import Parts
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.torch_private import post_accumulate_hooks
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem.sdk.torch_private import post_accumulate_hooks
 from stratagem_deepspeed.deepspeed_private import COMPLETE, REDUCE, STEP_GROUP, put_back, replace
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.shards import padded_flat_shard
 from torch import nn
 
-from stratagem.sdk.shards import padded_flat_shard
 from stratagem_deepspeed.deepspeed_private import stage3_of
 from stratagem_deepspeed.swapping import write_piece
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.equal_buffers import EqualBuffers
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,7 +15,6 @@ from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRe
 from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
-from stratagem.sdk.tensors import EqualBuffers
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
@@ -31,8 +31,9 @@ from stratagem_deepspeed.partitioned import Access, engine_at_work
 from stratagem_deepspeed.starting import start_engine
 
 if TYPE_CHECKING:
+    from stratagem_sharding.deferred_init import Construction
+
     from stratagem import CheckpointReader
-    from stratagem.sdk.deferred_init import Construction
     from stratagem_deepspeed.configuration import Configuration
 
 

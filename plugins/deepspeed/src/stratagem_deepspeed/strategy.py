@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.wrap_policy import modules_named, recompute_activations
 
 from stratagem import (
     Accelerator,
@@ -25,15 +26,15 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.wrap_policies import modules_named, recompute_activations
 from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
 from stratagem_deepspeed.sources import given
 
 if TYPE_CHECKING:
+    from stratagem_sharding.wrap_policy import Policy
+
     from stratagem.sdk.runs import Run
-    from stratagem.sdk.wrap_policies import Policy
 
 
 class DeepSpeedStrategy(DeferringStrategy):

@@ -9,6 +9,8 @@ from stratagem import Capabilities, Component, hookimpl
 _BOTH = {
     "several_optimizers",
     "closure",
+    "optimizer_hooks",
+    "changes_between_steps",
     "norm_clipping",
     "sparse_gradients",
     "value_clipping",

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from stratagem_sharding.torch_private import own_buffers, own_children, own_parameters
 from torch import nn
 
 from stratagem.errors import ConfigError, DataError
-from stratagem.sdk.torch_private import own_buffers, own_children, own_parameters, tensor_version
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_dp.torch_private import NORM, empty_copy
 
 

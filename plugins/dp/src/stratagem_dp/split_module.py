@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from stratagem_sharding.chunks import ChunkLogs, merge, split
 from torch import nn
 
 from stratagem import Module, SetupRequest
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import ChunkLogs, map_tensors, merge, split
+from stratagem.sdk.tensors import map_tensors
 from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate
 
 _ADVICE = (

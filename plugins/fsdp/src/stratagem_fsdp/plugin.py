@@ -27,6 +27,8 @@ def stratagem_components() -> Sequence[Component]:
                     {
                         "several_optimizers",
                         "manual_backward",
+                        "optimizer_hooks",
+                        "changes_between_steps",
                         "norm_clipping",
                         "value_clipping",
                         "resharding",

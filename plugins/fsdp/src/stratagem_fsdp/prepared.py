@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+from stratagem_sharding.equal_buffers import EqualBuffers
+from stratagem_sharding.kept_shards import leave_shards
+from stratagem_sharding.local_step import LocalStep
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
-from stratagem.sdk.shards import LocalStep, leave_shards
-from stratagem.sdk.tensors import EqualBuffers, flattened_buckets, gradients_of_any
 from stratagem_fsdp.gather_order import GatherOrder
 from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients

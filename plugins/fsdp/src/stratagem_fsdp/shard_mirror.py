@@ -13,6 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import (
+    backward_hooks,
+    own_parameters,
+    post_accumulate_hooks,
+    set_backward_hooks,
+    set_post_accumulate_hooks,
+)
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -20,14 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from stratagem import ConfigError
 from stratagem.sdk.shards import fingerprint
-from stratagem.sdk.torch_private import (
-    backward_hooks,
-    own_parameters,
-    post_accumulate_hooks,
-    set_backward_hooks,
-    set_post_accumulate_hooks,
-    tensor_version,
-)
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_fsdp.eager import eager
 from stratagem_fsdp.torch_private import local_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from stratagem_sharding.used_parameter import parameter_used_in
 from torch import nn
 
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.shards import parameter_used_in
 
 _SIGNS = ("DTensor", "sharding strategy", "setStorage")
 

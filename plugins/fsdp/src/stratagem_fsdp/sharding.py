@@ -7,24 +7,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-from stratagem.sdk.deferred_init import Materializer
-from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
-from stratagem.sdk.torch_private import own_buffers
-from stratagem.sdk.wrap_policies import (
+from stratagem_sharding.deferred_init import Materializer
+from stratagem_sharding.kept_shards import KeptShards, Refill
+from stratagem_sharding.module_snapshot import ModuleSnapshot
+from stratagem_sharding.torch_private import own_buffers
+from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
+from stratagem_sharding.wrap_policy import (
     callable_children,
     modules_named,
     recompute_activations,
-    refuse_mixed_dtypes,
     units_among,
 )
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
 from stratagem_fsdp import options
 
 if TYPE_CHECKING:
+    from stratagem_sharding.deferred_init import Construction
+
     from stratagem import SetupRequest
-    from stratagem.sdk.deferred_init import Construction
     from stratagem_fsdp.strategy import FSDPStrategy
 
 

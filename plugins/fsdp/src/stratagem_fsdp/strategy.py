@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from stratagem_sharding.kept_shards import KeptShards
+from stratagem_sharding.wrap_policy import Policy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -33,8 +35,6 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.shards import KeptShards
-from stratagem.sdk.wrap_policies import Policy
 from stratagem_fsdp import options
 from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_fsdp import Sharded, inside, mixed_precision, move_the_rest
+from stratagem_sharding.deferred_init import Construction, Materializer
+from stratagem_sharding.kept_shards import KeptShards, Refill
+from stratagem_sharding.module_snapshot import ModuleSnapshot
+from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
+from stratagem_sharding.wrap_policy import (
+    callable_children,
+    modules_named,
+    recompute_activations,
+    units_among,
+)
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError, Module
-from stratagem.sdk.deferred_init import Construction, Materializer
-from stratagem.sdk.shards import KeptShards, ModuleSnapshot, Refill
 from stratagem.sdk.tensors import map_tensors
-from stratagem.sdk.wrap_policies import (
-    callable_children,
-    modules_named,
-    recompute_activations,
-    refuse_mixed_dtypes,
-    units_among,
-)
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN

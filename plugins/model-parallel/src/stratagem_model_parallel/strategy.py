@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.kept_shards import KeptShards
+from stratagem_sharding.meshes import mesh_of
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -22,8 +24,6 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.collectives import mesh_of
-from stratagem.sdk.shards import KeptShards
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan

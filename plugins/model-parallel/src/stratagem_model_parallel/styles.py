@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Union
 
 import torch
+from stratagem_sharding.torch_private import own_parameters
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
@@ -18,7 +19,6 @@ from torch.distributed.tensor.parallel import (
 
 from stratagem import ConfigError
 from stratagem.sdk.loops import forked_rng
-from stratagem.sdk.torch_private import own_parameters
 from stratagem_model_parallel.sequence import EnterSequence, LeaveSequence, WholeInput
 
 Style = Union[ParallelStyle, str]

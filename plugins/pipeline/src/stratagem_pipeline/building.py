@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.chunks import ChunkLogs, split
 from torch import nn
 
 from stratagem import ConfigError, Module
 from stratagem.errors import DataError
-from stratagem.sdk.tensors import ChunkLogs, split, to_device
+from stratagem.sdk.tensors import to_device
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
 from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.find import pipelined_module
@@ -25,8 +26,9 @@ from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
 if TYPE_CHECKING:
+    from stratagem_sharding.deferred_init import Construction
+
     from stratagem import Collectives, SetupRequest
-    from stratagem.sdk.deferred_init import Construction
     from stratagem_pipeline.strategy import PipelineStrategy
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from stratagem_sharding.torch_private import own_buffers
 from torch import nn
 
 from stratagem.errors import DataError
-from stratagem.sdk.torch_private import own_buffers, tensor_version
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_pipeline.torch_private import BATCH_NORM
 
 _Buffers = dict[tuple[str, nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]]

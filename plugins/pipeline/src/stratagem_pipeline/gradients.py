@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from torch import nn
-
-from stratagem.sdk.tensors import flattened_buckets, gradients_of_any
 
 if TYPE_CHECKING:
     from stratagem import Collectives

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.torch_private import own_table, own_tensors
 from torch import nn
 
 from stratagem import ConfigError
-from stratagem.sdk.torch_private import own_table, own_tensors
 
 if TYPE_CHECKING:
+    from stratagem_sharding.deferred_init import Construction
+
     from stratagem import Collectives
-    from stratagem.sdk.deferred_init import Construction
 
 Place = tuple[nn.Module, str]
 """A module, and the name of a parameter or buffer in it."""

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.optimizer_values import share_values
+from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
 from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
-from stratagem.sdk.states import load_optimizer, share_values
-from stratagem.sdk.torch_private import backward_hooks, post_accumulate_hooks
+from stratagem.sdk.states import load_optimizer
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
 from stratagem_pipeline.training import Training

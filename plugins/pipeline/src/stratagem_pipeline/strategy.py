@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.meshes import mesh_of
 
 from stratagem import (
     Accelerator,
@@ -22,7 +23,7 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.collectives import GroupCollectives, mesh_of
+from stratagem.sdk.collectives import GroupCollectives
 from stratagem_pipeline.balance import read_balance, refuse_other_stages
 from stratagem_pipeline.building import build
 from stratagem_pipeline.prepared import PipelinePrepared

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import own_buffers, own_parameters
 from torch import fx, nn
 
 from stratagem import ConfigError
-from stratagem.sdk.torch_private import own_buffers, own_parameters
 from stratagem_pipeline.nests import Structure, flattened, rebuilt
 from stratagem_pipeline.torch_private import forget_split_point, leaves
 from stratagem_pipeline.values import rows_of, taken_apart

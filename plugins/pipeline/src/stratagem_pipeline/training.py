@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.chunks import ChunkLogs, merge, split
 
 from stratagem import Module, SetupRequest
 from stratagem.errors import DataError, StratagemError
 from stratagem.sdk.loops import forked_rng, loss_of
-from stratagem.sdk.tensors import ChunkLogs, map_tensors, merge, split
+from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.building import refuse_small_batch
 from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
 from stratagem_pipeline.forward import remember

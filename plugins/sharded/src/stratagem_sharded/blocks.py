@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stratagem_sharding.wrap_policy import modules_named, units_among
 from torch import nn
-
-from stratagem.sdk.wrap_policies import modules_named, units_among
 
 MIN_BLOCK_NUMEL = 100_000
 """Smaller members of a list go with the rest of the module: a collective of their own isn't worth it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
+from stratagem_sharding.kept_shards import KeptShards
 from torch import nn
 
 from stratagem import (
@@ -19,7 +20,6 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem.sdk.shards import KeptShards
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, explaining, reduce_kept_gradients
+from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.kept_shards import KeptShards, Refill, leave_shards
+from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.module_snapshot import ModuleSnapshot
+from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
-from stratagem.sdk.shards import KeptShards, LocalStep, ModuleSnapshot, Refill, leave_shards
-from stratagem.sdk.tensors import broadcast_coalesced
-from stratagem.sdk.wrap_policies import refuse_mixed_dtypes
 from stratagem_sharded.blocks import blocks_in
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ _BOTH = {
     "several_optimizers",
     "norm_clipping",
     "value_clipping",
+    "optimizer_hooks",
     "resharding",
     "several_nodes",
     "elastic",

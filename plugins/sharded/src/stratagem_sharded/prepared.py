@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_ddp import DDPPrepared, ManualDDPPrepared
+from stratagem_sharding.optimizer_values import share_values
 
 from stratagem import ConfigError, Prepared, SetupRequest
-from stratagem.sdk.states import load_optimizer, share_values
+from stratagem.sdk.states import load_optimizer
 from stratagem_sharded.optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from stratagem_testing.parts.subject import (
     AcceleratorSubject,
     CheckpointSubject,
     EnvironmentSubject,
+    LauncherSubject,
     PrecisionSubject,
 )
 from stratagem_testing.strategies import STRATEGY_CHECKS
@@ -31,6 +32,7 @@ SUBJECTS: dict[Kind, Callable[[str], Any]] = {
     "precision": PrecisionSubject,
     "checkpoint": CheckpointSubject,
     "environment": EnvironmentSubject,
+    "launcher": LauncherSubject,
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from stratagem.sdk.processes import die_with
+from stratagem_launch import die_with
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from stratagem_launch import loopback_variables
+
 from stratagem.errors import StratagemError
-from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, loopback_variables, store_variables
+from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variables
 from stratagem_testing.worker import Reply, serve
 
 TIMEOUT_S = 120.0
@@ -133,7 +135,7 @@ class Workers:
 
     def _preload(self) -> None:
         if "forkserver" in multiprocessing.get_all_start_methods():
-            from stratagem.sdk.processes import preload_fork_server
+            from stratagem_launch import preload_fork_server
 
             preload_fork_server(PRELOADED)
 

@@ -1,6 +1,6 @@
 """Bringing a trained module's state from the workers into the module of the launching process.
 
-It goes through a folder of the launching process's machine, written by the core's own checkpointer
+It goes through a folder of the launching process's machine, written by stratagem-checkpoint's
 whatever the run's is: one that encrypts, or keeps its files elsewhere, has no part in this.
 """
 
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
+from stratagem_launch import folder_lock
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, CombinationError
-from stratagem.sdk.processes import folder_lock
 from stratagem.sdk.torch_private import tensor_version
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
     Returns:
         Why there is nothing to bring back, equal on all ranks; None where there is.
     """
-    from stratagem.sdk.states import DirectoryCheckpointer
+    from stratagem_checkpoint import DirectoryCheckpointer
 
     environment = runtime.session.run.environment
     if environment.local_world_size < environment.world_size:
@@ -105,8 +105,9 @@ def bring_back(module: nn.Module, where: Destination) -> str | None:
     Returns:
         Why it can't; None where it has.
     """
+    from stratagem_checkpoint import DirectoryCheckpointer
+
     from stratagem import LocalCollectives
-    from stratagem.sdk.states import DirectoryCheckpointer
 
     try:
         reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(where.path)

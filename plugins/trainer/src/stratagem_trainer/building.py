@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,24 +12,31 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, UsageError
+from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
+from stratagem_trainer.batch_norm import synchronize_batch_norms
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.data.sources import prepare_data
 from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
 from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
-from stratagem_trainer.loops.step_module import EndedSteps, StepModule
+from stratagem_trainer.loops.step_module import EndedSteps, step_module
 from stratagem_trainer.module import Module
+from stratagem_trainer.seeding import worker_seed
 from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem import Runtime
+    from stratagem.sdk.runs import Run
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.view import TrainerView
 
 
+_STEP_HOOKS = ("optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 _CONFIGURED: WeakSet[Module] = WeakSet()
 """Modules whose `configure_model` has been called in this process."""
 
@@ -60,6 +67,11 @@ def begin_stage(
     """
     run = runtime.session.run
     is_training = stage == "fit"
+    if stage != "predict" and not overrides(module, STEPS[stage], Module):
+        raise UsageError(
+            f"{type(module).__qualname__} has no {STEPS[stage]}: {stage} needs one; define "
+            f"{STEPS[stage]}(self, batch, batch_idx)"
+        )
     if is_training:
         run.require(needed_features(settings, module))
     schedules: list[Schedule] = []
@@ -75,7 +87,7 @@ def begin_stage(
         return optimizers
 
     before_backward = hooks.of("on_before_backward") if is_training and module.automatic_optimization else []
-    steps, ends = StepModule(module, before_backward), step_ends(module)
+    steps, ends = step_module(module, before_backward), step_ends(module)
     prepared = runtime.session.prepare(
         EndedSteps(steps, ends) if ends else steps,
         module,
@@ -98,13 +110,18 @@ def begin_stage(
         run_dir=run_dir,
         loggers=loggers,
         hooks=hooks,
-        metrics=Metrics(runtime.collectives.data, loggers, settings.log_every_n_steps),
+        metrics=Metrics(runtime.collectives.data, loggers, settings.steps_per_row, module),
         prepared=prepared,
         guard=runtime.session.guard(prepared),
         schedules=schedules,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
-    seed = runtime.config.seed
+    state.metrics.muted = settings.barebones
+    if module.trainer.profiler.is_active:
+        from stratagem_trainer.profilers.instrument import instrument
+
+        instrument(module.trainer.profiler, state)
+    seed = worker_seed(runtime, module.trainer.given_seed)
     if seed is not None:
         # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
         # those that read the same batches.
@@ -119,7 +136,15 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
         needed.append("norm_clipping")
     if settings.clipping.max_value is not None:
         needed.append("value_clipping")
+    own = [] if module is None else [name for name in _STEP_HOOKS if overrides(module, name, Module)]
+    if own:
+        needed.append("optimizer_hooks")
     if module is not None and not module.automatic_optimization:
+        if own:
+            raise ConfigError(
+                f"{type(module).__qualname__} defines {own[0]}, which belongs to automatic optimization, and "
+                "optimizes manually: do in training_step what it does"
+            )
         needed.append("manual_backward")
         if settings.gradient_clip_val is not None or settings.accumulate_grad_batches > 1:
             raise ConfigError(
@@ -127,6 +152,18 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
                 "optimizes manually: clip and accumulate in training_step"
             )
     return needed
+
+
+def refuse_callbacks(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Refuse a callback that needs what the run's strategy doesn't declare.
+
+    Raises:
+        CombinationError: names the callback, the strategy, and those that can.
+    """
+    for callback in callbacks:
+        for feature in callback.needs:
+            if feature not in run.capabilities.features:
+                raise run.refusal(feature, f"{type(callback).__name__}, which needs {FEATURES[feature]}")
 
 
 def construct_module(runtime: Runtime, module: Any) -> Module:
@@ -162,21 +199,44 @@ def configure_module(runtime: Runtime, module: Module) -> None:
     _CONFIGURED.add(module)
 
 
-def prepare_module(runtime: Runtime, trainer: TrainerView, module: Module, stage: str) -> HookRunner:
-    """Let the module bring callbacks, prepare its data and set itself up. Collective.
+def configure_alone(module: Module) -> None:
+    """Call `configure_model` outside of a run; no run calls it again in this process."""
+    if module not in _CONFIGURED:
+        module.configure_model()
+        _CONFIGURED.add(module)
+
+
+def prepare_module(
+    runtime: Runtime, trainer: TrainerView, module: Module, stage: str, datamodule: DataModule | None = None
+) -> HookRunner:
+    """Let the module bring callbacks, and it and the data module prepare data and set themselves up. Collective.
 
     Returns:
         The hooks of the stage's callbacks and of the module.
     """
     trainer.callbacks = merge_callbacks(trainer.callbacks, module)
+    if stage == "fit":
+        refuse_callbacks(runtime.session.run, trainer.callbacks)
     hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module))
+    prepare_data(runtime, datamodule)
     if hooks.of("prepare_data"):
         if runtime.local_rank == 0:
             hooks("prepare_data")
         runtime.barrier()
+    if datamodule is not None:
+        datamodule.setup(stage)
     hooks("setup", stage)
     configure_module(runtime, module)
+    if trainer.settings.sync_batchnorm:
+        synchronize_batch_norms(runtime, module)
     return hooks
+
+
+def tear_down(hooks: HookRunner, datamodule: DataModule | None, stage: str) -> None:
+    """Tell the data module, the callbacks and the module that a stage is over."""
+    if datamodule is not None:
+        datamodule.teardown(stage)
+    hooks("teardown", stage)
 
 
 def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
@@ -224,11 +284,6 @@ def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     return {
         step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end", Module)
     }
-
-
-def first_given(*candidates: Iterable[Any] | None) -> Iterable[Any] | None:
-    """Return the first that isn't None."""
-    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def make_loggers(logger: bool | Sequence[Logger]) -> list[Logger]:

@@ -30,6 +30,7 @@ def fast(settings: TrainerSettings, batches: bool | int) -> TrainerSettings:
         val_check_interval=None,
         check_val_every_n_epoch=1,
         log_every_n_steps=1,
+        overfit_batches=0,
         limit_train_batches=number,
         limit_val_batches=number,
         limit_test_batches=number,

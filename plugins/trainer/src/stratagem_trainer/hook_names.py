@@ -9,18 +9,16 @@ from inspect import Signature, signature
 from stratagem.errors import ConfigError
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
+from stratagem_trainer.loops.loader_index import NAME as LOADER_INDEX
+from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.module import Module
 from stratagem_trainer.module_hooks import ModuleHooks
 
 ELSEWHERE = {
-    "configure_gradient_clipping": "pass gradient_clip_val to Trainer, or optimize manually",
+    "backward": "optimize manually, and pass arguments of backward to self.manual_backward",
     "configure_sharded_model": "it is now called configure_model",
-    "lr_scheduler_step": "return a scheduler with a step() of its own from configure_optimizers",
-    "optimizer_step": "optimize manually, or return an optimizer with a step() of its own",
-    "optimizer_zero_grad": "optimize manually",
     "test_epoch_end": "it is now called on_test_epoch_end and takes no outputs",
     "training_epoch_end": "it is now called on_train_epoch_end and takes no outputs",
-    "transfer_batch_to_device": "return batches of tensors, lists, tuples, dicts or dataclasses",
     "validation_epoch_end": "it is now called on_validation_epoch_end and takes no outputs",
 }
 """Hooks of other trainers, and what does the same here."""
@@ -39,6 +37,8 @@ def refuse_uncalled(module: Module) -> None:
     for name in sorted(names):
         if name in OF_MODULES:
             _refuse_wrong_arguments(owner, name, getattr(module, name), _ARGUMENTS[name])
+        if name in STEP_NAMES:
+            _refuse_wrong_step(owner, name, getattr(module, name))
         if hasattr(Module, name):
             continue
         if name in ELSEWHERE:
@@ -81,11 +81,27 @@ def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
             yield from ((name, value) for name, value in vars(each).items() if callable(value))
 
 
+def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
+    """Refuse a step that takes neither a batch nor a batch and its index."""
+    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    for count in (1, 2, 3):
+        try:
+            taken.bind(*range(count))
+        except TypeError:
+            continue
+        return
+    raise ConfigError(
+        f"{owner}.{name} takes {taken}, and is called with (batch, batch_idx): take these, or the batch alone"
+    )
+
+
 def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[str, ...]) -> None:
     """Refuse a method that can't be called with what its hook is called with."""
     taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    of_evaluation = given[-1:] == ("batch_idx",) and not name.startswith("on_train")
+    index = {LOADER_INDEX: 0} if of_evaluation and LOADER_INDEX in taken.parameters else {}
     try:
-        taken.bind(*given)
+        taken.bind(*given, **index)
     except TypeError:
         raise ConfigError(
             f"{owner}.{name} takes {taken}, and is called with ({', '.join(given)}): take these, or give a method of "

@@ -60,6 +60,24 @@ TABLE: tuple[Hook, ...] = (
     Hook("on_train_start", (), "both", "before the first epoch"),
     Hook("on_train_epoch_start", (), "both", "before the first batch of an epoch"),
     Hook(
+        "on_before_batch_transfer",
+        ("batch", "dataloader_idx"),
+        "module",
+        "with a batch of any loader, as the loader gave it; returns the batch",
+    ),
+    Hook(
+        "transfer_batch_to_device",
+        ("batch", "device", "dataloader_idx"),
+        "module",
+        "moves the batch; returns it",
+    ),
+    Hook(
+        "on_after_batch_transfer",
+        ("batch", "dataloader_idx"),
+        "module",
+        "with the batch on the device; returns the batch",
+    ),
+    Hook(
         "on_train_batch_start",
         ("batch", "batch_idx"),
         "both",
@@ -69,8 +87,32 @@ TABLE: tuple[Hook, ...] = (
     Hook(
         "on_after_backward", (), "both", "after backward; under some strategies gradients aren't reduced yet"
     ),
+    Hook(
+        "optimizer_step",
+        ("epoch", "batch_idx", "optimizer", "optimizer_closure"),
+        "module",
+        "steps an optimizer: what comes up to `configure_gradient_clipping`, and the step, are in its `step`",
+    ),
     Hook("on_before_optimizer_step", ("optimizer",), "both", "before an optimizer's gradients are clipped"),
+    Hook(
+        "configure_gradient_clipping",
+        ("optimizer", "gradient_clip_val", "gradient_clip_algorithm"),
+        "module",
+        "limits an optimizer's gradients, which are reduced and unscaled",
+    ),
     Hook("on_before_zero_grad", ("optimizer",), "both", "after its step, before its gradients are dropped"),
+    Hook(
+        "optimizer_zero_grad",
+        ("epoch", "batch_idx", "optimizer"),
+        "module",
+        "drops an optimizer's gradients",
+    ),
+    Hook(
+        "lr_scheduler_step",
+        ("scheduler", "metric"),
+        "module",
+        "steps a scheduler that is due; after epochs, it comes after the validation",
+    ),
     Hook(
         "on_train_batch_end",
         ("outputs", "batch", "batch_idx"),
@@ -138,6 +180,12 @@ class HookRunner:
             name: [getattr(module, name)] for name in OF_MODULES if overrides(module, name, module_base)
         }
 
+    def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""
+        for methods in (self._of_callbacks, self._of_module):
+            for name, kept in methods.items():
+                methods[name] = [wrapper(f"{_owner(method)}.{name}", method) for method in kept]
+
     def of(self, name: str) -> list[Callable[..., Any]]:
         """What to call for a hook, without the trainer and the module."""
         return [*self._of_callbacks.get(name, ()), *self._of_module.get(name, ())]
@@ -155,6 +203,13 @@ class HookRunner:
         """Call a hook of the module alone."""
         for method in self._of_module.get(name, ()):
             method(*args)
+
+
+def _owner(method: Any) -> str:
+    function = getattr(method, "func", method)
+    owner = getattr(function, "__self__", None)
+    # One that was set on an object, as LambdaCallback does, doesn't know it.
+    return type(function if owner is None else owner).__qualname__
 
 
 def tell_before_step(

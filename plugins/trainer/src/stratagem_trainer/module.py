@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
 
-from stratagem.errors import StratagemError, UsageError
-from stratagem.sdk.tensors import refuse_in_chunk
+from stratagem.errors import UsageError
+from stratagem.sdk.tensors import map_values, refuse_in_chunk
+from stratagem_trainer.hyperparameters import HyperparametersMixin
+from stratagem_trainer.loops.metric_objects import named_values
 from stratagem_trainer.module_hooks import ModuleHooks
+from stratagem_trainer.module_run import ModuleRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
 
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.loops.manual import ManualOptimizer
-    from stratagem_trainer.view import TrainerView
 
 Reduction = Literal["mean", "sum", "min", "max"]
 
 
-class Module(ModuleHooks, nn.Module):
+class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
     """A `torch.nn.Module` that says how to train it.
 
     Override `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` and
@@ -36,8 +39,6 @@ class Module(ModuleHooks, nn.Module):
 
     replica_device: torch.device | None = None
     """Set by a strategy on copies of the module that it runs on other devices than the run's."""
-
-    _trainer: TrainerView | None = None
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -102,7 +103,10 @@ class Module(ModuleHooks, nn.Module):
         "lr_scheduler" (a scheduler, or {"scheduler", "interval": "step" | "epoch", "frequency",
         "monitor"}), and "monitor" where the scheduler takes a metric.
         """
-        raise UsageError(f"{type(self).__qualname__} has no configure_optimizers: fit needs one")
+        raise UsageError(
+            f"{type(self).__qualname__} has no configure_optimizers: fit needs one; define it, and return an "
+            "optimizer, as torch.optim.Adam(self.parameters())"
+        )
 
     # Data -----------------------------------------------------------------------------------------
 
@@ -123,17 +127,6 @@ class Module(ModuleHooks, nn.Module):
         return None
 
     # While it runs ----------------------------------------------------------------------------------
-
-    @property
-    def trainer(self) -> TrainerView:
-        """The trainer that runs this module.
-
-        Raises:
-            StratagemError: none does.
-        """
-        if self._trainer is None:
-            raise StratagemError(f"{type(self).__qualname__} isn't run by a trainer now")
-        return self._trainer
 
     @property
     def device(self) -> torch.device:
@@ -157,27 +150,42 @@ class Module(ModuleHooks, nn.Module):
     def log(
         self,
         name: str,
-        value: torch.Tensor | float,
-        *,
+        value: Any,
         prog_bar: bool = False,
+        logger: bool = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
-        reduce_fx: Reduction = "mean",
+        reduce_fx: Reduction | Callable[..., Any] = "mean",
+        *,
         sync_dist: bool | None = None,
         batch_size: int | None = None,
+        add_dataloader_idx: bool = True,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
     ) -> None:
         """Log a value of this batch; where both on_step and on_epoch are set, as `x_step`, `x_epoch` and `x`.
 
         Args:
             name: as "val_loss"; the same on every rank that logs with `sync_dist`.
-            value: a number, or a tensor with one element on any device; it is copied and not waited for.
+            value: a number; a tensor with one element on any device, which is copied and not waited for; or a metric
+                object of torchmetrics that is an attribute of this module: its value of this batch for the step, and
+                for the epoch what it computes over all ranks, after which it is reset.
             prog_bar: show it in the progress bar.
+            logger: hand it to the loggers.
             on_step: log it for this step; by default in training steps only.
             on_epoch: log its reduction over the epoch, in float64; by default anywhere but in training steps.
-            reduce_fx: how batches are reduced to an epoch's value; "mean" weighs them by size.
+            reduce_fx: how batches are reduced to an epoch's value: "mean", which weighs them by size, "sum", "min" or
+                "max", or torch's functions of these names.
             sync_dist: reduce over ranks too; by default in evaluation only. All values of one logging
                 point share one collective.
             batch_size: samples in this batch; read off the batch by default.
+            add_dataloader_idx: append "/dataloader_idx_N" where an evaluation has several loaders; without, give each
+                loader's values names of their own.
+            metric_attribute: where in this module the metric object is; found by default.
+            rank_zero_only: log rank 0's value, whatever the others do.
+
+        Raises:
+            LoggingError: a value, a name or a combination that can't be logged.
         """
         self.trainer.metrics.log(
             name,
@@ -188,23 +196,32 @@ class Module(ModuleHooks, nn.Module):
             reduce_fx=reduce_fx,
             sync_dist=sync_dist,
             batch_size=batch_size,
+            logger=logger,
+            add_dataloader_idx=add_dataloader_idx,
+            metric_attribute=metric_attribute,
+            rank_zero_only=rank_zero_only,
         )
 
-    def log_dict(self, values: Mapping[str, torch.Tensor | float], **how: Any) -> None:
-        """Log several values alike; see `log`."""
-        for name, value in values.items():
-            self.log(name, value, **how)
+    def log_dict(self, values: Mapping[str, Any], *args: Any, **how: Any) -> None:
+        """Log several values alike, or all of a MetricCollection; see `log`."""
+        for name, value in named_values(values):
+            self.log(name, value, *args, **how)
 
-    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
-        """Stack the tensors of all ranks that read different batches along a new first dim. Collective.
+    def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
+        """Stack what all ranks that read different batches have, along a new first dim. Collective.
 
         Ranks that share one copy of the model, by layers or by tensors, count as one. See `Collectives.all_gather`.
+
+        Args:
+            data: a tensor, a number, or lists, tuples and dicts of these; of one shape on all ranks.
+            sync_grads: whether gradients go back to the ranks that the tensors come from.
 
         Raises:
             CombinationError: the strategy splits batches, and the step has one part of several.
         """
         refuse_in_chunk("all_gather")
-        return self.trainer.collectives.data.all_gather(tensor, sync_grads)
+        ranks = self.trainer.collectives.data
+        return map_values(lambda tensor: ranks.all_gather(tensor, sync_grads), data, self.device)
 
     # Manual optimization ----------------------------------------------------------------------------
 
@@ -219,9 +236,36 @@ class Module(ModuleHooks, nn.Module):
         state.prepared.backward(loss, **kwargs)
         state.hooks("on_after_backward")
 
-    def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
-        """A context in which only `optimizer`'s parameters require gradients."""
-        return optimizer.only_its_gradients()
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        map_location: str | torch.device | None = None,
+        strict: bool = True,
+        allowed: Iterable[Any] = (),
+        **overrides: Any,
+    ) -> Self:
+        """Return a module with the weights of a trainer's checkpoint, of any strategy and number of ranks.
+
+        Not collective: works in any process. The constructor gets what `save_hyperparameters` kept.
+
+        Args:
+            checkpoint_path: a folder, or an fsspec URL.
+            map_location: the device of the module that is returned; the CPU where it is None.
+            strict: whether names of tensors must be the same; otherwise those that both have are loaded.
+            allowed: classes and functions that hyperparameters may name, beside those in the signatures of this
+                class's constructors. No name of a checkpoint is ever imported.
+            overrides: arguments of the constructor, in the place of those in the checkpoint.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, of another module, or names what isn't allowed.
+            ConfigError: an argument of the constructor is missing, or there is none of that name.
+        """
+        from stratagem_trainer.loading import load_module
+
+        return load_module(cls, checkpoint_path, map_location, strict, allowed, overrides)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_trainer": None}
+        return {**self.__dict__, "_trainer": None, "_toggled": None}

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 
+from stratagem.sdk.tensors import to_device
+
 
 class ModuleHooks:
-    """Methods that do nothing until a module overrides them. docs/guides/module-hooks.md has all, in order.
+    """Methods that do nothing, or what the loop does, until a module overrides them.
+
+    docs/guides/module-hooks.md has all, in order.
 
     A method that isn't overridden costs nothing: only those that are get called, on every rank.
     """
+
+    if TYPE_CHECKING:
+        clip_gradients: Callable[..., None]
 
     def prepare_data(self) -> None:
         """Once per node, before `setup`: downloads; nothing may be kept in the module."""
@@ -29,6 +37,18 @@ class ModuleHooks:
     def on_train_epoch_start(self) -> None:
         """Before the first batch of an epoch."""
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Return the batch that is to be moved to the device; every stage's, as its loader gave it."""
+        return batch
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Return the batch on `device`: of what isn't made of tensors, lists, tuples, dicts and dataclasses."""
+        return to_device(batch, device)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Return the batch that the step gets; it is on the device."""
+        return batch
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
         """Before a micro-batch's forward; -1 ends the epoch."""
 
@@ -38,11 +58,50 @@ class ModuleHooks:
     def on_after_backward(self) -> None:
         """After backward; under some strategies gradients aren't reduced yet."""
 
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        """Step an optimizer: override it for a warm-up, or to leave out steps.
+
+        Args:
+            epoch: the current one.
+            batch_idx: of the last micro-batch of the step.
+            optimizer: its `step` unscales gradients, calls `on_before_optimizer_step`, clips and steps, as without
+                this override. Where it isn't called, gradients are dropped and `global_step` stays.
+            optimizer_closure: for `optimizer.step`; returns the loss. Gradients are there before this method is
+                called, unless the optimizer evaluates the loss itself (LBFGS).
+        """
+        optimizer.step(closure=optimizer_closure)
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Before an optimizer's gradients are clipped."""
 
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None, gradient_clip_algorithm: str | None
+    ) -> None:
+        """Limit gradients, which are reduced over ranks and unscaled; the values are the trainer's."""
+        self.clip_gradients(
+            optimizer, gradient_clip_val=gradient_clip_val, gradient_clip_algorithm=gradient_clip_algorithm
+        )
+
     def on_before_zero_grad(self, optimizer: Optimizer) -> None:
         """After its step, before its gradients are dropped."""
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        """Drop an optimizer's gradients; `optimizer.zero_grad(set_to_none=False)` fills them with zeros."""
+        optimizer.zero_grad()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a scheduler that is due: override it for one whose `step` takes something else.
+
+        Args:
+            scheduler: as `configure_optimizers` returned it.
+            metric: the latest value of its `monitor`, equal on all ranks; None where it takes no metric.
+        """
+        if metric is None:
+            scheduler.step()
+        else:
+            scheduler.step(metric)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """After backward and, at a window's end, the step."""

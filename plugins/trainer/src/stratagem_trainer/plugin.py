@@ -1,8 +1,10 @@
-"""What stratagem-trainer offers: the commands that train and evaluate."""
+"""What stratagem-trainer offers: the commands that train and evaluate, and loggers."""
 
 from __future__ import annotations
 
-from stratagem import hookimpl
+from collections.abc import Sequence
+
+from stratagem import Component, hookimpl
 from stratagem.sdk.catalogue import CommandGroup
 
 
@@ -11,3 +13,34 @@ def stratagem_commands(cli: CommandGroup) -> None:
     """Add them by where they are; they need stratagem-cli, which asks for them."""
     for name in ("fit", "validate", "test", "predict"):
         cli.add_lazy(name, f"stratagem_trainer.commands.stages:{name}")
+
+
+_LOGGERS = (
+    ("csv", "csv:CSVLogger", "one CSV file in the run's folder", "", ""),
+    (
+        "tensorboard",
+        "tensorboard:TensorBoardLogger",
+        "event files for TensorBoard",
+        "tensorboard",
+        "tensorboard",
+    ),
+    ("wandb", "wandb:WandbLogger", "Weights & Biases", "wandb", "wandb"),
+    ("mlflow", "mlflow:MLFlowLogger", "MLflow, in a folder or on a server", "mlflow", "mlflow"),
+    ("comet", "comet:CometLogger", "Comet", "comet_ml", "comet"),
+)
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """Loggers, which `Trainer(logger="…")` and `--logger` take by name."""
+    return [
+        Component(
+            "logger",
+            name,
+            f"stratagem_trainer.loggers.{target}",
+            summary,
+            requires=(library,) if library else (),
+            install_hint=f'pip install "stratagem-trainer[{extra}]"' if extra else "",
+        )
+        for name, target, summary, library, extra in _LOGGERS
+    ]

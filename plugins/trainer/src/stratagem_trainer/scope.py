@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from stratagem.errors import LoggingError
 from stratagem_trainer.loops.accumulator import Accumulator, Value, as_float
 from stratagem_trainer.loops.fused import Partial
+from stratagem_trainer.loops.metric_objects import path_in, refuse_unless_scalar
 
 POSITION = ("step", "epoch")
 """What every row has anyway."""
@@ -23,18 +25,37 @@ class LogOptions(NamedTuple):
     on_epoch: bool
     reduce_fx: str
     sync_dist: bool
+    logger: bool = True
 
     def step_key(self, name: str) -> str:
         """What the value of one step is called."""
-        return f"{name}_step" if self.on_epoch else name
+        return _ending(name, "_step") if self.on_epoch else name
 
     def epoch_key(self, name: str) -> str:
         """What the reduction over an epoch is called; where that isn't the name itself, it is that too."""
-        return f"{name}_epoch" if self.on_step else name
+        return _ending(name, "_epoch") if self.on_step else name
 
     def keys(self, name: str) -> tuple[str, ...]:
         """All keys under which the name comes out: one, or `x_step`, `x_epoch` and `x`."""
-        return (f"{name}_step", f"{name}_epoch", name) if self.on_step and self.on_epoch else (name,)
+        both = self.on_step and self.on_epoch
+        return (_ending(name, "_step"), _ending(name, "_epoch"), name) if both else (name,)
+
+
+REDUCTIONS: Mapping[Any, str] = {
+    torch.mean: "mean",
+    torch.sum: "sum",
+    torch.min: "min",
+    torch.max: "max",
+}
+"""Functions that may be given in the place of a reduction's name."""
+
+LOADER = "/dataloader_idx_"
+"""Between a name and the number of the loader, where an evaluation has several."""
+
+
+def _ending(name: str, ending: str) -> str:
+    base, slash, index = name.partition(LOADER)
+    return f"{base}{ending}{slash}{index}"
 
 
 class StepRow(NamedTuple):
@@ -49,9 +70,13 @@ class Scope:
 
     Args:
         stage: "train", or that of the evaluation.
+        suffix: what is appended to names: which of several loaders an evaluation reads.
     """
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, suffix: str = "") -> None:
+        self.suffix = suffix
+        self.objects: dict[str, nn.Module] = {}
+        """Name → the metric object that was logged with `on_epoch` since the last reduction."""
         self.is_training = stage == "train"
         self.in_step = not self.is_training
         """Whether a step runs: a value that is logged outside one belongs to the epoch."""
@@ -78,6 +103,7 @@ class Scope:
         on_epoch: bool | None,
         reduce_fx: str,
         sync_dist: bool | None,
+        logger: bool = True,
     ) -> LogOptions:
         """Fill in the defaults, and check a name that is logged for the first time, or in another way.
 
@@ -91,6 +117,7 @@ class Scope:
             not per_step if on_epoch is None else on_epoch,
             reduce_fx,
             not self.is_training if sync_dist is None else sync_dist,
+            logger,
         )
         if self._options.get(name) != options:
             self._first(name, value, options)
@@ -102,6 +129,7 @@ class Scope:
             # The module logs it in another way than when the checkpoint was written.
             self._loaded.discard(name)
             self._sums.pop(name, None)
+            self.objects.pop(name, None)
         elif known is not None:
             raise LoggingError(
                 f"{name!r} was logged with {_told(known)} before, and with {_told(options)} now: log it in one way"
@@ -119,10 +147,7 @@ class Scope:
                 f"{name!r} is logged with on_step=True where no step runs: leave on_step out, and it belongs to the "
                 "epoch"
             )
-        if isinstance(value, torch.Tensor) and value.numel() != 1:
-            raise LoggingError(
-                f"{name!r} has shape {tuple(value.shape)}: log a number, or a tensor with one element"
-            )
+        refuse_unless_scalar(name, value)
         if isinstance(value, torch.Tensor) and value.is_complex():
             raise LoggingError(f"{name!r} is complex: log its real part, imaginary part or size")
         if options.reduce_fx not in ("mean", "sum", "min", "max"):
@@ -192,6 +217,20 @@ class Scope:
         self._sums = {name: Accumulator(*total) for name, (_, total) in state.items()}
         self._options = {name: LogOptions(*options) for name, (options, _) in state.items()}
         self._loaded = set(state)
+
+    def objects_state(self, module: nn.Module) -> dict[str, list[Any]]:
+        """The metric objects that were logged so far, by path, and how."""
+        return {
+            name: [path_in(module, each, name, None), list(self._options[name])]
+            for name, each in self.objects.items()
+        }
+
+    def load_objects(self, state: Mapping[str, list[Any]], module: nn.Module) -> None:
+        """Take up what `objects_state` returned."""
+        for name, (path, options) in state.items():
+            self.objects[name] = module.get_submodule(path)
+            self._options[name] = LogOptions(*options)
+            self._loaded.add(name)
 
 
 def _told(options: LogOptions) -> str:

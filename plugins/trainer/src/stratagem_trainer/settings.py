@@ -23,17 +23,18 @@ class TrainerSettings:
     min_epochs: int | None = None
     min_steps: int | None = None
     max_time: str | timedelta | Mapping[str, int] | None = None
-    num_sanity_val_steps: int = 0
+    num_sanity_val_steps: int | None = None
     accumulate_grad_batches: int = 1
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: str = "norm"
     val_check_interval: Limit = None
-    check_val_every_n_epoch: int = 1
+    check_val_every_n_epoch: int | None = 1
     limit_train_batches: Limit = None
     limit_val_batches: Limit = None
     limit_test_batches: Limit = None
     limit_predict_batches: Limit = None
-    log_every_n_steps: int = 50
+    overfit_batches: int | float = 0
+    log_every_n_steps: int | None = None
     use_distributed_sampler: bool = True
     terminate_on_nan: bool = False
     verify_checkpoints: bool = True
@@ -42,41 +43,46 @@ class TrainerSettings:
     benchmark: bool | None = None
     inference_mode: bool = False
     default_root_dir: str | None = None
+    sync_batchnorm: bool = False
+    reload_dataloaders_every_n_epochs: int = 0
+    barebones: bool = False
+    enable_autolog_hparams: bool = True
+    model_registry: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "log_every_n_steps"):
-            _refuse_unless(name, getattr(self, name), isinstance(getattr(self, name), int), 1)
-        _refuse_unless(
-            "num_sanity_val_steps", self.num_sanity_val_steps, isinstance(self.num_sanity_val_steps, int), -1
-        )
-        for name in ("max_epochs", "max_steps", "min_epochs", "min_steps"):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None:
-                _refuse_unless(name, value, isinstance(value, int), 0)
+                _refuse_unless(name, value, isinstance(value, int), least)
+        if self.check_val_every_n_epoch is None and not isinstance(self.val_check_interval, int):
+            raise ConfigError(
+                f"check_val_every_n_epoch=None counts batches over epochs, and val_check_interval="
+                f"{self.val_check_interval!r} is no number of them: give one"
+            )
         if self.gradient_clip_algorithm not in ("norm", "value"):
             raise ConfigError(
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} is none of 'norm', 'value'"
             )
-        if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
+        if self.gradient_clip_val is not None and not self.gradient_clip_val >= 0:
             raise ConfigError(
-                f"gradient_clip_val={self.gradient_clip_val} must be more than 0, or None for none"
+                f"gradient_clip_val={self.gradient_clip_val} must be more than 0; 0 and None clip nothing"
             )
-        if self.gradient_clip_val is None and self.gradient_clip_algorithm != "norm":
+        if not self.gradient_clip_val and self.gradient_clip_algorithm != "norm":
             raise ConfigError(
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} clips nothing without gradient_clip_val: "
                 "give one"
             )
-        for most, least in ((self.epochs, self.min_epochs), (self.max_steps, self.min_steps)):
-            if most is not None and least is not None and least > most:
+        for most, fewest in ((self.epochs, self.min_epochs), (self.steps, self.min_steps)):
+            if most is not None and fewest is not None and fewest > most:
                 raise ConfigError(
-                    f"a fit of at least {least} epochs or steps can't end after {most}: change one"
+                    f"a fit of at least {fewest} epochs or steps can't end after {most}: change one"
                 )
         max_time_s(self.max_time)
         if self.deterministic not in (True, False, "warn"):
             raise ConfigError(f"deterministic={self.deterministic!r} is none of True, False, 'warn'")
         if self.benchmark not in (True, False, None):
             raise ConfigError(f"benchmark={self.benchmark!r} is none of True, False, None")
-        for name in ("terminate_on_nan", "verify_checkpoints", "detect_anomaly", "inference_mode"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.val_check_interval is not None and not self.val_check_interval:
@@ -84,26 +90,73 @@ class TrainerSettings:
                 f"val_check_interval={self.val_check_interval} is no interval: give a number of batches, or a "
                 "fraction of them, or None to validate at the end of epochs; limit_val_batches=0 validates never"
             )
-        names = ("val_check_interval", *(f"limit_{s}_batches" for s in ("train", "val", "test", "predict")))
+        names = (
+            "val_check_interval",
+            "overfit_batches",
+            *(f"limit_{s}_batches" for s in ("train", "val", "test", "predict")),
+        )
         for name in names:
             _check_limit(name, getattr(self, name))
 
     @property
     def epochs(self) -> int | None:
         """After how many epochs to stop: one where neither epochs nor steps are limited."""
-        return 1 if self.max_epochs is None and self.max_steps is None else self.max_epochs
+        if self.max_epochs is None and self.max_steps in (None, -1):
+            return 1
+        return None if self.max_epochs == -1 else self.max_epochs
+
+    @property
+    def steps(self) -> int | None:
+        """After how many optimizer steps to stop."""
+        return None if self.max_steps == -1 else self.max_steps
+
+    @property
+    def sanity_steps(self) -> int:
+        """How many batches of the validation are tried before a fit; -1 for all."""
+        return self.num_sanity_val_steps or 0
+
+    @property
+    def steps_per_row(self) -> int:
+        """After how many steps there is a row of metrics; 0 for never."""
+        return 50 if self.log_every_n_steps is None else self.log_every_n_steps
 
     @property
     def clipping(self) -> Clipping:
         """The clipping before each optimizer step."""
-        if self.gradient_clip_algorithm == "value":
-            return Clipping(max_value=self.gradient_clip_val)
-        return Clipping(max_norm=self.gradient_clip_val)
+        limit = self.gradient_clip_val or None
+        return (
+            Clipping(max_value=limit) if self.gradient_clip_algorithm == "value" else Clipping(max_norm=limit)
+        )
 
     def limit(self, stage: str) -> Limit:
         """The limit of "train", "validate", "test" or "predict"."""
+        if self.overfit_batches and stage in ("train", "validate"):
+            return self.overfit_batches
         limit: Limit = getattr(self, f"limit_{'val' if stage == 'validate' else stage}_batches")
         return limit
+
+
+_LEAST = {
+    "accumulate_grad_batches": 1,
+    "check_val_every_n_epoch": 1,
+    "log_every_n_steps": 0,
+    "num_sanity_val_steps": -1,
+    "max_epochs": -1,
+    "max_steps": -1,
+    "min_epochs": 0,
+    "min_steps": 0,
+    "reload_dataloaders_every_n_epochs": 0,
+}
+"""Setting → its least value; where it may be -1, that stands for no limit, or for all."""
+_FLAGS = (
+    "terminate_on_nan",
+    "verify_checkpoints",
+    "detect_anomaly",
+    "inference_mode",
+    "sync_batchnorm",
+    "barebones",
+    "enable_autolog_hparams",
+)
 
 
 def max_time_s(max_time: object) -> float | None:
@@ -150,11 +203,13 @@ def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
     Raises:
         ConfigError: the limit leaves none.
     """
-    left = limited(count, settings.limit_train_batches)
-    if left == 0:
+    limit = settings.limit("train")
+    left = limited(count, limit)
+    if left == 0 and limit != 0:
+        name = "overfit_batches" if settings.overfit_batches else "limit_train_batches"
         raise ConfigError(
-            f"limit_train_batches={settings.limit_train_batches} leaves none of the {count} batches of an epoch to "
-            "train on: raise it"
+            f"{name}={limit} leaves none of the {count} batches of an epoch to train on: raise it, or give 0 to "
+            "train on none"
         )
     return left
 
@@ -168,6 +223,8 @@ def validation_interval(num_batches: int | None, settings: TrainerSettings) -> i
     interval = settings.val_check_interval
     if isinstance(interval, float):
         return max(1, limited(num_batches, interval) or 1)
+    if settings.check_val_every_n_epoch is None:
+        return interval or 0
     if interval is not None and num_batches is not None and interval > num_batches:
         raise ConfigError(
             f"val_check_interval={interval} is more than the {num_batches} batches of an epoch, so that nothing "

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.errors import StratagemError
+from stratagem_trainer.absent import absent
+from stratagem_trainer.ended import EndedState
+from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
 from stratagem_trainer.progress import Progress
+from stratagem_trainer.run_view import RunView
+from stratagem_trainer.seen import Seen
 
 if TYPE_CHECKING:
     import torch
+    from torch.optim import Optimizer
 
     from stratagem import Collectives, Prepared, RunConfig, Runtime, Strategy
     from stratagem_trainer.callbacks.base import Callback
+    from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
+    from stratagem_trainer.loops.optimization import Schedule
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.state import StageState
+
+_NOT_SENT = {"model": None, "datamodule": None, "_given": None}
+"""Workers get the stage's own."""
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run's checkpoints within its run folder."""
 
 
-class TrainerView:
+class TrainerView(RunView):
     """A trainer as modules and callbacks see it: where its run is, and what it is made of.
 
     Apart from `Trainer`, so that a module knows its trainer without importing what runs it.
@@ -43,32 +54,16 @@ class TrainerView:
         callbacks: Iterable[Callback],
         logger: bool | Sequence[Logger],
     ) -> None:
+        super().__init__()
         self.config = config
         self.settings = settings
         self.callbacks = list(callbacks)
         self.given_loggers = logger
         self.run_dir = config.run_dir
-        self._progress = Progress()
-        self._latest: dict[str, float] = {}
-        self._state: StageState | None = None
-        self._worker: Runtime | None = None
-
-    # Where the run is -------------------------------------------------------------------------------
-
-    @property
-    def progress(self) -> Progress:
-        """Epoch, batch and step."""
-        return self._state.progress if self._state is not None else self._progress
-
-    @property
-    def current_epoch(self) -> int:
-        """Index of the current epoch; how many were finished, after a fit."""
-        return self.progress.epoch
-
-    @property
-    def global_step(self) -> int:
-        """Completed optimizer steps."""
-        return self.progress.step
+        self.profiler: Profiler = PassThroughProfiler()
+        """Measures parts of your own by `with trainer.profiler.profile("name")`; nothing without `profiler=`."""
+        self.given_seed: int | None = None
+        """Of `seed_everything` in the launching process."""
 
     @property
     def batch_idx(self) -> int:
@@ -85,21 +80,6 @@ class TrainerView:
         self.state.should_stop = value
 
     @property
-    def sanity_checking(self) -> bool:
-        """Whether the validation that runs is the one that a fit tries first."""
-        return self._state is not None and self._state.is_sanity_checking
-
-    @property
-    def max_epochs(self) -> int | None:
-        """The limit of epochs, where there is one."""
-        return self.settings.epochs
-
-    @property
-    def max_steps(self) -> int | None:
-        """The limit of optimizer steps, where there is one."""
-        return self.settings.max_steps
-
-    @property
     def num_train_batches(self) -> int | None:
         """Micro-batches per epoch and rank, where known."""
         return self.state.num_train_batches
@@ -108,15 +88,6 @@ class TrainerView:
     def num_eval_batches(self) -> int | None:
         """Batches per evaluation and rank, where known."""
         return self.state.num_eval_batches
-
-    @property
-    def callback_metrics(self) -> Mapping[str, float]:
-        """The latest value of everything that was logged; waits for the device."""
-        return self._state.metrics.latest() if self._state is not None else self._latest
-
-    def progress_metrics(self) -> Mapping[str, float]:
-        """The latest values that were logged with `prog_bar`; waits for the device."""
-        return self.metrics.on_bar()
 
     # Live parts, for modules and callbacks ------------------------------------------------------------
 
@@ -167,6 +138,42 @@ class TrainerView:
         return self._worker.world_size if self._worker is not None else 1
 
     @property
+    def node_rank(self) -> int:
+        """This machine among those of the run; 0 outside a stage."""
+        return self.runtime.collectives.node_rank if self._worker is not None else 0
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines of the run; 1 outside a stage."""
+        return self._worker.session.run.plan.num_nodes if self._worker is not None else 1
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of this machine that the run uses; 0 outside a stage, where nothing is resolved."""
+        return len(self.runtime.session.run.devices) if self._worker is not None else 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self.global_rank == 0
+
+    @property
+    def precision(self) -> str:
+        """The precision's name, or its class's for an object."""
+        precision = self.config.precision
+        return precision if isinstance(precision, str) else type(precision).__name__
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the fit that runs."""
+        return list(self.prepared.optimizers)
+
+    @property
+    def lr_scheduler_configs(self) -> list[Schedule]:
+        """The learning rate schedulers of the fit that runs: `scheduler`, `interval`, `frequency`, `monitor`, …"""
+        return list(self.state.schedules)
+
+    @property
     def is_main(self) -> bool:
         """Whether this is rank 0."""
         return self.global_rank == 0
@@ -183,8 +190,16 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Logger]:
-        """Live loggers; empty on all ranks but 0."""
-        return self.state.loggers
+        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere."""
+        state, given = self.state, self.given_loggers
+        if self.is_main or state.stage != "fit" or isinstance(given, bool):
+            return state.loggers
+        return [logger.mute() for logger in given]
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first of them; None on all ranks but 0."""
+        return next(iter(self.loggers), None)
 
     @property
     def checkpoint_dir(self) -> str:
@@ -200,12 +215,23 @@ class TrainerView:
             raise StratagemError("there are optimizers only during fit")
         return optimizers[0] if len(optimizers) == 1 else optimizers
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective."""
+    def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
+        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
+
+        Args:
+            path: of the checkpoint's folder.
+            weights_only: leave out optimizers and where the run is: for evaluations alone.
+
+        Raises:
+            StratagemError: no stage runs in this process, or it hasn't come to its first batch.
+        """
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")
-        save(os.fspath(path))
+        if weights_only:
+            save(os.fspath(path), weights_only=True)
+        else:
+            save(os.fspath(path))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""
@@ -213,9 +239,24 @@ class TrainerView:
 
     # For the stage ------------------------------------------------------------------------------------
 
-    def enter(self, runtime: Runtime, run_dir: str | None) -> None:
+    def enter(
+        self, runtime: Runtime, run_dir: str | None, module: Any = None, ckpt_path: str | None = None
+    ) -> None:
         """Begin a stage in this process."""
-        self._worker, self.run_dir = runtime, run_dir
+        self._worker, self.run_dir, self.model, self.ckpt_path = runtime, run_dir, module, ckpt_path
+        self._at, self.datamodule = Progress(), None
+
+    def begin_at(self, epoch: int) -> None:
+        """Say which epoch a continued fit begins with, before its loaders are made."""
+        self._at = Progress(epoch=epoch)
+
+    def show_data(self, data: FitData) -> None:
+        """Show the loaders of a fit."""
+        self._data = data
+
+    def show_loader(self, stage: str, loader: Any) -> None:
+        """Show the loader of an evaluation."""
+        self._loaders = {stage: loader}
 
     def go_live(self, state: StageState) -> None:
         """Show the stage's objects to modules and callbacks."""
@@ -223,7 +264,24 @@ class TrainerView:
 
     def leave(self) -> None:
         """End the stage in this process."""
-        self._state = self._worker = None
+        self._state = self._worker = self._data = None
+        self._loaders = {}
+
+    def seen(self) -> Seen:
+        """Return what the launching process's trainer is to say of the stage that has run."""
+        state = self.state
+        return Seen(
+            state.stage,
+            "finished",
+            state.progress,
+            state.metrics.latest(),
+            state.metrics.logged(),
+            state.metrics.on_bar(),
+            state.num_train_batches,
+            state.eval_batches,
+            self.run_dir,
+            self.world_size,
+        )
 
     @property
     def has_state(self) -> bool:
@@ -232,14 +290,20 @@ class TrainerView:
 
     @property
     def state(self) -> StageState:
-        """The objects of the running stage.
+        """The objects of the running stage; `fn`, `stage`, `status` and `finished` of the last one afterwards.
 
         Raises:
-            StratagemError: no stage runs in this process, or it hasn't come that far.
+            StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
         """
         if self._state is None:
-            raise StratagemError("no stage of this trainer runs now")
+            return cast("StageState", EndedState(self._seen.stage, self._seen.status))
         return self._state
 
+    def __getattr__(self, name: str) -> Any:
+        # Only of what isn't there.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(absent(name, type(self)))
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None, "_worker": None}
+        return {**self.__dict__, "_state": None, "_worker": None, "_data": None, "_loaders": {}, **_NOT_SENT}

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from stratagem_checkpoint import DirectoryCheckpointer
+from stratagem_trainer.settings import TrainerSettings
 
-from stratagem.checkpoint import Checkpoint, DirectoryCheckpointer
+from stratagem import Checkpoint
 from stratagem.collectives.local import LocalCollectives
 
 
@@ -27,12 +29,15 @@ class FakeTrainer:
     callback_metrics: dict = field(default_factory=dict)
     loggers: list = field(default_factory=list)
     events: list = field(default_factory=list)
+    settings: Any = field(default_factory=TrainerSettings)
+    world_size: int = 1
     shown: tuple = ("train_loss", "val_loss")
 
     def __post_init__(self):
         self.checkpoint_dir = os.path.join(self.run_dir, "checkpoints") if self.run_dir else "checkpoints"
         self.checkpointer = DirectoryCheckpointer(self.collectives)
         self.prepared = SimpleNamespace(optimizers=())
+        self.state = SimpleNamespace(schedules=[])
 
     @property
     def is_main(self):

@@ -40,7 +40,7 @@ def test_an_improvement_starts_the_patience_again(stop):
 
 
 def test_max_mode(stop):
-    stopping = EarlyStopping("val_loss", "max", patience=1)
+    stopping = EarlyStopping("val_loss", mode="max", patience=1)
     trainer, _ = stop(stopping, 0.5, 0.6, 0.55)
     assert stopping.stopped_epoch == 2
     assert stopping.best_score == 0.6
@@ -49,7 +49,7 @@ def test_max_mode(stop):
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1.0), ("max", -1.0)])
 def test_min_delta_asks_for_more_than_itself(stop, mode, sign):
-    stopping = EarlyStopping("val_loss", mode, patience=2, min_delta=0.5)
+    stopping = EarlyStopping("val_loss", mode=mode, patience=2, min_delta=0.5)
     stop(stopping, sign * 3.0, sign * 2.5, sign * 2.4, sign * 2.3)
     # 2.5 isn't enough, 2.4 is, 2.3 isn't.
     assert stopping.best_score == sign * 2.4
@@ -62,7 +62,7 @@ def test_thresholds(stop):
     _, said = stop(EarlyStopping("val_loss", divergence_threshold=5.0, patience=9), 1.0, 5.0, 6.0)
     assert "epoch 3" in said
     assert "is 6, beyond divergence_threshold 5" in said
-    _, said = stop(EarlyStopping("val_loss", "max", divergence_threshold=0.1, patience=9), 0.5, 0.05)
+    _, said = stop(EarlyStopping("val_loss", mode="max", divergence_threshold=0.1, patience=9), 0.5, 0.05)
     assert "is 0.05, beyond divergence_threshold 0.1" in said
 
 

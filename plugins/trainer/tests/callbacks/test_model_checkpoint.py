@@ -3,7 +3,7 @@ import os
 
 import pytest
 from stratagem_trainer.callbacks import ModelCheckpoint
-from stratagem_trainer.callbacks import model_checkpoint as source
+from stratagem_trainer.callbacks import checkpoint_decision as source
 
 from stratagem.errors import ConfigError
 
@@ -29,7 +29,14 @@ def test_without_a_monitor_the_newest_k_are_kept(make_trainer, tmp_path):
 
 @pytest.mark.parametrize(("mode", "best", "kept"), [("min", 1.0, {1, 3}), ("max", 4.0, {0, 2})])
 def test_the_best_k_are_kept_in_either_mode(make_trainer, tmp_path, mode, best, kept):
-    checkpoint = ModelCheckpoint("val_loss", mode, save_top_k=2, save_last=False, filename="{epoch}")
+    checkpoint = ModelCheckpoint(
+        monitor="val_loss",
+        mode=mode,
+        save_top_k=2,
+        save_last=False,
+        auto_insert_metric_name=False,
+        filename="{epoch}",
+    )
     make_trainer(checkpoint).fit(*val(3.0, 1.0, 4.0, 2.0))
     assert set(names(tmp_path / "checkpoints")) == {str(epoch) for epoch in kept}
     assert checkpoint.best_model_score == best
@@ -38,9 +45,9 @@ def test_the_best_k_are_kept_in_either_mode(make_trainer, tmp_path, mode, best, 
 
 
 def test_top_k_of_minus_one_keeps_all_and_zero_none_but_last(make_trainer, tmp_path):
-    every = ModelCheckpoint(save_top_k=-1, save_last=False, dirname="all")
-    none = ModelCheckpoint(save_top_k=0, save_last=False, dirname="none")
-    only_last = ModelCheckpoint(save_top_k=0, dirname="last-only")
+    every = ModelCheckpoint(save_top_k=-1, save_last=False, dirpath="all")
+    none = ModelCheckpoint(save_top_k=0, save_last=False, dirpath="none")
+    only_last = ModelCheckpoint(save_top_k=0, dirpath="last-only")
     make_trainer(every, none, only_last).fit({}, {}, {})
     assert len(names(tmp_path / "all")) == 3
     assert not (tmp_path / "none").exists()
@@ -49,13 +56,17 @@ def test_top_k_of_minus_one_keeps_all_and_zero_none_but_last(make_trainer, tmp_p
 
 
 def test_a_worse_one_is_deleted_only_after_the_new_one_is_complete(make_trainer):
-    trainer = make_trainer(ModelCheckpoint("val_loss", save_last=False, filename="{epoch}"))
+    trainer = make_trainer(
+        ModelCheckpoint(
+            monitor="val_loss", save_last=False, auto_insert_metric_name=False, filename="{epoch}"
+        )
+    )
     trainer.fit(*val(2.0, 1.0, 3.0))
     assert trainer.events == [("saved", "0"), ("saved", "1"), ("removed", "0")]
 
 
 def test_a_save_that_fails_deletes_nothing_and_changes_no_ranking(make_trainer, tmp_path, monkeypatch):
-    checkpoint = ModelCheckpoint("val_loss", filename="{epoch}")
+    checkpoint = ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(2.0))
     before = checkpoint.state_dict()
@@ -71,7 +82,7 @@ def test_a_save_that_fails_deletes_nothing_and_changes_no_ranking(make_trainer, 
 
 
 def test_last_is_always_the_newest_and_can_be_opened(make_trainer, tmp_path):
-    checkpoint = ModelCheckpoint("val_loss", filename="{epoch}")
+    checkpoint = ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(1.0, 2.0, 3.0))
     folder = tmp_path / "checkpoints"
@@ -86,7 +97,7 @@ def test_last_is_always_the_newest_and_can_be_opened(make_trainer, tmp_path):
 
 def test_where_links_cannot_be_made_last_is_a_checkpoint_of_its_own(make_trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "can_link", lambda path: False)
-    checkpoint = ModelCheckpoint("val_loss", filename="{epoch}")
+    checkpoint = ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(1.0, 2.0))
     folder = tmp_path / "checkpoints"
@@ -97,7 +108,7 @@ def test_where_links_cannot_be_made_last_is_a_checkpoint_of_its_own(make_trainer
 
 
 def test_a_real_checkpoint_called_last_is_not_swept_aside_for_a_link(make_trainer, tmp_path):
-    trainer = make_trainer(ModelCheckpoint(filename="{epoch}"))
+    trainer = make_trainer(ModelCheckpoint(auto_insert_metric_name=False, filename="{epoch}"))
     trainer.save_checkpoint(str(tmp_path / "checkpoints" / "last"))
     trainer.fit({})
     assert not (tmp_path / "checkpoints" / "last").is_symlink()
@@ -106,7 +117,9 @@ def test_a_real_checkpoint_called_last_is_not_swept_aside_for_a_link(make_traine
 
 
 def test_nan_and_infinity_are_never_the_best(make_trainer, tmp_path):
-    checkpoint = ModelCheckpoint("val_loss", "max", save_last=False, filename="{epoch}")
+    checkpoint = ModelCheckpoint(
+        monitor="val_loss", mode="max", save_last=False, auto_insert_metric_name=False, filename="{epoch}"
+    )
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(NAN))
     assert checkpoint.best_model_path == ""
@@ -118,14 +131,24 @@ def test_nan_and_infinity_are_never_the_best(make_trainer, tmp_path):
 
 
 def test_of_equals_the_earlier_stays(make_trainer, tmp_path):
-    trainer = make_trainer(ModelCheckpoint("val_loss", save_last=False, filename="{epoch}"))
+    trainer = make_trainer(
+        ModelCheckpoint(
+            monitor="val_loss", save_last=False, auto_insert_metric_name=False, filename="{epoch}"
+        )
+    )
     trainer.fit(*val(1.0, 1.0))
     assert names(tmp_path / "checkpoints") == ["0"]
 
 
 def test_every_n_epochs(make_trainer, tmp_path):
     trainer = make_trainer(
-        ModelCheckpoint(save_top_k=-1, save_last=False, every_n_epochs=2, filename="{epoch}")
+        ModelCheckpoint(
+            save_top_k=-1,
+            save_last=False,
+            every_n_epochs=2,
+            auto_insert_metric_name=False,
+            filename="{epoch}",
+        )
     )
     trainer.fit({}, {}, {}, {}, {})
     assert names(tmp_path / "checkpoints") == ["1", "3"]
@@ -133,10 +156,21 @@ def test_every_n_epochs(make_trainer, tmp_path):
 
 def test_every_n_steps_alone_ignores_epochs_and_with_epochs_saves_at_both(make_trainer, tmp_path):
     steps = ModelCheckpoint(
-        save_top_k=-1, save_last=False, every_n_steps=3, dirname="steps", filename="{step}"
+        save_top_k=-1,
+        save_last=False,
+        every_n_train_steps=3,
+        dirpath="steps",
+        auto_insert_metric_name=False,
+        filename="{step}",
     )
     both = ModelCheckpoint(
-        save_top_k=-1, save_last=False, every_n_steps=3, every_n_epochs=2, dirname="both", filename="{step}"
+        save_top_k=-1,
+        save_last=False,
+        every_n_train_steps=3,
+        every_n_epochs=2,
+        dirpath="both",
+        auto_insert_metric_name=False,
+        filename="{step}",
     )
     make_trainer(steps, both).fit({}, {}, {}, {})
     assert names(tmp_path / "steps") == ["3", "6"]
@@ -144,14 +178,16 @@ def test_every_n_steps_alone_ignores_epochs_and_with_epochs_saves_at_both(make_t
 
 
 def test_a_step_of_several_micro_batches_is_saved_once(make_trainer):
-    checkpoint = ModelCheckpoint(every_n_steps=2, filename="{step}")
+    checkpoint = ModelCheckpoint(every_n_train_steps=2, auto_insert_metric_name=False, filename="{step}")
     trainer = make_trainer(checkpoint)
     trainer.global_step = 2
     for index in range(3):
         trainer.call("on_train_batch_end", None, None, index)
     assert trainer.events == [("saved", "2")]
     # Neither is it saved again by the run that goes on from it.
-    resumed = make_trainer(ModelCheckpoint(every_n_steps=2, filename="{step}"))
+    resumed = make_trainer(
+        ModelCheckpoint(every_n_train_steps=2, auto_insert_metric_name=False, filename="{step}")
+    )
     resumed.restore(checkpoint.last_model_path)
     resumed.call("on_train_batch_end", None, None, 3)
     assert resumed.events == []
@@ -159,7 +195,12 @@ def test_a_step_of_several_micro_batches_is_saved_once(make_trainer):
 
 def test_a_step_is_ranked_by_the_evaluation_that_follows_it(make_trainer):
     checkpoint = ModelCheckpoint(
-        "val_loss", every_n_steps=2, save_top_k=3, save_last=False, filename="{step}"
+        monitor="val_loss",
+        every_n_train_steps=2,
+        save_top_k=3,
+        save_last=False,
+        auto_insert_metric_name=False,
+        filename="{step}",
     )
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(3.0, 1.0, 2.0))
@@ -167,8 +208,10 @@ def test_a_step_is_ranked_by_the_evaluation_that_follows_it(make_trainer):
 
 
 def test_a_fit_that_ends_between_two_checkpoints_leaves_its_last_state(make_trainer, tmp_path):
-    ranked = ModelCheckpoint("val_loss", every_n_epochs=2, filename="{epoch}-{step}")
-    trainer = make_trainer(ranked, ModelCheckpoint(every_n_epochs=2, save_last=False, dirname="quiet"))
+    ranked = ModelCheckpoint(
+        monitor="val_loss", every_n_epochs=2, auto_insert_metric_name=False, filename="{epoch}-{step}"
+    )
+    trainer = make_trainer(ranked, ModelCheckpoint(every_n_epochs=2, save_last=False, dirpath="quiet"))
     trainer.fit(*val(2.0, 3.0, 1.0))
     # The score of the third epoch isn't that of a checkpoint, so it doesn't take part.
     assert ranked.best_model_score == 3.0
@@ -180,12 +223,14 @@ def test_a_fit_that_ends_between_two_checkpoints_leaves_its_last_state(make_trai
 
 def test_names_hold_metrics_of_any_name(make_trainer, tmp_path):
     name = "e{epoch:02d}-{val/loss:.3f}-{val.acc:.0%}"
-    make_trainer(ModelCheckpoint(save_last=False, filename=name)).fit({"val/loss": 0.12345, "val.acc": 0.5})
+    make_trainer(ModelCheckpoint(save_last=False, filename=name, auto_insert_metric_name=False)).fit(
+        {"val/loss": 0.12345, "val.acc": 0.5}
+    )
     assert names(tmp_path / "checkpoints") == ["e00-0.123-50%"]
 
 
 def test_one_name_for_all_never_costs_a_checkpoint_that_is_kept(make_trainer, tmp_path):
-    checkpoint = ModelCheckpoint("val_loss", filename="best")
+    checkpoint = ModelCheckpoint(monitor="val_loss", filename="best")
     trainer = make_trainer(checkpoint)
     trainer.fit(*val(2.0, 3.0))
     folder = tmp_path / "checkpoints"
@@ -194,14 +239,16 @@ def test_one_name_for_all_never_costs_a_checkpoint_that_is_kept(make_trainer, tm
     assert names(folder) == ["best", "last"]
     trainer.restore(str(folder / "best"))
     assert trainer.global_step == 6
-    several = ModelCheckpoint(save_top_k=3, save_last=False, dirname="several", filename="same")
+    several = ModelCheckpoint(save_top_k=3, save_last=False, dirpath="several", filename="same")
     make_trainer(several).fit({}, {}, {})
     assert len(names(tmp_path / "several")) == 3
 
 
 def test_a_resumed_run_goes_on_with_the_ranking(make_trainer, tmp_path):
     def make():
-        return ModelCheckpoint("val_loss", save_top_k=2, filename="{epoch}")
+        return ModelCheckpoint(
+            monitor="val_loss", save_top_k=2, auto_insert_metric_name=False, filename="{epoch}"
+        )
 
     make_trainer(make()).fit(*val(1.0, 3.0, 2.0))
     folder = tmp_path / "checkpoints"
@@ -218,7 +265,7 @@ def test_a_resumed_run_goes_on_with_the_ranking(make_trainer, tmp_path):
 
 def test_a_run_resumed_elsewhere_leaves_the_old_folder_alone(make_trainer, tmp_path):
     def make():
-        return ModelCheckpoint("val_loss", filename="{epoch}")
+        return ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
 
     make_trainer(make(), run_dir=str(tmp_path / "a")).fit(*val(1.0, 2.0))
     resumed = make()
@@ -235,7 +282,7 @@ def test_a_run_resumed_elsewhere_leaves_the_old_folder_alone(make_trainer, tmp_p
 
 def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_trainer, tmp_path):
     def make():
-        return ModelCheckpoint("val_loss", filename="{epoch}")
+        return ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
 
     planted = make()
     trainer = make_trainer(planted)
@@ -267,33 +314,41 @@ def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_tr
 
 
 def test_its_state_is_plain_json(make_trainer):
-    checkpoint = ModelCheckpoint("val_loss", filename="{epoch}", save_top_k=2)
+    checkpoint = ModelCheckpoint(
+        monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}", save_top_k=2
+    )
     make_trainer(checkpoint).fit(*val(1.0, NAN))
-    again = ModelCheckpoint("val_loss", filename="{epoch}", save_top_k=2)
+    again = ModelCheckpoint(
+        monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}", save_top_k=2
+    )
     again.load_state_dict(json.loads(json.dumps(checkpoint.state_dict())))
     assert str(again.kept) == str(checkpoint.kept)
     assert again.last_model_path == checkpoint.last_model_path
 
 
 def test_an_unknown_monitor_is_an_error_that_lists_what_was_logged(make_trainer, tmp_path):
-    trainer = make_trainer(ModelCheckpoint("val_lss"))
+    trainer = make_trainer(ModelCheckpoint(monitor="val_lss"))
     with pytest.raises(ConfigError, match=r"'val_lss', which isn't logged; logged are: train_loss, val_loss"):
         trainer.fit({"train_loss": 2.0, "val_loss": 1.0})
     assert not (tmp_path / "checkpoints").exists()
-    named = make_trainer(ModelCheckpoint(filename="{epoch}-{val_lss}"))
+    named = make_trainer(ModelCheckpoint(auto_insert_metric_name=False, filename="{epoch}-{val_lss}"))
     with pytest.raises(ConfigError, match="needs 'val_lss'"):
         named.fit({"val_loss": 1.0})
 
 
 def test_a_metric_of_a_validation_still_to_come_is_waited_for(make_trainer, tmp_path):
-    trainer = make_trainer(ModelCheckpoint("val_loss", filename="{epoch}"))
+    trainer = make_trainer(
+        ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
+    )
     with pytest.warns(UserWarning, match="nothing has been validated yet"):
         trainer.fit({"train_loss": 2.0}, {"val_loss": 1.0})
     assert names(tmp_path / "checkpoints") == ["1", "last"]
 
 
 def test_a_monitor_that_never_came_is_an_error_at_the_end(make_trainer, tmp_path):
-    trainer = make_trainer(ModelCheckpoint("tran_loss", filename="{epoch}"))
+    trainer = make_trainer(
+        ModelCheckpoint(monitor="tran_loss", auto_insert_metric_name=False, filename="{epoch}")
+    )
     with (
         pytest.warns(UserWarning, match="tran_loss"),
         pytest.raises(ConfigError, match="logged are: train_loss"),
@@ -310,8 +365,8 @@ def test_a_monitor_that_never_came_is_an_error_at_the_end(make_trainer, tmp_path
         ({"save_top_k": -2}, "save_top_k=-2"),
         ({"save_top_k": True}, "save_top_k=True"),
         ({"save_top_k": 1.5}, "save_top_k=1.5"),
-        ({"every_n_epochs": 0}, "every_n_epochs=0"),
-        ({"every_n_steps": "3"}, "every_n_steps='3'"),
+        ({"every_n_epochs": -1}, "every_n_epochs=-1"),
+        ({"every_n_train_steps": "3"}, "every_n_train_steps='3'"),
         ({"monitor": ""}, "monitor=''"),
         ({"filename": ""}, "filename=''"),
         ({"filename": "last"}, "filename='last'"),

@@ -35,7 +35,7 @@ def test_a_terminal_shows_epoch_batches_rate_metrics_and_validation(make_trainer
     )
     shown = plain(console.file.getvalue())
     assert "epoch 1/2" in shown
-    assert re.search(r"2/2 [\d.]+ steps/s +train_loss 0.5", shown)
+    assert re.search(r"2/2 [\d.]+ it/s .*train_loss 0.5", shown)
     assert re.search(r"validate .* 1/1", shown)
     assert re.search(r"epoch 1/2  step 2  [\d.]+ s  train_loss 0.5  val_loss 0.25\n", shown)
     assert re.search(r"epoch 2/2  step 4  [\d.]+ s  train_loss 0.125  val_loss 0.0625\n", shown)

@@ -63,7 +63,7 @@ def rows(folder):
 def test_a_fit_keeps_the_best_stops_and_logs(fit, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     best, stop = (
-        ModelCheckpoint("val_loss", filename="{epoch}-{val_loss:.1f}"),
+        ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}-{val_loss:.1f}"),
         EarlyStopping("val_loss", patience=2),
     )
     fit(Mean([3.0, 1.0, 2.0, 2.0, 0.0]), best, stop, LearningRateMonitor(), TrainingCurve())
@@ -74,7 +74,7 @@ def test_a_fit_keeps_the_best_stops_and_logs(fit, tmp_path, capsys):
     logged = rows(tmp_path)
     assert [row["val_loss"] for row in logged if "val_loss" in row] == [3.0, 1.0, 2.0, 2.0]
     assert [row["step"] for row in logged if "train_loss" in row] == list(range(1, 21))
-    rates = {int(row["epoch"]): row["lr"] for row in logged if "lr" in row}
+    rates = {int(row["epoch"]): row["lr-SGD"] for row in logged if "lr-SGD" in row}
     assert rates == pytest.approx({0: 0.1, 1: 0.05, 2: 0.025, 3: 0.0125})
     shown = capsys.readouterr()
     assert "epoch 4/5  step 20" in shown.out
@@ -86,7 +86,7 @@ def test_a_run_that_died_goes_on_with_its_ranking_and_its_file(fit, tmp_path):
     losses = [1.0, 3.0, 2.0, 0.5]
 
     def best():
-        return ModelCheckpoint("val_loss", filename="{epoch}")
+        return ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
 
     with pytest.raises(RuntimeError, match="pulled the plug"):
         fit(Mean(losses, fail_in=2), best())
@@ -108,6 +108,13 @@ def test_a_fit_limited_by_steps_leaves_a_checkpoint_and_a_line(fit, tmp_path, ca
 
 
 def test_checkpoints_by_steps_are_ranked_by_their_own_validation(fit):
-    best = ModelCheckpoint("val_loss", every_n_steps=5, save_top_k=2, save_last=False, filename="{step}")
+    best = ModelCheckpoint(
+        monitor="val_loss",
+        every_n_train_steps=5,
+        save_top_k=2,
+        save_last=False,
+        auto_insert_metric_name=False,
+        filename="{step}",
+    )
     fit(Mean([3.0, 1.0, 2.0]), best)
     assert [(entry.step, entry.score) for entry in best.kept] == [(10, 1.0), (15, 2.0)]

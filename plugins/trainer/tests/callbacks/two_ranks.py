@@ -27,14 +27,16 @@ def main(rank: int, port: int, folder: str) -> None:
         attempt=0,
     )
     collectives = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=30))
-    checkpoint = ModelCheckpoint("val_loss", save_top_k=2, filename="{epoch}-{val_loss:.1f}")
+    checkpoint = ModelCheckpoint(
+        monitor="val_loss", save_top_k=2, auto_insert_metric_name=False, filename="{epoch}-{val_loss:.1f}"
+    )
     stopping = EarlyStopping("val_loss", patience=2)
     trainer = FakeTrainer(folder, [checkpoint, stopping], collectives)
     # Rank 1 alone would rank them the other way round, and never stop.
     losses = [3.0, 1.0, 2.0, 2.0, 2.0, 2.0]
     trainer.fit(*({"val_loss": loss if rank == 0 else 10.0 - epoch} for epoch, loss in enumerate(losses)))
 
-    typo = FakeTrainer(folder, [ModelCheckpoint("val_los", dirname="typo")], collectives)
+    typo = FakeTrainer(folder, [ModelCheckpoint(monitor="val_los", dirpath="typo")], collectives)
     try:
         # Rank 1 has logged it, which doesn't count.
         typo.fit({"val_loss": 1.0} if rank == 0 else {"val_los": 1.0})

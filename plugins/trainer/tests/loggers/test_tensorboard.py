@@ -1,7 +1,7 @@
 import importlib.util
 
 import pytest
-from stratagem_trainer.loggers import Row, TensorBoardLogger, tensorboard
+from stratagem_trainer.loggers import Row, TensorBoardLogger, library
 
 from stratagem.errors import UsageError
 
@@ -9,7 +9,7 @@ HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
 
 def test_without_the_package_it_is_refused_with_what_to_type(monkeypatch):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install tensorboard"):
         TensorBoardLogger()
 

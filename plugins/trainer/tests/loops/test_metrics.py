@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from stratagem_trainer.loggers import Logger
-from stratagem_trainer.loops import metrics as metrics_module
+from stratagem_trainer.loops import row_buffer as metrics_module
 from stratagem_trainer.loops.metrics import Metrics
 from threads import on_threads
 from torch.distributed.device_mesh import init_device_mesh
@@ -309,7 +309,7 @@ def test_an_evaluation_between_steps_leaves_these_alone() -> None:
             made.log("v", value)
             made.log("rows", value, on_step=True, on_epoch=False)
             scope.end_evaluation_step()
-        ended = made.end_evaluation(scope, 1, 0)
+        (ended,) = made.end_evaluation(scope, 1, 0)
     assert ended == {"v": 2.0, "rows": 3.0}
     assert made.batch == "the batch of training"
     made.batch = None

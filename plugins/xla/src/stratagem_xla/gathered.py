@@ -12,18 +12,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-
-from stratagem import ConfigError
-from stratagem.errors import ShardedUseError
-from stratagem.sdk.shards import padded_flat_shard
-from stratagem.sdk.torch_private import (
+from stratagem_sharding.shards import padded_flat_shard
+from stratagem_sharding.torch_private import (
     backward_hooks,
     own_parameters,
     post_accumulate_hooks,
     set_backward_hooks,
-    tensor_version,
 )
+from torch import nn
+
+from stratagem import ConfigError
+from stratagem.errors import ShardedUseError
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_xla.xla_private import (
     REPLACED,
     empty,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.shards import padded_flat_shard
 
 from stratagem import CheckpointReader
-from stratagem.sdk.shards import padded_flat_shard
 from stratagem.sdk.states import TensorInfo
 from stratagem_xla.checkpoints import CpuReader
 

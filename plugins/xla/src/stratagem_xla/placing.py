@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
+from stratagem_sharding.torch_private import own_table, own_tensors
 from torch import nn
-
-from stratagem.sdk.torch_private import own_table, own_tensors
 
 
 def moved(module: nn.Module, device: torch.device) -> nn.Module:

@@ -9,11 +9,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.shards import row_shard
+from stratagem_sharding.used_parameter import parameter_used_in
 from torch import nn
 
 from stratagem import Clipping, SetupRequest
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.shards import parameter_used_in, row_shard
 from stratagem.sdk.states import load_model, optimizer_tensors
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off

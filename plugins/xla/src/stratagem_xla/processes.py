@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_launch import loads, sending
 
 from stratagem import (
     Clipping,
@@ -29,7 +30,6 @@ from stratagem import (
     deadline,
 )
 from stratagem.sdk.collectives import check_reduction, check_tensor
-from stratagem.sdk.processes import loads, sending
 from stratagem_xla import library
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout

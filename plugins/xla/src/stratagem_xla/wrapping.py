@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.torch_private import own_buffers, own_parameters
+from stratagem_sharding.wrap_policy import units_among
 from torch import nn
 
 from stratagem import ConfigError, DeviceError
-from stratagem.sdk.torch_private import own_buffers, own_parameters
-from stratagem.sdk.wrap_policies import units_among
 from stratagem_xla.gathered import GatheredUnit
 from stratagem_xla.pieces import SCALARS, broadcast_coalesced, fill, whole
 from stratagem_xla.sharded import units

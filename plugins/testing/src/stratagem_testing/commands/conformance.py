@@ -18,10 +18,13 @@ from stratagem.sdk.catalogue import KINDS, Kind, load_catalogue
 if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome
 
+_TRIED = [kind for kind in KINDS if kind not in ("extension", "logger")]
+"""Kinds that the kit has contracts for."""
+
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--kind", type=click.Choice(KINDS[:-1]), help="Of NAME; found out if not given.")
+@click.option("--kind", type=click.Choice(_TRIED), help="Of NAME; found out if not given.")
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
 @click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
 @click.option(

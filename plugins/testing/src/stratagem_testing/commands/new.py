@@ -19,6 +19,11 @@ KINDS = ("strategy", "accelerator", "precision", "checkpoint", "environment", "e
 """Of scaffolds; a launcher is an extension that changes how runs are launched."""
 
 EXTENSIONS = ("extension", "launcher")
+LIBRARIES = {
+    "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
+    "checkpoint": ("stratagem-checkpoint",),
+}
+"""Distributions that a scaffold of a kind depends on, beside the core."""
 
 
 @click.group()
@@ -88,11 +93,14 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
         "core": ".".join(stratagem.__version__.split(".")[:2]),
         "dependencies": _requirement("stratagem-core", stratagem.__version__),
     }
+    libraries = [_requirement(each, stratagem.__version__) for each in LIBRARIES.get(kind, ())]
     template = kind
     if base is not None:
         template = "derived"
         derived = _of_base(base)
-        values = {**values, **derived, "dependencies": f"{values['dependencies']}, {derived['requirement']}"}
+        values = {**values, **derived}
+        libraries = [derived["requirement"]]
+    values["dependencies"] = ", ".join([values["dependencies"], *libraries])
     source = f"src/{package}"
     targets = {
         "pyproject.toml": "pyproject.toml",

@@ -17,7 +17,7 @@ class PartSubject:
     """A component to be tried; frozen and picklable: every worker has a copy."""
 
     kind: ClassVar[str]
-    """What it is, as in `Component.kind`; a launcher is no component, but what answers the hook `launch`."""
+    """What it is, as in `Component.kind`."""
 
     part: str | Callable[..., Any]
     """Its name, or its class or factory at the top level of a module."""
@@ -120,7 +120,7 @@ class EnvironmentSubject(PartSubject):
 
 @dataclass(frozen=True)
 class LauncherSubject(PartSubject):
-    """A launcher: what makes it from a `LaunchPlan`."""
+    """A launcher: its name, or what makes it from a `LaunchPlan`."""
 
     kind: ClassVar[str] = "launcher"
     """The kind of component."""

@@ -23,7 +23,7 @@ LIGHT_S = 0.02
 
 _PROGRAM = """
 import sys, time
-import stratagem.plugin.catalogue
+import stratagem.installed.catalogue
 known = set(sys.modules)
 began = time.process_time()
 __import__({module!r})

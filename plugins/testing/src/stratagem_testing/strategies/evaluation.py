@@ -92,7 +92,7 @@ def _expect_metrics(
 
 def _evaluate(subject: StrategySubject) -> list[dict[str, float]]:
     trainer = subject.trainer()
-    return [trainer.validate(_Evaluated()), trainer.test(_Evaluated()), trainer.validate(_Evaluated(FEW))]
+    return [*trainer.validate(_Evaluated()), *trainer.test(_Evaluated()), *trainer.validate(_Evaluated(FEW))]
 
 
 class _InHalves(_Evaluated):
@@ -113,7 +113,7 @@ def check_metrics_in_bf16(subject: StrategySubject) -> None:
 
 
 def _evaluate_halves(subject: StrategySubject) -> dict[str, float]:
-    return subject.trainer().validate(_InHalves(batch_size=1))
+    return subject.trainer().validate(_InHalves(batch_size=1))[0]
 
 
 @check

@@ -76,7 +76,7 @@ def validate(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
     if alone and isinstance(limit, int):
         limit *= len(_files(plan, "train"))
     trainer = (plan.trainer_alone if alone else plan.trainer)(name, [], limit_val_batches=limit)
-    seen.metrics = dict(trainer.validate(make, ckpt_path=path))
+    seen.metrics = dict(trainer.validate(make, ckpt_path=path)[0])
     seen.validation_draws = make.draws
     return seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -17,6 +18,20 @@ class Callback:
 
     is_left_out_of_fast_dev_run: bool = False
     """Whether `Trainer(fast_dev_run=True)` goes without it, as without what writes files or ends a fit."""
+
+    needs: tuple[str, ...] = ()
+    """What a strategy must be able to do for it, by names from `stratagem.sdk.catalogue.FEATURES`; a fit with one
+    that can't is refused before anything is launched."""
+
+    def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
+        """In the launching process, before workers are started: look for good settings, or refuse bad ones.
+
+        Args:
+            trainer: the `Trainer`.
+            module: as the trainer got it: a `Module`, or what makes one.
+            dataloader: the first that it got; None where the module has its own.
+            stage: "fit", "validate", "test" or "predict".
+        """
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
@@ -156,6 +171,38 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
+
+    # Tensors in checkpoints ---------------------------------------------------------------------------
+
+    def save_tensors(self, tensors: dict[str, Any]) -> None:
+        """Add this callback's tensors to a checkpoint's, or change which of the model it has. On every rank.
+
+        Args:
+            tensors: "model/…" → tensor, or DTensor where it is in shards; names of one's own begin with
+                `tensor_prefix`.
+        """
+
+    def before_restore(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
+        """Before a checkpoint is read into the optimizers: bring their groups to what they were.
+
+        Args:
+            module: the user's, prepared.
+            optimizers: of the run.
+            state: what `state_dict` returned when the checkpoint was written.
+        """
+
+    def load_tensors(self, prepared: Any, reader: Any) -> None:
+        """Take up what `save_tensors` added, after the model, the optimizers and `load_state_dict`. On every rank.
+
+        Args:
+            prepared: the run's `stratagem.Prepared`.
+            reader: the `stratagem.CheckpointReader`.
+        """
+
+    @property
+    def tensor_prefix(self) -> str:
+        """What names of this callback's tensors in checkpoints begin with."""
+        return f"callback/{self.state_key}/"
 
     @property
     def state_key(self) -> str:

@@ -19,12 +19,13 @@ class CheckpointName:
 
     Args:
         template: fields are "epoch", "step" and names of metrics, each with an optional format.
+        auto_insert: write each field's name before its value, as "epoch=3-val_loss=0.1"; a "/" in it becomes "_".
 
     Raises:
         ConfigError: no text, a path separator, a brace left over or a format that numbers don't take.
     """
 
-    def __init__(self, template: str) -> None:
+    def __init__(self, template: str, auto_insert: bool = False) -> None:
         if not isinstance(template, str) or not template.strip() or template in (".", "..", "last"):
             raise ConfigError(
                 f'ModelCheckpoint got filename={template!r}; give a name such as "step={{step}}"'
@@ -33,7 +34,7 @@ class CheckpointName:
         literal = _FIELD.sub("", template)
         if "/" in literal or "\\" in literal:
             raise ConfigError(
-                f"ModelCheckpoint got filename={template!r} with a path separator; name folders in dirname"
+                f"ModelCheckpoint got filename={template!r} with a path separator; name folders in dirpath"
             )
         if "{" in literal or "}" in literal:
             raise ConfigError(f"ModelCheckpoint got filename={template!r}, with a brace that has no pair")
@@ -46,6 +47,7 @@ class CheckpointName:
                 ) from error
         self.template = template
         self.fields = tuple(name for name, _ in _FIELD.findall(template))
+        self._auto_insert = auto_insert
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -57,6 +59,7 @@ class CheckpointName:
         values: dict[str, float] = {**metrics, "epoch": epoch, "step": step}
 
         def write(field: re.Match[str]) -> str:
-            return format(values.get(field[1], float("nan")), field[2] or "")
+            name = f"{field[1].replace('/', '_')}=" if self._auto_insert else ""
+            return name + format(values.get(field[1], float("nan")), field[2] or "")
 
         return _FIELD.sub(write, self.template)

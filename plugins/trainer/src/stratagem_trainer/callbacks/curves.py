@@ -72,7 +72,7 @@ def _arrange(series: dict[str, Series]) -> dict[str, list[str]]:
     """Name the panels, and the metrics in each: losses first, then what shares a name but for the stage."""
     panels: dict[str, list[str]] = {}
     for name in sorted(series, key=_rank):
-        kind = _STAGE.sub("", name).partition("/")[0]
+        kind = "learning rate" if name.startswith("lr-") else _STAGE.sub("", name).partition("/")[0]
         panels.setdefault("loss" if "loss" in name else kind, []).append(name)
     if len(panels) > _PANELS:
         titles = list(panels)
@@ -82,7 +82,7 @@ def _arrange(series: dict[str, Series]) -> dict[str, list[str]]:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    return (0 if "loss" in name else 2 if name.partition("/")[0] == "lr" else 1), name
+    return (0 if "loss" in name else 2 if name.startswith("lr-") else 1), name
 
 
 def _draw_panel(axes: Axes, title: str, series: dict[str, Series]) -> None:

@@ -22,13 +22,16 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: name of a logged metric.
-        mode: whether it should become small ("min") or large ("max").
-        patience: how many looks in a row without improvement end the fit; 0 is as 1.
         min_delta: by how much a value must beat the best one to count; at least 0, in the metric's unit.
+        patience: how many looks in a row without improvement end the fit; 0 is as 1.
+        verbose: print a line for each improvement, on rank 0.
+        mode: whether it should become small ("min") or large ("max").
+        strict: raise when the metric isn't logged; otherwise wait until it is.
+        check_finite: stop when the metric is NaN or infinite.
         stopping_threshold: stop as soon as the metric is better than this.
         divergence_threshold: stop as soon as the metric is worse than this.
-        check_finite: stop when the metric is NaN or infinite.
-        strict: raise when the metric isn't logged; otherwise wait until it is.
+        check_on_train_epoch_end: look after each epoch (True) or after each validation (False); None: as above.
+        log_rank_zero_only: nothing to choose here: ranks decide alike, and rank 0 alone prints.
 
     Attributes:
         best_score: the best value so far; None before the first.
@@ -45,18 +48,21 @@ class EarlyStopping(Callback):
     def __init__(
         self,
         monitor: str,
-        mode: Mode = "min",
-        patience: int = 3,
         min_delta: float = 0.0,
+        patience: int = 3,
+        verbose: bool = False,
+        mode: Mode = "min",
+        strict: bool = True,
+        check_finite: bool = True,
         stopping_threshold: float | None = None,
         divergence_threshold: float | None = None,
-        check_finite: bool = True,
-        strict: bool = True,
+        check_on_train_epoch_end: bool | None = None,
+        log_rank_zero_only: bool = False,
     ) -> None:
         owner = type(self).__name__
         self._monitor = Monitor(monitor, mode, owner, strict)
         check_count(owner, "patience", patience, 0)
-        if not (math.isfinite(min_delta) and min_delta >= 0):
+        if isinstance(min_delta, str) or not (math.isfinite(min_delta) and min_delta >= 0):
             raise ConfigError(f"{owner} got min_delta={min_delta!r}; give a number of at least 0")
         for name, value in (("stopping", stopping_threshold), ("divergence", divergence_threshold)):
             if value is not None and math.isnan(value):
@@ -66,6 +72,8 @@ class EarlyStopping(Callback):
         self.stopping_threshold = stopping_threshold
         self.divergence_threshold = divergence_threshold
         self.check_finite = check_finite
+        self.verbose = verbose
+        self.check_on_train_epoch_end = check_on_train_epoch_end
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_epoch: int | None = None
@@ -90,12 +98,17 @@ class EarlyStopping(Callback):
     def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
             self._monitor.after_evaluation(trainer)
-            if self._monitor.from_evaluation:
+            if not self._looks_at_epoch_end:
                 self._look(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerView, module: Module) -> None:
-        if not self._monitor.from_evaluation:
+        if self._looks_at_epoch_end:
             self._look(trainer)
+
+    @property
+    def _looks_at_epoch_end(self) -> bool:
+        chosen = self.check_on_train_epoch_end
+        return not self._monitor.from_evaluation if chosen is None else chosen
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -121,7 +134,10 @@ class EarlyStopping(Callback):
         value = self._monitor.read(trainer)
         if value is None or self._stopped:
             return
+        best = self.best_score
         self.reason = self._judge(value)
+        if self.verbose and trainer.is_main and self.best_score != best:
+            print(f"{self.monitor} improved to {self.best_score:.6g}", file=sys.stderr, flush=True)
         if self.reason:
             self._stopped = trainer.should_stop = True
             self.stopped_epoch = trainer.current_epoch

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 
 
-def folder_of(dirname: str | None, run_dir: str | None, default: str) -> str:
+def folder_of(dirpath: str | None, run_dir: str | None, default: str) -> str:
     """Return the folder for checkpoints: absolute, or a URL.
 
     Args:
-        dirname: what was asked for; a relative one is within `run_dir`.
+        dirpath: what was asked for; a relative one is within `run_dir`.
         run_dir: the run's folder; None is the current one.
-        default: for a `dirname` of None.
+        default: for a `dirpath` of None.
     """
-    if dirname is None:
+    if dirpath is None:
         folder = default
-    elif is_url(dirname) or os.path.isabs(dirname):
-        folder = dirname
+    elif is_url(dirpath) or os.path.isabs(dirpath):
+        folder = dirpath
     elif run_dir is not None and is_url(run_dir):
-        folder = f"{run_dir.rstrip('/')}/{dirname}"
+        folder = f"{run_dir.rstrip('/')}/{dirpath}"
     else:
-        folder = os.path.join(run_dir or ".", dirname)
+        folder = os.path.join(run_dir or ".", dirpath)
     return folder.rstrip("/") if is_url(folder) else os.path.abspath(folder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from stratagem.errors import ConfigError
 from stratagem_trainer.callbacks.base import Callback
@@ -12,45 +12,64 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 
+class _Group(NamedTuple):
+    """A parameter group, what its values are called, and when they are logged."""
+
+    name: str
+    values: dict[str, Any]
+    interval: str
+
+
 class LearningRateMonitor(Callback):
     """Log the learning rate of every parameter group, as the optimizer is about to use it.
 
-    They are named "lr"; with several groups "lr/0", "lr/1"; with several optimizers "lr/0/0", where the
-    first number is the optimizer's.
+    They are named after the optimizer's class, as "lr-Adam"; with several groups "lr-Adam/pg1", "lr-Adam/pg2",
+    or by the group's own "name"; a second Adam is "lr-Adam-1". A scheduler's "name" stands for "lr-Adam".
 
     Args:
-        interval: "step" logs with each batch, "epoch" with the first one of each epoch, for the epoch's row.
+        logging_interval: "step" logs with each batch, "epoch" with the first one of each epoch, for the epoch's
+            row; None as often as the optimizer's scheduler is stepped, and with each batch where it has none.
+        log_momentum: log the momentum, or the first beta, too, as "lr-Adam-momentum".
+        log_weight_decay: log the weight decay, too, as "lr-Adam-weight_decay".
 
     Raises:
         ConfigError: another interval.
     """
 
-    def __init__(self, interval: Literal["step", "epoch"] = "step") -> None:
-        if interval not in ("step", "epoch"):
+    def __init__(
+        self,
+        logging_interval: Literal["step", "epoch"] | None = None,
+        log_momentum: bool = False,
+        log_weight_decay: bool = False,
+    ) -> None:
+        if logging_interval not in ("step", "epoch", None):
             raise ConfigError(
-                f'LearningRateMonitor got interval={interval!r}; allowed are "step" and "epoch"'
+                f"LearningRateMonitor got logging_interval={logging_interval!r}; allowed are "
+                '"step", "epoch" and None'
             )
-        self.interval = interval
-        self._groups: list[tuple[str, dict[str, Any]]] = []
+        self.logging_interval = logging_interval
+        self.log_momentum, self.log_weight_decay = log_momentum, log_weight_decay
+        self._groups: list[_Group] = []
         self._is_new_epoch = False
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         # A resumed epoch has no start.
         self._is_new_epoch = False
-        self._groups = _named_groups(trainer)
+        self._groups = self._named_groups(trainer) if stage == "fit" else []
 
     def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
         self._is_new_epoch = True
         # Looked up again, since a strategy or a loaded checkpoint may have replaced the groups.
-        self._groups = _named_groups(trainer)
+        self._groups = self._named_groups(trainer)
 
     def on_train_batch_start(self, trainer: TrainerView, module: Module, batch: Any, batch_idx: int) -> None:
-        if self._is_new_epoch or self.interval == "step":
-            self._is_new_epoch = False
-            for name, group in self._groups:
+        for name, group, interval in self._groups:
+            each = interval == "step"
+            if each or self._is_new_epoch:
                 # A step's value is only written every `log_every_n_steps`; an epoch's always is.
-                each = self.interval == "step"
-                module.log(name, group["lr"], on_step=each, on_epoch=not each)
+                for suffix, value in self._values(group):
+                    module.log(name + suffix, value, on_step=each, on_epoch=not each)
+        self._is_new_epoch = False
 
     def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         # Nothing of the optimizers may outlive the run's process group.
@@ -59,13 +78,29 @@ class LearningRateMonitor(Callback):
     def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
         self._groups = []
 
+    def _values(self, group: dict[str, Any]) -> list[tuple[str, float]]:
+        values = [("", group["lr"])]
+        if self.log_momentum:
+            values.append(
+                ("-momentum", group["betas"][0] if "betas" in group else group.get("momentum", 0.0))
+            )
+        if self.log_weight_decay:
+            values.append(("-weight_decay", group.get("weight_decay", 0.0)))
+        return values
 
-def _named_groups(trainer: TrainerView) -> list[tuple[str, dict[str, Any]]]:
-    optimizers = trainer.prepared.optimizers
-    named = []
-    for index, optimizer in enumerate(optimizers):
-        prefix = "lr" if len(optimizers) == 1 else f"lr/{index}"
-        groups = optimizer.param_groups
-        for number, group in enumerate(groups):
-            named.append((prefix if len(groups) == 1 else f"{prefix}/{number}", group))
-    return named
+    def _named_groups(self, trainer: TrainerView) -> list[_Group]:
+        named: list[_Group] = []
+        taken: dict[str, int] = {}
+        for index, optimizer in enumerate(trainer.prepared.optimizers):
+            schedules = [each for each in trainer.state.schedules if each.optimizer == index]
+            kind = type(optimizer).__name__
+            number = taken[kind] = taken.get(kind, -1) + 1
+            own_name = next((name for each in schedules if (name := getattr(each, "name", None))), None)
+            name = own_name or f"lr-{kind}" + (f"-{number}" if number else "")
+            slow = bool(schedules) and all(each.interval == "epoch" for each in schedules)
+            interval = self.logging_interval or ("epoch" if slow else "step")
+            groups = optimizer.param_groups
+            for place, group in enumerate(groups, start=1):
+                part = group.get("name") or (f"pg{place}" if len(groups) > 1 else "")
+                named.append(_Group(f"{name}/{part}" if part else name, group, interval))
+        return named

@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar as RichBar
 from rich.table import Table
 from rich.text import Text
 
+from stratagem_trainer.callbacks.progress_text import duration_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,9 +26,9 @@ class Bar:
     total: int | None
     """None where nobody knows."""
     rate: float | None
-    """Per second."""
-    unit: str
-    """As "steps"."""
+    """Batches per second."""
+    samples: int | None = None
+    """Of one batch, over all ranks; None where nobody knows."""
     metrics: str = ""
 
 
@@ -106,6 +108,16 @@ class LiveBars:
 
 
 def _rate_text(bar: Bar) -> str:
+    """Write as "12.3 it/s  394 samples/s  ETA 0:07"."""
     if bar.rate is None:
         return ""
-    return f"{bar.rate:.3g} {bar.unit}/s" if bar.rate < 100 else f"{bar.rate:.0f} {bar.unit}/s"
+    parts = [f"{_number(bar.rate)} it/s"]
+    if bar.samples is not None:
+        parts.append(f"{_number(bar.rate * bar.samples)} samples/s")
+    if bar.total is not None:
+        parts.append(f"ETA {duration_text(max(0.0, bar.total - bar.done) / bar.rate)}")
+    return "  ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+import os
+import time
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
+from stratagem.errors import ConfigError
+from stratagem_trainer.callbacks.after_error import save_after_error
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.checkpoint_decision import Decision, Keeper, Moment
 from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
-from stratagem_trainer.callbacks.last_link import can_link, folder_of, lies_in, link
+from stratagem_trainer.callbacks.last_link import folder_of, lies_in, link
 from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, check_mode
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from stratagem_trainer.module import Module
     from stratagem_trainer.view import TrainerView
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What all ranks do at a checkpoint; made on rank 0."""
-
-    after: Ranking
-    save: tuple[str, ...]
-    link: bool
 
 
 class ModelCheckpoint(Callback):
@@ -40,57 +35,97 @@ class ModelCheckpoint(Callback):
     Several of these in one run need different folders or file names.
 
     Args:
-        monitor: name of a logged metric to rank by; None ranks by age, newest first.
-        mode: whether the metric should become small ("min") or large ("max").
-        save_top_k: how many to keep; -1 keeps all, 0 none (but `last`).
-        save_last: keep `last` too.
-        every_n_epochs: save after each n-th epoch; by default each one, or none with `every_n_steps`.
-        every_n_steps: save after each n-th optimizer step. With a metric that evaluations log, the
-            checkpoint waits for the evaluation that follows, so that its score is its own.
-        dirname: folder for the checkpoints; a relative one is within the run's folder. By default the
+        dirpath: folder for the checkpoints; a relative one is within the run's folder. By default the
             run's checkpoint folder.
-        filename: their names; see `CheckpointName`.
+        filename: their names; see `CheckpointName`. "{epoch}-{step}" when None.
+        monitor: name of a logged metric to rank by; None ranks by age, newest first.
+        verbose: print a line for each checkpoint, on rank 0.
+        save_last: keep `last` too; "link" is as True.
+        save_top_k: how many to keep; -1 keeps all, 0 none (but `last`).
+        save_on_exception: save "…-exception", too, when the fit ends by an error on all ranks at one step.
+        save_weights_only: leave out what only going on needs: optimizers, schedulers, callbacks, progress.
+        mode: whether the metric should become small ("min") or large ("max").
+        auto_insert_metric_name: write names before values, as in "epoch=3-val_loss=0.1".
+        every_n_train_steps: save after each n-th optimizer step. With a metric that evaluations log, the
+            checkpoint waits for the evaluation that follows, so that its score is its own.
+        train_time_interval: save after the step in which so much time has passed since the last such save;
+            rank 0's clock counts, which is asked for after every batch.
+        every_n_epochs: save after each n-th epoch; 0 for none. By default each one, or none where one of the
+            two before it is given.
+        save_on_train_epoch_end: whether the turn of an epoch is at its end (True) or after each of its
+            validations (False). None: after validations where these aren't one per epoch.
+        enable_version_counter: append "-v1" to a name in `dirpath` that another run has taken, rather than
+            replace its checkpoint.
 
     Raises:
         ConfigError: a value that can't be meant.
     """
 
     order = 100
-    is_left_out_of_fast_dev_run = True
     """After the callbacks whose states go into the checkpoint."""
+    is_left_out_of_fast_dev_run = True
 
     def __init__(
         self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
         monitor: str | None = None,
-        mode: Mode = "min",
+        verbose: bool = False,
+        save_last: bool | Literal["link"] | None = True,
         save_top_k: int = 1,
-        save_last: bool = True,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: Mode = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
         every_n_epochs: int | None = None,
-        every_n_steps: int | None = None,
-        dirname: str | None = None,
-        filename: str = "epoch={epoch}-step={step}",
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
     ) -> None:
         owner = type(self).__name__
         check_mode(mode, owner)
         check_count(owner, "save_top_k", save_top_k, -1)
-        for name, value in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
+        for name, value in (("every_n_epochs", every_n_epochs), ("every_n_train_steps", every_n_train_steps)):
             if value is not None:
-                check_count(owner, name, value, 1)
-        if every_n_epochs is None and every_n_steps is None:
-            every_n_epochs = 1
-        self._name = CheckpointName(filename)
+                check_count(owner, name, value, 0)
+        if save_last not in (True, False, "link", None):
+            raise ConfigError(f'{owner} got save_last={save_last!r}; allowed are True, False and "link"')
+        if train_time_interval is not None and (
+            not isinstance(train_time_interval, timedelta) or train_time_interval <= timedelta(0)
+        ):
+            raise ConfigError(
+                f"{owner} got train_time_interval={train_time_interval!r}; give a timedelta above 0"
+            )
+        if every_n_epochs is None and not every_n_train_steps and train_time_interval is None:
+            every_n_epochs = 0 if every_n_train_steps == 0 else 1
+        self._name = CheckpointName(
+            "{epoch}-{step}" if filename is None else filename, auto_insert_metric_name
+        )
         names = dict.fromkeys((*([] if monitor is None else [monitor]), *self._name.metrics))
         self._monitors = tuple(Monitor(name, mode, owner) for name in names)
         self.monitor = monitor
         """Name of the metric; None for none."""
         self.save_top_k = save_top_k
-        self.save_last = save_last
-        self.every_n_epochs = every_n_epochs
-        self.every_n_steps = every_n_steps
-        self.dirname = dirname
+        self.save_last = bool(save_last)
+        self.every_n_epochs = every_n_epochs or None
+        self.every_n_train_steps = every_n_train_steps or None
+        self.train_time_interval = train_time_interval
+        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
+        self.save_on_train_epoch_end, self.verbose = save_on_train_epoch_end, verbose
         self._ranking = Ranking()
-        self._is_due = self._has_resumed = self._fitting = False
-        self._can_link: bool | None = None
+        self._keeper = Keeper(
+            self._name,
+            self._monitors[0] if monitor is not None else None,
+            save_top_k,
+            self.save_last,
+            enable_version_counter and dirpath is not None,
+        )
+        self._is_due = self._has_resumed = self._fitting = self._has_validated = False
+        self._saved_at_s = 0.0
+
+    # What there is ----------------------------------------------------------------------------------
 
     @property
     def best_model_path(self) -> str:
@@ -103,6 +138,11 @@ class ModelCheckpoint(Callback):
         return self._ranking.best_score
 
     @property
+    def current_score(self) -> float | None:
+        """The metric at the latest checkpoint."""
+        return self._ranking.current_score
+
+    @property
     def last_model_path(self) -> str:
         """The path of `last`; "" before any, or without `save_last`."""
         return self._ranking.last_path
@@ -113,12 +153,28 @@ class ModelCheckpoint(Callback):
         return self._ranking.kept
 
     @property
+    def best_k_models(self) -> dict[str, float | None]:
+        """Path → metric of the top k, best first."""
+        return {entry.path: entry.score for entry in self.kept}
+
+    def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
+        """Write `best_k_models` to a YAML file; best_k_models.yaml in the checkpoints' folder by default."""
+        import yaml
+
+        with open(filepath or f"{self._ranking.folder}/best_k_models.yaml", "w", encoding="utf-8") as file:
+            yaml.safe_dump(self.best_k_models, file, sort_keys=False)
+
+    @property
     def state_key(self) -> str:
-        what = (self.monitor, self.every_n_epochs, self.every_n_steps, self.dirname, self._name.template)
-        return f"{type(self).__qualname__}{what}"
+        interval_s = self.train_time_interval and self.train_time_interval.total_seconds()
+        what = (self.monitor, self.every_n_epochs, self.every_n_train_steps, interval_s)
+        return f"{type(self).__qualname__}{(*what, self.dirpath, self._name.template)}"
+
+    # When -------------------------------------------------------------------------------------------
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
-        self._fitting = stage == "fit"
+        self._fitting, self._has_validated = stage == "fit", False
+        self._saved_at_s = time.monotonic()
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
         if self._fitting and self._ranking.folder == self._folder(trainer):
             self._remove_outdone(trainer)  # what a kill has left
@@ -126,7 +182,7 @@ class ModelCheckpoint(Callback):
     def on_train_batch_end(
         self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not self._is_turn(trainer):
+        if not self._is_turn(trainer) and not self._is_time(trainer):
             return
         if self.monitor is not None and self._monitors[0].from_evaluation:
             self._is_due = True
@@ -135,6 +191,7 @@ class ModelCheckpoint(Callback):
 
     def on_evaluation_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
+            self._has_validated = True
             if self.monitor is not None and self._monitors[0].from_evaluation and self._is_turn(trainer):
                 # A run that resumes from another callback's checkpoint of this step hasn't seen its end.
                 self._is_due = True
@@ -145,12 +202,11 @@ class ModelCheckpoint(Callback):
         if self._fitting:
             for monitor in self._monitors:
                 monitor.after_evaluation(trainer)
-            if self._is_due:
+            if self._is_due or (self._is_epoch(trainer) and not self._saves_at_epoch_end(trainer)):
                 self._checkpoint(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerView, module: Module) -> None:
-        is_turn = self.every_n_epochs is not None and (trainer.current_epoch + 1) % self.every_n_epochs == 0
-        if self._is_due or is_turn:
+        if self._is_due or (self._is_epoch(trainer) and self._saves_at_epoch_end(trainer)):
             self._checkpoint(trainer)
 
     def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
@@ -161,21 +217,45 @@ class ModelCheckpoint(Callback):
             for monitor in self._monitors:
                 monitor.finish(trainer)
 
+    def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
+        if self.save_on_exception and self._fitting:
+            metrics = {name: trainer.callback_metrics.get(name, float("nan")) for name in self._name.metrics}
+            name = self._name.fill(trainer.current_epoch, trainer.global_step, metrics)
+            save_after_error(trainer, f"{self._folder(trainer)}/{name}-exception", self.save_weights_only)
+
+    def _is_epoch(self, trainer: TrainerView) -> bool:
+        return self.every_n_epochs is not None and (trainer.current_epoch + 1) % self.every_n_epochs == 0
+
+    def _saves_at_epoch_end(self, trainer: TrainerView) -> bool:
+        if self.save_on_train_epoch_end is not None:
+            return self.save_on_train_epoch_end
+        settings = trainer.settings
+        is_usual = settings.check_val_every_n_epoch == 1 and settings.val_check_interval in (None, 1.0)
+        return is_usual or not (self._has_validated or trainer.num_eval_batches)
+
     def _is_turn(self, trainer: TrainerView) -> bool:
-        every, step = self.every_n_steps, trainer.global_step
+        every, step = self.every_n_train_steps, trainer.global_step
         return every is not None and step % every == 0 and step not in (0, self._ranking.saved_step)
 
+    def _is_time(self, trainer: TrainerView) -> bool:
+        """Whether `train_time_interval` is over. Collective where it is given."""
+        if self.train_time_interval is None:
+            return False
+        is_over = time.monotonic() - self._saved_at_s >= self.train_time_interval.total_seconds()
+        if not trainer.collectives.broadcast(is_over) or trainer.global_step == self._ranking.saved_step:
+            return False
+        self._saved_at_s = time.monotonic()
+        return True
+
+    # What -------------------------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Any]:
+        ranking = asdict(self._ranking)
         return {
-            "is_due": self._is_due,
-            "folder": self._ranking.folder,
-            "kept": [asdict(entry) for entry in self.kept],
-            "newest": self._ranking.newest,
-            "best_model_path": self.best_model_path,
-            "best_model_score": self.best_model_score,
-            "last_model_path": self.last_model_path,
-            "saved_step": self._ranking.saved_step,
+            **ranking,
+            "kept": list(ranking["kept"]),
             "outdone": list(self._ranking.outdone),
+            "is_due": self._is_due,
             "from_evaluation": [monitor.from_evaluation for monitor in self._monitors],
         }
 
@@ -183,29 +263,29 @@ class ModelCheckpoint(Callback):
         self._is_due, self._has_resumed = state["is_due"], True
         for monitor, known in zip(self._monitors, state["from_evaluation"]):
             monitor.from_evaluation = known
-        self._ranking = Ranking(
-            folder=state["folder"],
-            kept=tuple(Kept(**entry) for entry in state["kept"]),
-            newest=state["newest"],
-            best_path=state["best_model_path"],
-            best_score=state["best_model_score"],
-            last_path=state["last_model_path"],
-            saved_step=state["saved_step"],
-            outdone=tuple(state["outdone"]),
-        )
+        ranking = {name: state[name] for name in asdict(Ranking())}
+        ranking["kept"] = tuple(Kept(**entry) for entry in state["kept"])
+        self._ranking = Ranking(**{**ranking, "outdone": tuple(state["outdone"])})
 
     def _checkpoint(self, trainer: TrainerView, early: bool = False, ranks: bool = True) -> bool:
         """Save what is to be saved now; return whether it went unranked for want of the metric."""
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
-        decision: _Decision = trainer.collectives.broadcast(
-            self._decide(trainer, values, ranks) if trainer.is_main else None
+        moment = Moment(self._folder(trainer), trainer.current_epoch, trainer.global_step, values, ranks)
+        decision: Decision = trainer.collectives.broadcast(
+            self._keeper.decide(self._ranking, moment) if trainer.is_main else None
         )
         # The checkpoint itself must know that it was kept: a resumed run goes on from its state.
         before, self._ranking = self._ranking, decision.after
+        how = {"weights_only": True} if self.save_weights_only else {}
         try:
             for path in decision.save:
-                trainer.save_checkpoint(path)
+                trainer.save_checkpoint(path, **how)
+                if self.verbose and trainer.is_main:
+                    print(
+                        f"Epoch {trainer.current_epoch + 1}, step {trainer.global_step}: saved {path}",
+                        flush=True,
+                    )
             if decision.link and trainer.is_main:
                 link(self._ranking.newest, self._ranking.last_path)
         except BaseException:
@@ -222,54 +302,4 @@ class ModelCheckpoint(Callback):
         self._ranking = replace(self._ranking, outdone=())
 
     def _folder(self, trainer: TrainerView) -> str:
-        return folder_of(self.dirname, trainer.run_dir, trainer.checkpoint_dir)
-
-    def _decide(self, trainer: TrainerView, values: Mapping[str, float | None], ranks: bool) -> _Decision:
-        """Say what to save and what to delete, from what is known and the metrics; on rank 0."""
-        folder, before = self._folder(trainer), self._ranking
-        if before.folder != folder:
-            # Resumed into another folder: what lies in the old one isn't this run's to delete.
-            before = replace(before, folder=folder, kept=(), newest="", last_path="")
-        before = before.confined()
-        step = trainer.global_step
-        score = None if self.monitor is None else values[self.monitor]
-        named = {name: value for name, value in values.items() if value is not None}
-        candidate = Kept(f"{folder}/{self._name.fill(trainer.current_epoch, step, named)}", score, step)
-        kept = before.kept
-        if ranks and self.save_top_k != 0 and (self.monitor is None or score is not None):
-            kept = self._ranked(kept, candidate)
-        if any(entry.path == candidate.path for entry in kept if entry != candidate):
-            # Of two that stay, neither may take the other's name.
-            renamed = replace(candidate, path=f"{candidate.path}-step={step}")
-            kept = tuple(renamed if entry == candidate else entry for entry in kept)
-            candidate = renamed
-        is_kept = candidate in kept
-        after = replace(before, kept=kept, saved_step=step)
-        if is_kept and (score is None or self._monitors[0].better(score, before.best_score)):
-            after = replace(after, best_path=candidate.path, best_score=score)
-        save = [candidate.path] if is_kept else []
-        if self.save_last:
-            last = f"{folder}/last"
-            after = replace(after, last_path=last)
-            if self._can_link is None:
-                self._can_link = can_link(last)
-            if self._can_link:
-                after = replace(after, newest=candidate.path)
-                save = [candidate.path]
-            else:
-                save.append(last)
-        is_link = self.save_last and bool(self._can_link)
-        after = replace(after, outdone=tuple(sorted(before.paths() - after.paths())))
-        return _Decision(after, tuple(save), is_link)
-
-    def _ranked(self, kept: tuple[Kept, ...], candidate: Kept) -> tuple[Kept, ...]:
-        """Put the candidate where it belongs, and cut off after k."""
-        others = [entry for entry in kept if (entry.path, entry.step) != (candidate.path, candidate.step)]
-        entries = [candidate, *others]
-        if self.monitor is not None:
-            # Stable, so that of equals the earlier stays ahead.
-            entries = sorted([*others, candidate], key=self._order)
-        return tuple(entries if self.save_top_k == -1 else entries[: self.save_top_k])
-
-    def _order(self, entry: Kept) -> tuple[bool, float]:
-        return self._monitors[0].order(float("nan") if entry.score is None else entry.score)
+        return folder_of(self.dirpath, trainer.run_dir, trainer.checkpoint_dir)

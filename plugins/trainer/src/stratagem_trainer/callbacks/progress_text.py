@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def metrics_text(metrics: Mapping[str, float]) -> str:
+def metrics_text(metrics: Mapping[str, float | str]) -> str:
     """Write metrics side by side, as "loss 0.1234  acc 0.97"."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    return "  ".join(
+        f"{name} {value if isinstance(value, str) else format(value, '.4g')}"
+        for name, value in metrics.items()
+    )
 
 
 def duration_text(seconds: float) -> str:

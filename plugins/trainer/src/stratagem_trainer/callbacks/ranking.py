@@ -28,6 +28,7 @@ class Ranking:
     """What the link `last` names; kept beside the top k."""
     best_path: str = ""
     best_score: float | None = None
+    current_score: float | None = None
     last_path: str = ""
     saved_step: int = -1
     outdone: tuple[str, ...] = ()

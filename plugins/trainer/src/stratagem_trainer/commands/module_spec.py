@@ -1,21 +1,20 @@
-"""`ModuleSpec`: makes the user's module, in each worker, from the target and its settings."""
+"""`ModuleSpec` and `DataSpec`: make the user's module and data, in each worker, from a target and its settings."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stratagem_cli.typed import defaults_of, parameters_of, typed
 
+import stratagem_trainer
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from stratagem_trainer.module import Module
 
 
 @dataclass(frozen=True)
@@ -24,37 +23,41 @@ class ModuleSpec:
 
     target: Target
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the section `model`: as written in YAML, or `Text`."""
+    """Of its section: as written in YAML, or `Text`."""
 
-    def __call__(self) -> Module:
-        """Import the target and make the module. Not collective.
+    section: ClassVar[str] = "model"
+    base: ClassVar[str] = "Module"
+    """Name, in stratagem, of what it makes."""
+
+    def __call__(self) -> Any:
+        """Import the target and make the object. Not collective.
 
         Raises:
-            TargetError: it can't be imported, or isn't a module's class nor a function that returns one.
+            TargetError: it can't be imported, or is neither such a class nor a function that returns one's instance.
             ConfigError: a setting that its constructor doesn't have, of the wrong type, or missing.
         """
-        from stratagem_trainer.module import Module
-
-        make = self.target.load()
-        values = typed(make, self.settings, "model") if self.settings else {}
+        make = self.target.load(self.base)
+        values = typed(make, self.settings, self.section) if self.settings else {}
         self._refuse_missing(make)
         try:
-            module = make(**values)
+            made = make(**values)
         except TypeError as error:
             for key in values:
                 if f"unexpected keyword argument {key!r}" in str(error):
-                    raise ConfigError(f"{make.__qualname__} has no setting 'model.{key}': {error}") from error
+                    raise ConfigError(
+                        f"{make.__qualname__} has no setting '{self.section}.{key}': {error}"
+                    ) from error
             raise
-        if not isinstance(module, Module):
+        if not isinstance(made, getattr(stratagem_trainer, self.base)):
             raise TargetError(
-                f"TARGET {str(self.target)!r} returned a {type(module).__name__}, not a stratagem.Module"
+                f"TARGET {str(self.target)!r} returned a {type(made).__name__}, not a stratagem.{self.base}"
             )
-        return module
+        return made
 
     def resolved(self) -> dict[str, Any]:
-        """All settings of the module, typed, defaults included."""
-        make = self.target.load()
-        return {**defaults_of(make), **typed(make, self.settings, "model")}
+        """All settings of the constructor, typed, defaults included."""
+        make = self.target.load(self.base)
+        return {**defaults_of(make), **typed(make, self.settings, self.section)}
 
     def _refuse_missing(self, make: Callable[..., Any]) -> None:
         missing = [
@@ -64,5 +67,13 @@ class ModuleSpec:
         ]
         if missing:
             raise ConfigError(
-                f"{make.__qualname__} needs {', '.join(missing)}: give --set model.{missing[0]}=VALUE"
+                f"{make.__qualname__} needs {', '.join(missing)}: give --set {self.section}.{missing[0]}=VALUE"
             )
+
+
+@dataclass(frozen=True)
+class DataSpec(ModuleSpec):
+    """The same for a `DataModule`, of the section `data`."""
+
+    section: ClassVar[str] = "data"
+    base: ClassVar[str] = "DataModule"

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from stratagem_cli.chosen import strategy_component
-from stratagem_cli.settings import SELECTION, Settings
+from stratagem_cli.settings import DATA_CLASS, SELECTION, Settings
 from stratagem_cli.typed import defaults_of, plain
 
 from stratagem import RunConfig
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.commands.module_spec import ModuleSpec
+from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -31,6 +31,7 @@ class Resolved:
     """Everything that a fit was started with, defaults included."""
 
     spec: ModuleSpec
+    data: DataSpec | None
     settings: Settings
     """As they were given."""
     strategy: Mapping[str, Any]
@@ -51,6 +52,9 @@ class Resolved:
         if given.ckpt_path is not None:
             content["ckpt_path"] = str(given.ckpt_path)
         content["model"] = _storable(self.spec.resolved(), given.model)
+        if self.data is not None:
+            settings = _storable(self.data.resolved(), given.data)
+            content["data"] = {DATA_CLASS: str(self.data.target), **settings}
         content["trainer"] = _storable(self.trainer, given.trainer)
         text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         return text

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from stratagem_cli import flags
-from stratagem_cli.settings import Settings, merged, strategy_settings, trainer_settings
+from stratagem_cli.settings import DATA_CLASS, Settings, merged, strategy_settings, trainer_settings
 
-from stratagem.errors import TargetError
+from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
+    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.trainer import Trainer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +26,7 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
-_TRAINER_FLAGS = ("max_epochs", "max_steps")
+_TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
 
 
 def stage_flags(command: F) -> F:
@@ -36,7 +37,13 @@ def stage_flags(command: F) -> F:
             "sets",
             multiple=True,
             metavar="KEY=VALUE",
-            help="As model.hidden=64, strategy.timeout_s=60 or trainer.log_every_n_steps=10 (repeatable).",
+            help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60 or trainer.log_every_n_steps=10 "
+            "(repeatable).",
+        ),
+        click.option(
+            "--data",
+            metavar="FILE.py:CLASS",
+            help="A DataModule, instead of TARGET's own loaders; also module:Class.",
         ),
         click.option(
             "--config",
@@ -55,14 +62,19 @@ def stage_flags(command: F) -> F:
 
 
 @click.command()
-@click.option("--max-epochs", type=click.IntRange(0), help="Stop after so many epochs.")
-@click.option("--max-steps", type=click.IntRange(0), help="Stop after so many optimizer steps.")
+@click.option("--max-epochs", type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit.")
+@click.option(
+    "--max-steps", type=click.IntRange(-1), help="Stop after so many optimizer steps; -1: no limit."
+)
+@click.option(
+    "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
+)
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""
     settings, target = read_settings(keywords)
-    trainer, spec = _trainer(settings, target, "fit")
-    trainer.fit(spec, ckpt_path=settings.ckpt_path)
+    trainer, spec, data = _trainer(settings, target, "fit")
+    trainer.fit(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
         _print_metrics(dict(trainer.callback_metrics))
         if trainer.run_dir is not None:
@@ -74,10 +86,10 @@ def fit(**keywords: Any) -> None:
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
     settings, target = read_settings(keywords)
-    trainer, spec = _trainer(settings, target, "validate")
-    metrics = trainer.validate(spec, ckpt_path=settings.ckpt_path)
+    trainer, spec, data = _trainer(settings, target, "validate")
+    metrics = trainer.validate(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
-        _print_metrics(metrics)
+        _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
 @click.command()
@@ -85,10 +97,10 @@ def validate(**keywords: Any) -> None:
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
     settings, target = read_settings(keywords)
-    trainer, spec = _trainer(settings, target, "test")
-    metrics = trainer.test(spec, ckpt_path=settings.ckpt_path)
+    trainer, spec, data = _trainer(settings, target, "test")
+    metrics = trainer.test(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if _is_reporting(settings):
-        _print_metrics(metrics)
+        _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
 @click.command()
@@ -100,10 +112,12 @@ def predict(output: str | None, **keywords: Any) -> None:
 
     refuse_output(output)
     settings, target = read_settings(keywords)
-    trainer, spec = _trainer(settings, target, "predict")
-    predictions = trainer.predict(spec, ckpt_path=settings.ckpt_path)
+    trainer, spec, data = _trainer(settings, target, "predict")
+    predictions = trainer.predict(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if not _is_reporting(settings):
         return
+    if predictions and len(trainer.num_predict_batches) > 1:
+        predictions = [batch for of_loader in predictions for batch in of_loader]
     arrays = arrays_of(predictions)
     for name, array in arrays.items():
         click.echo(f"{name}  {array.dtype} {'×'.join(map(str, array.shape))}")
@@ -124,6 +138,8 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
             layer[key] = keywords[key]
     if "strategy" in layer:
         layer["strategy"] = {"name": layer["strategy"]}
+    if keywords.get("data") is not None:
+        layer["data"] = {DATA_CLASS: keywords["data"]}
     trainer = {key: keywords[key] for key in _TRAINER_FLAGS if keywords.get(key) is not None}
     if trainer:
         layer["trainer"] = trainer
@@ -134,28 +150,51 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
         raise TargetError(f"TARGET is missing: give one {EXAMPLE}, or a --config file that has it")
     target = Target.parse(settings.target)
     target.make_importable()  # what workers send back may need it
+    _data_target(settings)
     return settings, target
 
 
-def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, Any]:
-    """Make the trainer, and what makes the module in each worker."""
+def _data_target(settings: Settings) -> Target | None:
+    """The class of the data module, checked as far as the file tells.
+
+    Raises:
+        ConfigError, TargetError: what to change.
+    """
+    if settings.data_class is None:
+        if settings.data:
+            key = next(iter(settings.data))
+            raise ConfigError(
+                f"'data.{key}' is a setting of a DataModule, and none is named: give --data FILE.py:CLASS"
+            )
+        return None
+    target = Target.parse(settings.data_class)
+    target.make_importable()
+    return target
+
+
+def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, ModuleSpec, DataSpec | None]:
+    """Make the trainer, and what makes the module and the data in each worker."""
     from stratagem_cli.early import preload_where_likely
 
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
-    from stratagem_trainer.commands.module_spec import ModuleSpec
+    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
     from stratagem_trainer.trainer import Trainer
 
     selection, options, given, defaults = trainer_arguments(settings)
     spec = ModuleSpec(target, settings.model)
+    data_target = _data_target(settings)
+    data = None if data_target is None else DataSpec(data_target, settings.data)
     trainer = Trainer(**selection, strategy_options=options, **given)
     if stage == "fit":
-        trainer.callbacks.insert(0, SavedConfig(Resolved(spec, settings, options, {**defaults, **given})))
+        trainer.callbacks.insert(
+            0, SavedConfig(Resolved(spec, data, settings, options, {**defaults, **given}))
+        )
         if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
             trainer.callbacks.append(TrainingCurve(required=False))
-    return trainer, spec
+    return trainer, spec, data
 
 
 def trainer_arguments(
@@ -170,6 +209,7 @@ def trainer_arguments(
     from stratagem_cli.typed import defaults_of
 
     from stratagem import RunConfig
+    from stratagem_trainer.arguments import refuse_replaced
     from stratagem_trainer.trainer import Trainer
 
     selection = dict(settings.selection)
@@ -177,6 +217,7 @@ def trainer_arguments(
     options = strategy_settings(settings, component.load() if component is not None else None)
     parts = {*RunConfig.__dataclass_fields__, "plugins"}
     defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
+    refuse_replaced(settings.trainer)
     given = trainer_settings(settings, Trainer, defaults)
     return flags.runtime_arguments(selection), options, given, defaults
 

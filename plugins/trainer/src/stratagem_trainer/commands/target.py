@@ -12,6 +12,7 @@ from typing import Any
 
 from stratagem_cli.reporting import keep_cause
 
+import stratagem_trainer
 from stratagem.errors import TargetError, nearest
 from stratagem_trainer.commands.defined_names import DefinedNames
 
@@ -59,17 +60,18 @@ class Target:
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
-    def load(self) -> Callable[..., Any]:
+    def load(self, base: str = "Module") -> Callable[..., Any]:
         """Import it; in a worker.
 
+        Args:
+            base: the class of stratagem's that it is to derive from, where it is a class.
+
         Returns:
-            A subclass of `stratagem.Module`, or a function.
+            A subclass of that, or a function.
 
         Raises:
             TargetError: it can't be imported, with the original traceback; or it is neither.
         """
-        from stratagem_trainer.module import Module
-
         self.make_importable()
         try:
             module = self._import_file() if self.is_file else import_module(self.place)
@@ -85,15 +87,15 @@ class Target:
             raise _no_such_name(
                 str(self), self.name, [n for n in vars(module) if not n.startswith("_")]
             ) from None
-        if isinstance(found, type) and not issubclass(found, Module):
+        if isinstance(found, type) and not issubclass(found, getattr(stratagem_trainer, base)):
             bases = ", ".join(base.__qualname__ for base in found.__bases__)
             raise TargetError(
-                f"TARGET {str(self)!r} is a class derived from {bases}, not from stratagem.Module: derive it "
+                f"TARGET {str(self)!r} is a class derived from {bases}, not from stratagem.{base}: derive it "
                 "from that"
             )
         if not callable(found):
             raise TargetError(
-                f"TARGET {str(self)!r} is a {type(found).__name__}: name a class derived from stratagem.Module, "
+                f"TARGET {str(self)!r} is a {type(found).__name__}: name a class derived from stratagem.{base}, "
                 "or a function that returns one's instance"
             )
         return found  # type: ignore[no-any-return]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,16 @@ class Row:
     values: Mapping[str, float]
 
 
-class Logger(ABC):
-    """Receives metrics in groups, so that logging every step costs no file access every step."""
+class Logger:
+    """Receives metrics in groups, so that logging every step costs no file access every step.
+
+    A class of one's own overrides `write`, or `log_metrics`, which then gets each row.
+    """
+
+    is_muted: bool = False
+    """Whether this process isn't rank 0 of a run: whatever is logged is dropped."""
+
+    # What a trainer calls, on rank 0 ------------------------------------------------------------------
 
     def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
         """Start in the run's folder; called once on rank 0 before the first row.
@@ -31,12 +38,99 @@ class Logger(ABC):
                 what is there of later steps was left by a killed run and is dropped. None drops nothing.
         """
 
-    @abstractmethod
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Take up what the module's `save_hyperparameters` kept; called after `open`, where there is something.
+
+        Args:
+            params: JSON-able, nested; of classes and functions their names.
+        """
+
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Take up the module, once it is prepared; called after `open`."""
+
     def write(self, rows: Sequence[Row]) -> None:
         """Take up rows, in the order in which they were logged."""
+        for row in rows:
+            self.log_metrics({**row.values, "epoch": row.epoch}, row.step)
 
     def flush(self) -> None:
         """Bring everything written so far to where a reader finds it."""
 
     def close(self, failed: bool = False) -> None:
         """Finish; called once, also after an exception."""
+
+    # What modules and programs call -------------------------------------------------------------------
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log values at once, as those of `step` completed optimizer steps; on rank 0, elsewhere dropped."""
+        if type(self).write is Logger.write:
+            raise NotImplementedError(f"{type(self).__qualname__} overrides neither write nor log_metrics")
+        if not self.is_muted:
+            self.write([Row(step or 0, 0, {name: float(value) for name, value in metrics.items()})])
+
+    def save(self) -> None:
+        """As `flush`."""
+        self.flush()
+
+    def finalize(self, status: str = "success") -> None:
+        """As `close`; any other status than "success" is a failure."""
+        self.close(failed=status != "success")
+
+    @property
+    def experiment(self) -> Any:
+        """The library's own object; on other ranks than 0 one that does nothing."""
+        return NoExperiment()
+
+    @property
+    def name(self) -> str | None:
+        """Of the experiment or project, where there is one."""
+        return None
+
+    @property
+    def version(self) -> int | str | None:
+        """Of the run, as the library calls it."""
+        return None
+
+    @property
+    def save_dir(self) -> str | None:
+        """Where its files are, as it was given."""
+        return None
+
+    @property
+    def log_dir(self) -> str | None:
+        """Folder of this run's files."""
+        return self.save_dir
+
+    def mute(self) -> Logger:
+        """Make it drop everything: for all ranks but 0."""
+        self.is_muted = True
+        return self
+
+
+class NoExperiment:
+    """Takes any call, and does nothing: what `experiment` is on ranks that log nothing."""
+
+    def __getattr__(self, name: str) -> NoExperiment:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoExperiment:
+        return self
+
+    def __getitem__(self, key: Any) -> NoExperiment:
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested parameters by names joined with "/"; what is no number, text or bool as text."""
+    flat: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            flat.update(flattened(value, f"{prefix}{name}/"))
+        else:
+            flat[f"{prefix}{name}"] = value if isinstance(value, (bool, int, float, str)) else str(value)
+    return flat

@@ -12,6 +12,7 @@ from typing import Any
 
 from stratagem.errors import ConfigError, UsageError
 from stratagem_trainer.loggers.base import Logger, Row
+from stratagem_trainer.loggers.folder import versioned
 
 _POSITION = ("step", "epoch")
 
@@ -27,7 +28,12 @@ class CSVLogger(Logger):
     `buffer_rows` lines, and at the end: a killed process loses at most what it logged within a second.
 
     Args:
-        filename: within the run's folder.
+        save_dir: folder of several runs, of which each gets save_dir/name/version_N; None is the run's folder.
+        name: folder within it; none for "".
+        version: number or name of the run's folder; the next number when None.
+        prefix: for the names of metrics, joined by "-".
+        flush_logs_every_n_steps: nothing to choose here: see `flush_every_s` and `buffer_rows`.
+        filename: within that folder.
         flush_every_s: seconds between two accesses to the file, at least.
         buffer_rows: how many lines are held back, at most.
 
@@ -36,7 +42,16 @@ class CSVLogger(Logger):
     """
 
     def __init__(
-        self, filename: str = "metrics.csv", flush_every_s: float = 1.0, buffer_rows: int = 10_000
+        self,
+        save_dir: str | os.PathLike[str] | None = None,
+        name: str | None = "logs",
+        version: int | str | None = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 100,
+        *,
+        filename: str = "metrics.csv",
+        flush_every_s: float = 1.0,
+        buffer_rows: int = 10_000,
     ) -> None:
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
             raise ConfigError(f"CSVLogger got filename={filename!r}; give a file's name without a folder")
@@ -47,7 +62,10 @@ class CSVLogger(Logger):
         self.filename = filename
         self.flush_every_s = flush_every_s
         self.buffer_rows = buffer_rows
+        self.prefix = prefix
         self.path = ""
+        self._save_dir = None if save_dir is None else os.fspath(save_dir)
+        self._name, self._version = name, version
         self._columns: tuple[str, ...] = ()
         self._lines: list[str] = []
         self._flushed = 0.0
@@ -60,14 +78,50 @@ class CSVLogger(Logger):
         Raises:
             UsageError: there is a file of that name that no CSVLogger wrote.
         """
-        self.path = os.path.join(run_dir, self.filename)
+        folder = run_dir
+        if self._save_dir is not None:
+            folder, self._version = versioned(self._save_dir, self._name, self._version)
+            os.makedirs(folder, exist_ok=True)
+        self.path = os.path.join(folder, self.filename)
         self._columns, self._lines = (), []
         self._flushed = monotonic()
         self._resumed_step, self._repeated = -1, frozenset()
         if os.path.exists(self.path) and os.path.getsize(self.path):
             self._take_up(resumed_step)
 
+    @property
+    def name(self) -> str | None:
+        return self._name if self._save_dir is not None else None
+
+    @property
+    def version(self) -> int | str | None:
+        return self._version
+
+    @property
+    def save_dir(self) -> str | None:
+        return self._save_dir
+
+    @property
+    def log_dir(self) -> str | None:
+        """Folder of the file, once a fit has opened it."""
+        return os.path.dirname(self.path) or None
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Write hparams.yaml beside the metrics."""
+        if self.is_muted or not self.path:
+            return
+        import yaml
+
+        path = os.path.join(os.path.dirname(self.path), "hparams.yaml")
+        with _named(path), open(path, "w", encoding="utf-8") as file:
+            yaml.safe_dump(dict(params), file, sort_keys=False, allow_unicode=True)
+
     def write(self, rows: Sequence[Row]) -> None:
+        if self.prefix:
+            rows = [
+                Row(row.step, row.epoch, {f"{self.prefix}-{name}": v for name, v in row.values.items()})
+                for row in rows
+            ]
         known = frozenset(self._columns)
         fresh = dict.fromkeys(name for row in rows for name in row.values if name not in known)
         if fresh:

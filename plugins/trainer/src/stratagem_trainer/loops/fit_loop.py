@@ -10,8 +10,8 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
                 on_train_batch_start
                 training_step, on_before_backward, backward, on_after_backward
                                        (gradients are reduced on the window's last batch)
-                on_before_optimizer_step, clip, step, on_before_zero_grad, zero_grad, schedulers, log
-                                       (after the window's last batch)
+                optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
+                                       log (after the window's last batch)
                 on_train_batch_end
             validate, where val_check_interval says so
         validate, epoch schedulers
@@ -22,23 +22,24 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
-from stratagem_trainer.hooks import tell_before_step
 from stratagem_trainer.loops.loss_watch import FiniteCheck
-from stratagem_trainer.loops.manual import ManualOptimizer
+from stratagem_trainer.loops.manual import ManualOptimizer, mentions
 from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
+from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.loops.validation_times import ValidationTimes
 from stratagem_trainer.loops.windows import epoch_windows
 from stratagem_trainer.settings import train_batches
 
 if TYPE_CHECKING:
-    from stratagem.sdk.loops import TrainData
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.state import StageState
 
 STEP = "training_step"
@@ -49,7 +50,7 @@ class FitLoop:
 
     Args:
         state: the stage's objects.
-        data: training batches.
+        data: training and validation batches.
         validate: runs a validation; None where there is none.
         resume: called once, when the first epoch's iterator exists, to restore random number
             generators; None where nothing is resumed.
@@ -58,33 +59,34 @@ class FitLoop:
     def __init__(
         self,
         state: StageState,
-        data: TrainData,
+        data: FitData,
         validate: Callable[[], object] | None,
         data_state: Any = None,
         resume: Callable[[], None] | None = None,
     ) -> None:
         self.state, self.data, self.validate = state, data, validate
-        self.settings, self.module = state.settings, cast("Module", state.module)
+        self.settings, self.module = state.settings, state.module
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
-        self.num_batches = state.num_train_batches = train_batches(data.num_batches, self.settings)
+        self.num_batches = state.num_train_batches = train_batches(data.train.num_batches, self.settings)
         self.data_ranks = state.runtime.collectives.data
-        state.manual_optimizers = [
-            ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, state.hooks)
-            for index in range(len(self.prepared.optimizers))
-        ]
         self._data_state, self._resume = data_state, resume
+        self._is_first_epoch = True
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
-        self._clips = self.settings.gradient_clip_val is not None
+        self._steps = OptimizerSteps(state, self._finite)
         hooks = state.hooks
         self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
         self._after_backward = hooks.of("on_after_backward")
-        self._before_step = hooks.of("on_before_optimizer_step")
-        self._before_zero_grad = hooks.of("on_before_zero_grad")
         self._stop, self._skips_epoch = Stop(state), False
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
+        state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
+            state.steps_schedules_by_hand = mentions(type(self.module), "lr_schedulers")
+            state.manual_optimizers = [
+                ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, hooks)
+                for index in range(len(self.prepared.optimizers))
+            ]
         elif state.wants_closure:
             self._run_window = self._closure_window
         else:
@@ -99,7 +101,7 @@ class FitLoop:
             self._resume()
 
     def _is_over(self) -> bool:
-        epochs, steps = self.settings.epochs, self.settings.max_steps
+        epochs, steps = self.settings.epochs, self.settings.steps
         return (
             (epochs is not None and self.progress.epoch >= epochs)
             or (steps is not None and self.progress.step >= steps)
@@ -123,7 +125,7 @@ class FitLoop:
         self._validate_if_due()
         stops = self._has_to_stop()
         metrics.begin_steps()
-        for size, window in () if stops else epoch_windows(self.state, self.data, iterator):
+        for size, window in () if stops else epoch_windows(self.state, self.data.train, iterator):
             self._run_window(size, window)
             metrics.end_late()
             self._validate_if_due()
@@ -137,7 +139,7 @@ class FitLoop:
             self._end_epoch()
 
     def _has_to_stop(self) -> bool:
-        return self._stop.is_heard() or self.progress.step == self.settings.max_steps
+        return self._stop.is_heard() or self.progress.step == self.settings.steps
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
@@ -148,6 +150,7 @@ class FitLoop:
 
     def _end_epoch(self) -> None:
         progress = self.progress
+        self._refuse_no_loss()
         if self.validate is not None and self._times is not None and self._times.is_due_at_the_end():
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
@@ -160,6 +163,15 @@ class FitLoop:
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
 
+    def _refuse_no_loss(self) -> None:
+        """Refuse a training_step that returned nothing in the whole first epoch."""
+        seen, is_first, self._is_first_epoch = self.metrics.losses.without_loss, self._is_first_epoch, False
+        if is_first and self.module.automatic_optimization and 0 < self.state.batch_idx <= seen:
+            raise DataError(
+                f"{type(self.module).__qualname__}.training_step returned None for all {seen} batches of the epoch, "
+                "and nothing was trained: return the loss, or set automatic_optimization = False"
+            )
+
     def _epoch_iterator(self) -> Iterator[Any]:
         state, self._data_state = self._data_state, None
         resume, self._resume = self._resume, None
@@ -167,8 +179,14 @@ class FitLoop:
             # The uninterrupted run drew the epoch's numbers from here.
             resume()
             resume = None
-        batches = self.data.epoch(self.progress.epoch, self.progress.batch, state)
-        iterator = iter(self.prepared.dataloader(batches))
+        if self.data.made_again(self.progress.epoch):
+            self.num_batches = self.state.num_train_batches = train_batches(
+                self.data.train.num_batches, self.settings
+            )
+            if self._times is not None:
+                self._times = ValidationTimes(self.settings, self.progress, self.num_batches)
+        batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, state)
+        iterator = iter(on_device(self.state, batches))
         if resume is not None:
             resume()
         return iterator
@@ -180,6 +198,7 @@ class FitLoop:
         forward_backward = self.prepared.forward_backward
         idx = first
         for position, batch in enumerate(batches, 1):
+            state.current_batch = idx
             if self._starts and self._skipped(batch, idx, first):
                 return
             metrics.batch = batch
@@ -190,7 +209,7 @@ class FitLoop:
             idx += 1
             state.batch_idx = idx
             if position == size:
-                self._step()
+                self._steps.step(idx - 1, outputs)
             for end in self._ends:
                 end(outputs, batch, idx - 1)
 
@@ -208,29 +227,28 @@ class FitLoop:
                 return
 
         def evaluate(index: int) -> Any:
-            self.prepared.zero_grad(index)
+            self._steps.zero_grad(index)
             evaluated: list[Any] = []
             total: Any = 0.0
-            for offset, batch in enumerate(window):
-                self.metrics.batch = batch
-                last = offset + 1 == size
-                output = self.prepared.forward_backward(STEP, batch, first + offset, divisor=size, sync=last)
-                for after in self._after_backward:
-                    after()
-                loss = loss_of(output)
-                total = total if loss is None else total + loss.detach() / size
-                evaluated.append(output)
             # Only the first evaluation is at the parameters that the step began with.
-            self.metrics.muted = True
+            with self.metrics.discarded() if outputs else nullcontext():
+                for offset, batch in enumerate(window):
+                    self.metrics.batch, self.state.current_batch = batch, first + offset
+                    last = offset + 1 == size
+                    output = self.prepared.forward_backward(
+                        STEP, batch, first + offset, divisor=size, sync=last
+                    )
+                    for after in self._after_backward:
+                        after()
+                    loss = loss_of(output)
+                    total = total if loss is None else total + loss.detach() / size
+                    evaluated.append(output)
             outputs[:] = outputs or evaluated
-            if self._clips:
-                self.prepared.clip(index, self.settings.clipping)
+            self._steps.clip(index)
             return mean_loss(total, self.data_ranks)
 
-        try:
-            self._step(closure=evaluate)
-        finally:
-            self.metrics.muted = False
+        self._steps.step(first + size - 1, closure=evaluate)
+        outputs = outputs or [None] * size  # of a step that the module left out
         self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
             for end in self._ends:
@@ -238,6 +256,7 @@ class FitLoop:
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
+            self.state.current_batch = self.state.batch_idx
             if self._starts and self._skipped(batch, self.state.batch_idx, self.state.batch_idx):
                 return
             self.metrics.batch, self._stepped = batch, set()
@@ -267,32 +286,3 @@ class FitLoop:
 
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)
-
-    def _step(self, closure: Callable[[int], Any] | None = None) -> None:
-        """Step every optimizer, its schedulers and the log."""
-        prepared, progress = self.prepared, self.progress
-        applied = False
-        for index in range(len(prepared.optimizers)):
-            if self._before_step:
-                tell_before_step(self._before_step, prepared, index, has_gradients=closure is None)
-            if self._clips and closure is None:
-                prepared.clip(index, self.settings.clipping)
-            bound = None if closure is None else (lambda index=index: self._watched(closure(index)))
-            applied = prepared.step(index, bound) or applied
-        for index in range(len(prepared.optimizers)):
-            for before in self._before_zero_grad:
-                before(prepared.optimizers[index])
-            prepared.zero_grad(index)
-        progress.batch = self.state.batch_idx
-        if not applied:
-            return
-        progress.step += 1
-        self._finite.check_parameters(progress.step)
-        self.state.guard.after_step(progress.step)
-        if self.state.schedules:
-            step_schedules(self.state, "step", progress.step)
-        self.metrics.end_step(progress.step, progress.epoch)
-
-    def _watched(self, loss: Any) -> Any:
-        self._finite.check_loss(self.progress.step + 1, loss)
-        return loss

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PER_BLOCK = 63
 """Values per collective; more are logged in several."""
-_HEADER = 6
+_HEADER = 7
 
 
 class Partial(NamedTuple):
@@ -48,6 +48,8 @@ class RankLog:
     """The step at which this rank's loss was first not finite; 0 for none."""
     rows: int = 0
     """How many rows of single evaluation steps this rank has."""
+    objects: int = 0
+    """How many metric objects this rank has to compute."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class ReducedLog:
     """By rank."""
     rows: int
     """The most that a rank has."""
+    objects: int = 0
+    """The same of metric objects."""
 
 
 class LogReduction:
@@ -93,6 +97,7 @@ class LogReduction:
             float(log.had_batches),
             float(log.nan_step),
             float(log.rows),
+            float(log.objects),
         ]
         blocks = [names[start : start + PER_BLOCK] for start in range(0, len(names), PER_BLOCK)] or [[]]
         values: dict[str, float] = {}
@@ -112,7 +117,8 @@ class LogReduction:
         told = header.tolist()
         if len({rank[2] for rank in told}) > 1:
             values.update(self._of_others(log.own, tuple(int(rank[2]) for rank in told)))
-        return ReducedLog(values, tuple(int(rank[4]) for rank in told), int(max(rank[5] for rank in told)))
+        most = [int(max(rank[column] for rank in told)) for column in (5, 6)]
+        return ReducedLog(values, tuple(int(rank[4]) for rank in told), *most)
 
     def merge_rows(self, rows: Sequence[Mapping[str, Partial]]) -> list[dict[str, float]]:
         """Reduce the rows of single evaluation steps over the ranks that have as many. Collective."""

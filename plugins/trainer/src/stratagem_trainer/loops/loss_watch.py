@@ -46,6 +46,8 @@ class LossWatch:
         """The first value that wasn't finite, as far as anybody has looked."""
         self.is_told = False
         """Whether the user knows."""
+        self.without_loss = 0
+        """How many steps returned none."""
 
     def add(self, step: int, output: Any) -> None:
         """Take up what a training step returned, as the optimizer step `step` comes."""
@@ -55,6 +57,7 @@ class LossWatch:
         if loss is not None:
             self._kept.append((step, _LOSS, loss.detach()))
         else:
+            self.without_loss += 1
             self._kept += [
                 (step, name, value)
                 for name, value in self._logged().items()

@@ -1,12 +1,14 @@
-"""Optimizers in the hands of a module that optimizes manually."""
+"""Optimizers in the hands of a module."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem import Clipping
+from stratagem.errors import ConfigError
 from stratagem.sdk.collectives import mean_closure
 from stratagem_trainer.hooks import tell_before_step
 
@@ -57,11 +59,20 @@ class ManualOptimizer:
             self._on_step(self._index)
         return applied
 
-    def zero_grad(self) -> None:
-        """Drop the gradients of its parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
         for before in self._before_zero_grad:
             before(self.optimizer)
+        self._drop_gradients(set_to_none)
+
+    def _drop_gradients(self, set_to_none: bool) -> None:
+        kept = [] if set_to_none else [(p, p.grad) for p in self._own() if p.grad is not None]
         self._prepared.zero_grad(self._index)
+        for parameter, gradient in kept:
+            parameter.grad = gradient.detach().zero_()
+
+    def _own(self) -> Iterator[torch.Tensor]:
+        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
         """Limit its gradients; returns the norm before, when `max_norm` is given. Collective."""
@@ -70,7 +81,7 @@ class ManualOptimizer:
     @contextmanager
     def only_its_gradients(self) -> Iterator[None]:
         """A context in which only its parameters require gradients."""
-        own = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter) for parameter in self._own()}
         others = [
             p for p in self._prepared.original_module.parameters() if p.requires_grad and id(p) not in own
         ]
@@ -84,3 +95,82 @@ class ManualOptimizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimizer, name)
+
+
+def mentions(kind: type, name: str) -> bool:
+    """Whether a method that a user's class defines calls something of this name."""
+    own = (each for each in kind.__mro__ if not each.__module__.startswith(("stratagem_trainer.", "torch.")))
+    methods = (value for each in own for value in vars(each).values() if isfunction(value))
+    return any(name in method.__code__.co_names for method in methods)
+
+
+class LoopOptimizer(ManualOptimizer):
+    """One optimizer that the loop steps, as `Module.optimizer_step` and `optimizer_zero_grad` get it.
+
+    Args:
+        prepared: has the optimizer.
+        index: of the optimizer.
+        step: what the loop does where the module says nothing: hooks, clipping and the step.
+        data_ranks: those that read different batches.
+        hooks: of callbacks and the module.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        index: int,
+        step: Callable[[int, Callable[[], Any] | None], bool],
+        data_ranks: Collectives,
+        hooks: HookRunner,
+    ) -> None:
+        super().__init__(prepared, index, lambda _: None, data_ranks, hooks)
+        self._loop_step = step
+        self._evaluate: Callable[[], Any] | None = None
+        self._loss: Any = None
+        self._is_evaluated = True
+        self.was_applied = False
+        """Whether it was stepped since `begin`."""
+
+    def begin(self, evaluate: Callable[[], Any] | None, loss: Any) -> None:
+        """Begin a step.
+
+        Args:
+            evaluate: evaluates the loss, where the optimizer does so itself.
+            loss: the one whose gradients are there, where it doesn't.
+        """
+        self._evaluate, self._loss = evaluate, loss
+        self._is_evaluated = self.was_applied = False
+
+    def closure(self) -> Any:
+        """What `optimizer_step` gets as its closure: returns the loss, whose gradients are there afterwards.
+
+        Raises:
+            ConfigError: it is called twice for an optimizer that doesn't evaluate the loss itself.
+        """
+        if self._evaluate is not None:
+            return self._evaluate()
+        if self._is_evaluated:
+            raise ConfigError(
+                f"optimizer_step called its closure twice for {type(self.optimizer).__name__}, whose gradients are "
+                "there already: only an optimizer whose step() can't do without a closure evaluates the loss again; "
+                "optimize manually"
+            )
+        self._is_evaluated = True
+        return self._loss
+
+    def step(self, closure: Callable[[], Any] | None = None) -> bool:
+        """Step as the loop does; False when it was skipped. Collective.
+
+        Args:
+            closure: the one that `optimizer_step` got, or one around it.
+        """
+        evaluate = self._evaluate
+        if closure is not None and evaluate is None:
+            closure()
+        applied = self._loop_step(self._index, evaluate and (closure or evaluate))
+        self.was_applied = self.was_applied or applied
+        return applied
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
+        self._drop_gradients(set_to_none)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from stratagem.sdk.tensors import batch_size_of
-from stratagem_trainer.loggers.base import Logger, Row
+from stratagem.errors import LoggingError
+from stratagem.sdk.tensors import batch_size_of, refuse_in_chunk
+from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loops.accumulator import Value, as_float
-from stratagem_trainer.loops.fused import LogReduction, Partial, RankLog, ReducedLog
+from stratagem_trainer.loops.fused import Partial, RankLog
 from stratagem_trainer.loops.loss_watch import LossWatch
-from stratagem_trainer.scope import Scope
+from stratagem_trainer.loops.metric_objects import (
+    is_metric_object,
+    path_in,
+    put_states,
+    states_kept,
+    take_states,
+    value_of_step,
+)
+from stratagem_trainer.loops.reducing import Reducer, refuse_shared
+from stratagem_trainer.loops.row_buffer import RowBuffer
+from stratagem_trainer.scope import LOADER, REDUCTIONS, LogOptions, Scope
 
 if TYPE_CHECKING:
     from stratagem import Collectives
-
-FLUSH_ROWS = 256
-FLUSH_SECONDS = 1.0
 
 
 class Metrics:
@@ -33,24 +40,25 @@ class Metrics:
     epoch or evaluation) is one collective, whatever is logged.
     """
 
-    def __init__(self, collectives: Collectives, loggers: list[Logger], every: int) -> None:
+    def __init__(
+        self, collectives: Collectives, loggers: list[Logger], every: int, module: nn.Module | None = None
+    ) -> None:
         self.batch: Any = None
         """The current batch: its size weighs means."""
         self.muted = False
         self._collectives = collectives
-        self._reduction = LogReduction(collectives)
-        self._loggers = loggers
-        self._every = every
+        self._rows = RowBuffer(loggers)
+        self._every = every or sys.maxsize
+        self._module = nn.Module() if module is None else module
         self._train = Scope("train")
         self._scope = self._train
         self._latest: dict[str, Value] = {}
         self._on_bar: dict[str, None] = {}
-        self._rows: list[tuple[int, int, dict[str, Value]]] = []
-        self._flushed_at = time.perf_counter()
         self._ended: tuple[int, int, dict[str, Value]] | None = None
         self._is_between = False
         """A step has just ended that is no logging point."""
         self.losses = LossWatch(lambda: self._train.step.values)
+        self._reducer = Reducer(collectives, self._module, self.losses)
 
     def log(
         self,
@@ -60,17 +68,36 @@ class Metrics:
         prog_bar: bool = False,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
-        reduce_fx: str = "mean",
+        reduce_fx: Any = "mean",
         sync_dist: bool | None = None,
         batch_size: int | None = None,
+        logger: bool = True,
+        add_dataloader_idx: bool = True,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
     ) -> None:
         """See `Module.log`."""
         if self.muted:
             return
-        if type(value) is not torch.Tensor and hasattr(value, "full_tensor"):
-            value = value.full_tensor()  # of a DTensor every rank logs the whole
         scope = self._scope
-        options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist)
+        if rank_zero_only:
+            if sync_dist:
+                raise LoggingError(f"{name!r} is logged with rank_zero_only and sync_dist: leave out one")
+            if self._collectives.rank != 0:
+                return
+            sync_dist = False
+        if add_dataloader_idx and scope.suffix:
+            name += scope.suffix
+        if type(value) is not torch.Tensor:
+            if hasattr(value, "full_tensor"):
+                value = value.full_tensor()  # of a DTensor every rank logs the whole
+            elif is_metric_object(value):
+                how = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
+                self._log_object(name, value, how, metric_attribute)
+                return
+        if type(reduce_fx) is not str:
+            reduce_fx = REDUCTIONS.get(reduce_fx, reduce_fx)
+        options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
         if isinstance(value, torch.Tensor):
             # A copy: the caller may go on to change its tensor in place.
             copy = value.detach().clone()
@@ -81,11 +108,32 @@ class Metrics:
             self._latest[name] = kept
             if options.on_epoch:
                 self._latest[options.step_key(name)] = kept
-        if prog_bar:
-            for key in options.keys(name):
-                self._on_bar[key] = None
+        if prog_bar or not logger:
+            self._note(name, options)
         weighs = options.reduce_fx == "mean" and (options.on_epoch or options.sync_dist)
         scope.add(name, kept, self._weight(batch_size) if weighs else 1, options)
+
+    def _log_object(self, name: str, metric: Any, how: Any, told: str | None) -> None:
+        """Log a metric object: the value of this batch for the step, and the object itself for the epoch."""
+        refuse_in_chunk("self.log with a metric object")
+        scope = self._scope
+        options = scope.read_options(name, 0.0, *how)
+        if options.on_step:
+            value = value_of_step(name, metric)
+            # Of an object only the epoch's value is reduced, by itself.
+            scope.add(name, value, 1, options._replace(on_epoch=False))
+            self._latest[name] = self._latest[options.step_key(name)] = scope.step.values[name]
+        if options.on_epoch and scope.objects.get(name) is not metric:
+            path_in(self._module, metric, name, told)
+            scope.objects[name] = metric
+        self._note(name, options)
+
+    def _note(self, name: str, options: LogOptions) -> None:
+        for key in options.keys(name):
+            if options.prog_bar:
+                self._on_bar[key] = None
+            if not options.logger:
+                self._rows.unlogged.add(key)
 
     def _weight(self, batch_size: int | None) -> int:
         if batch_size is None:
@@ -117,7 +165,7 @@ class Metrics:
             if self._collectives.world_size > 1 or self._train.step.values:
                 values = {**values, **self._reduced_step(step)}
             if values:
-                self._write(step, epoch, values)
+                self._rows.write(step, epoch, values)
             self._ended = step, epoch, {}
 
     def end_late(self) -> None:
@@ -140,104 +188,92 @@ class Metrics:
                 if options(name).sync_dist
             }
             own = {key: value for key, value in values.items() if key not in synced}
-            reduced = self._reduce(RankLog(synced, own), f"step {step}").values
+            reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
             values.update(reduced)
             self._latest.update(reduced)
             self._latest.update({names[key]: value for key, value in reduced.items() if key in names})
         elif self.losses.is_due:
-            self._look_at_losses()
+            self._reducer.look_at_losses()
         return values
 
     def end_epoch(self, step: int, epoch: int) -> None:
         """Reduce what was logged over the training epoch. Collective."""
-        self._end_scope(self._train, step, epoch, "the end of the epoch")
+        steps, values = self._reducer.scope(self._train, "the end of the epoch")
+        self._take(steps, values, step, epoch)
 
     @contextmanager
-    def evaluation(self, stage: str) -> Iterator[Scope]:
-        """While an evaluation runs: what is logged is the evaluation's."""
-        before, batch, self._scope = self._scope, self.batch, Scope(stage)
+    def evaluation(self, stage: str, loader: int | None = None) -> Iterator[Scope]:
+        """While an evaluation runs, or one of its several loaders: what is logged is its own."""
+        suffix = "" if loader is None else f"{LOADER}{loader}"
+        before, batch, self._scope = self._scope, self.batch, Scope(stage, suffix)
         try:
             yield self._scope
         finally:
             self._scope, self.batch = before, batch
 
-    def end_evaluation(self, scope: Scope, step: int, epoch: int) -> dict[str, float]:
-        """Reduce what an evaluation logged and return it. Collective."""
-        return self._end_scope(scope, step, epoch, "the end of the evaluation")
+    def kept_objects(self) -> AbstractContextManager[None]:
+        """Whatever is added to metric objects meanwhile, they are as before afterwards."""
+        return states_kept(self._module)
 
-    def _end_scope(self, scope: Scope, step: int, epoch: int, where: str) -> dict[str, float]:
-        parts, rows = scope.take_sums(), scope.take_rows()
-        names = {scope.options(name).epoch_key(name): name for name in parts}
-        own = {key: parts[name] for key, name in names.items() if not scope.options(name).sync_dist}
-        synced = {key: parts[name] for key, name in names.items() if key not in own}
-        values = {key: part.local() for key, part in own.items()}
-        if self._collectives.world_size > 1:
-            log = RankLog(synced, values, scope.had_batches or scope.is_training, rows=len(rows))
-            reduced = self._reduce(log, where)
-            values = {**values, **reduced.values}
-            steps = self._reduction.merge_rows(rows) if reduced.rows else []
-        else:
-            self._look_at_losses()
-            values.update({key: part.local() for key, part in synced.items()})
-            steps = [{key: part.local() for key, part in row.items()} for row in rows]
+    @contextmanager
+    def discarded(self) -> Iterator[None]:
+        """While a batch runs that doesn't count: what it logs, and adds to metric objects, is dropped."""
+        before, self.muted = self.muted, True
+        try:
+            with states_kept(self._module):
+                yield
+        finally:
+            self.muted = before
+
+    def end_evaluation(
+        self, scope: Scope, step: int, epoch: int, of_loaders: Sequence[Scope] = ()
+    ) -> list[dict[str, float]]:
+        """Reduce what an evaluation logged. Collective.
+
+        Args:
+            scope: of the evaluation, and of its loader where it has one alone.
+            step: completed optimizer steps.
+            epoch: index of the current epoch.
+            of_loaders: one for each of several loaders.
+
+        Returns:
+            For each loader what was logged with it, and outside of any.
+        """
+        where = "the end of the evaluation"
+        steps, values = self._reducer.scope(scope, where)
+        results = []
+        for index, each in enumerate(of_loaders):
+            its_steps, its_values = self._reducer.scope(each, f"{where} of loader {index}")
+            refuse_shared(values, its_values)
+            steps += its_steps
+            values.update(its_values)
+            results.append(_by_key(its_steps, its_values))
+        everything = self._take(steps, values, step, epoch)
+        of_any = everything.keys() - {key for theirs in results for key in theirs}
+        shared = {key: everything[key] for key in everything if key in of_any}
+        return [{**theirs, **shared} for theirs in results] or [everything]
+
+    def _take(
+        self, steps: Sequence[Mapping[str, float]], values: Mapping[str, float], step: int, epoch: int
+    ) -> dict[str, float]:
+        """Write a scope's rows and its values, and make them the latest."""
         for row in steps:
-            self._write(step, epoch, dict(row))
-        values.update({names[key]: value for key, value in values.items() if key in names})
+            self._rows.write(step, epoch, dict(row))
         if values:
-            self._write(step, epoch, dict(values))
-        # Of single steps the last value, and where a name has both, the epoch's is the name's.
-        values = {**{key: value for row in steps for key, value in row.items()}, **values}
-        self._latest.update(values)
-        return values
-
-    def _reduce(self, log: RankLog, where: str) -> ReducedLog:
-        bad = self.losses.look()
-        reduced = self._reduction.reduce(replace(log, nan_step=bad.step if bad else 0), where)
-        first = min((step for step in reduced.nan_steps if step), default=0)
-        if first and not self.losses.is_told:
-            self.losses.is_told = True
-            if self._collectives.node_rank == self._collectives.local_rank == 0:
-                ranks = [str(rank) for rank, step in enumerate(reduced.nan_steps) if step == first]
-                told = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
-                _warn(f"{told}, on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}")
-        return reduced
-
-    def _look_at_losses(self) -> None:
-        """Say once that a loss isn't finite; waits for the device."""
-        bad = self.losses.look()
-        if bad is not None and not self.losses.is_told:
-            self.losses.is_told = True
-            _warn(
-                str(bad) + (f", on rank {self._collectives.rank}" if self._collectives.world_size > 1 else "")
-            )
+            self._rows.write(step, epoch, dict(values))
+        latest = _by_key(steps, values)
+        self._latest.update(latest)
+        return latest
 
     # Out --------------------------------------------------------------------------------------------
-
-    def _write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
-        if not self._loggers:
-            return
-        self._rows.append((step, epoch, values))
-        if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
-            self._hand_out()
 
     def flush(self) -> None:
         """Hand all rows to the loggers, and look at the losses; waits for the device."""
         if self._ended is not None and self._ended[2]:
-            self._write(*self._ended)  # ended by an exception
+            self._rows.write(*self._ended)  # ended by an exception
             self._ended = None
-        self._look_at_losses()
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        rows = [
-            Row(step, epoch, {name: as_float(value) for name, value in values.items()})
-            for step, epoch, values in self._rows
-        ]
-        self._rows.clear()
-        self._flushed_at = time.perf_counter()
-        if rows:
-            for logger in self._loggers:
-                logger.write(rows)
+        self._reducer.look_at_losses()
+        self._rows.hand_out()
 
     def latest(self) -> dict[str, float]:
         """The latest value of each key; waits for the device."""
@@ -245,24 +281,32 @@ class Metrics:
         self._latest = {**latest}
         return latest
 
+    def logged(self) -> dict[str, float]:
+        """The latest value of each key that loggers get; waits for the device."""
+        return {name: value for name, value in self.latest().items() if name not in self._rows.unlogged}
+
     def on_bar(self) -> dict[str, float]:
         """The latest value of each key that was logged with `prog_bar`; waits for the device."""
         return {name: as_float(self._latest[name]) for name in self._on_bar if name in self._latest}
 
     def state_dict(self) -> dict[str, Any]:
         """What was accumulated in this epoch so far, and the latest values."""
-        return {"sums": self._train.state(), "latest": self.latest()}
+        return {
+            "sums": self._train.state(),
+            "latest": self.latest(),
+            "objects": take_states(self._module),
+            "logged_objects": self._train.objects_state(self._module),
+        }
 
     def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
         """Take up what `state_dict` returned; the accumulated part only at the same world size."""
         self._latest.update(state.get("latest", {}))
         if with_epoch:
             self._train.load(state.get("sums", {}))
+            put_states(self._module, state.get("objects", {}))
+            self._train.load_objects(state.get("logged_objects", {}), self._module)
 
 
-def _warn(told: str) -> None:
-    warnings.warn(
-        f"{told}: the run goes on with it; Trainer(terminate_on_nan=True) ends it there",
-        UserWarning,
-        stacklevel=3,
-    )
+def _by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
+    """Of single steps the last value, and where a name has both, the epoch's is the name's."""
+    return {**{key: value for row in steps for key, value in row.items()}, **values}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
+from stratagem_trainer.hooks import overrides
+from stratagem_trainer.module_hooks import ModuleHooks
 
 if TYPE_CHECKING:
     from stratagem_trainer.settings import TrainerSettings
@@ -25,13 +29,21 @@ class Schedule:
     frequency: int = 1
     monitor: str | None = None
     """The metric that its `step` takes, as ReduceLROnPlateau's does."""
+    strict: bool = True
+    """Whether it is an error that the metric wasn't logged; otherwise there is a warning, and no step."""
+    reduce_on_plateau: bool = False
+    """Whether its `step` takes the metric, which is seen from the scheduler, too."""
+    name: str | None = None
+    """What `LearningRateMonitor` logs its rates as."""
     optimizer: int = 0
     """Which optimizer's rates it sets."""
+    hook: Callable[[Any, Any], None] | None = None
+    """The module's own `lr_scheduler_step`."""
 
-    @property
+    @cached_property
     def takes_metric(self) -> bool:
         """Whether its `step` takes a metric, as ReduceLROnPlateau's."""
-        return takes_metric(self.scheduler)
+        return self.reduce_on_plateau or takes_metric(self.scheduler)
 
     def is_due(self, interval: str, count: int) -> bool:
         """Whether it steps after `count` steps or epochs."""
@@ -43,15 +55,33 @@ class Schedule:
         Raises:
             ConfigError: its metric wasn't logged.
         """
-        if not self.takes_metric:
+        metric = None
+        if self.takes_metric:
+            if self.monitor not in metrics and not self.strict:
+                warnings.warn(f"{self._missing(metrics)}; with strict=False it isn't stepped", stacklevel=2)
+                return
+            if self.monitor is None or self.monitor not in metrics:
+                raise ConfigError(self._missing(metrics))
+            metric = metrics[self.monitor]
+        if self.hook is not None:
+            self.hook(self.scheduler, metric)
+        elif metric is None:
             self.scheduler.step()
-            return
-        if self.monitor is None or self.monitor not in metrics:
-            raise ConfigError(
-                f"{type(self.scheduler).__name__} needs a metric, and monitor={self.monitor!r} was not logged: "
-                f"logged are {sorted(metrics)}"
-            )
-        self.scheduler.step(metrics[self.monitor])
+        else:
+            self.scheduler.step(metric)
+
+    def _missing(self, metrics: Mapping[str, float]) -> str:
+        return (
+            f"{type(self.scheduler).__name__} needs a metric, and monitor={self.monitor!r} was not logged: logged "
+            f"are {sorted(metrics)}"
+        )
+
+
+class NoOptimizer(Optimizer):
+    """Changes nothing: what a fit without optimizers steps."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Do nothing."""
 
 
 def read_optimizers(
@@ -69,6 +99,13 @@ def read_optimizers(
             an optimizer that isn't returned, or lacks its metric's name.
     """
     returned = module.configure_optimizers()
+    if returned is None:
+        warnings.warn(
+            f"{type(module).__qualname__}.configure_optimizers returned None: the fit changes no parameter; return "
+            "the optimizer, if there is to be one",
+            stacklevel=2,
+        )
+        returned = NoOptimizer(list(module.parameters()), {})
     optimizers: list[Optimizer] = []
     found: list[tuple[Any, Any]] = []
     for entry in _entries(returned):
@@ -89,7 +126,11 @@ def read_optimizers(
         found += [(scheduler, None) for scheduler in returned[1]]
     if not optimizers:
         _refuse(module, returned)
-    schedules = [_schedule(scheduler, monitor, optimizers) for scheduler, monitor in found]
+    hook = module.lr_scheduler_step if overrides(module, "lr_scheduler_step", ModuleHooks) else None
+    schedules = [_schedule(scheduler, monitor, optimizers, hook) for scheduler, monitor in found]
+    if module.automatic_optimization:
+        for schedule in schedules:
+            _refuse_other_arguments(schedule)
     if settings is not None:
         for schedule in schedules:
             _refuse_if_never_due(schedule, settings)
@@ -108,7 +149,7 @@ def takes_metric(scheduler: Any) -> bool:
 
 
 _OPTIMIZER_KEYS = ("lr_scheduler", "monitor", "optimizer")
-_SCHEDULER_KEYS = ("frequency", "interval", "monitor", "scheduler")
+_SCHEDULER_KEYS = ("frequency", "interval", "monitor", "name", "reduce_on_plateau", "scheduler", "strict")
 
 
 def _entries(returned: Any) -> Sequence[Any]:
@@ -125,7 +166,12 @@ def _is_pair(returned: Any) -> bool:
     )
 
 
-def _schedule(given: Any, outer_monitor: str | None, optimizers: Sequence[Optimizer]) -> Schedule:
+def _schedule(
+    given: Any,
+    outer_monitor: str | None,
+    optimizers: Sequence[Optimizer],
+    hook: Callable[[Any, Any], None] | None,
+) -> Schedule:
     settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
     _refuse_unknown_keys("an lr_scheduler", settings, _SCHEDULER_KEYS)
     if "scheduler" not in settings:
@@ -135,7 +181,7 @@ def _schedule(given: Any, outer_monitor: str | None, optimizers: Sequence[Optimi
             f"configure_optimizers names monitor={outer_monitor!r} beside 'lr_scheduler' and "
             f"monitor={settings['monitor']!r} within it: name one"
         )
-    schedule = Schedule(**settings, optimizer=_index_of(settings["scheduler"], optimizers))
+    schedule = Schedule(**settings, optimizer=_index_of(settings["scheduler"], optimizers), hook=hook)
     name = type(schedule.scheduler).__name__
     if schedule.interval not in ("step", "epoch"):
         raise ConfigError(
@@ -150,6 +196,19 @@ def _schedule(given: Any, outer_monitor: str | None, optimizers: Sequence[Optimi
             "logged"
         )
     return schedule
+
+
+def _refuse_other_arguments(schedule: Schedule) -> None:
+    kind = type(schedule.scheduler)
+    taken = signature(kind.step)
+    try:
+        taken.bind(schedule.scheduler, *([0.0] if schedule.takes_metric else []))
+    except TypeError:
+        if schedule.hook is None:
+            raise ConfigError(
+                f"{kind.__name__}.step takes {taken}, and is called without arguments: define "
+                "lr_scheduler_step(self, scheduler, metric), which calls it with what it takes"
+            ) from None
 
 
 def _index_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> int:
@@ -171,7 +230,7 @@ def _index_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> int:
 
 def _refuse_if_never_due(schedule: Schedule, settings: TrainerSettings) -> None:
     name = "max_epochs" if schedule.interval == "epoch" else "max_steps"
-    limit = settings.epochs if schedule.interval == "epoch" else settings.max_steps
+    limit = settings.epochs if schedule.interval == "epoch" else settings.steps
     if limit is not None and 0 < limit < schedule.frequency:
         raise ConfigError(
             f"{type(schedule.scheduler).__name__} has interval={schedule.interval!r} and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -10,18 +10,18 @@ import msgspec
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
-from stratagem.sdk.states import Count, fitting, same_ranks, writing
+from stratagem.sdk.states import fitting, same_ranks, writing
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem import CheckpointReader
-    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
 
-def save(state: StageState, data: TrainData | None, path: str) -> None:
+def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     state.metrics.log_late()
@@ -39,6 +39,8 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
+        "hyperparameters": state.module.hyperparameter_state(),
+        "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
     state.hooks("on_save_checkpoint", content["user"])
     rank_state: dict[str, Any] = {
@@ -48,8 +50,32 @@ def save(state: StageState, data: TrainData | None, path: str) -> None:
     if data is not None:
         rank_state["data"] = data.state(progress["epoch"], progress["batch"])
     tensors = {**state.prepared.model_tensors(), **state.prepared.optimizer_tensors()}
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
     with writing(path):
         state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
+
+
+def save_weights(state: StageState, path: str) -> None:
+    """Write the parameters and buffers alone, for evaluations. Collective."""
+    state.guard.compare(f"before the checkpoint of step {state.progress.step}")
+    tensors = state.prepared.model_tensors()
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
+    content = {
+        "kind": "weights",
+        "module": type(state.module).__qualname__,
+        "prepared": {"extra": state.prepared.state()["extra"]},
+        "hyperparameters": state.module.hyperparameter_state(),
+    }
+    with writing(path):
+        weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
+        state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
+
+
+def epoch_of(reader: CheckpointReader) -> int:
+    """Return the epoch in which a checkpoint's run goes on."""
+    return _saved(reader).progress.epoch
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
@@ -58,7 +84,9 @@ def load_weights(state: StageState, reader: CheckpointReader) -> None:
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
-def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tuple[Any, Callable[[], None]]:
+def restore(
+    state: StageState, reader: CheckpointReader, data: AnyTrainData
+) -> tuple[Any, Callable[[], None]]:
     """Bring a run to where the checkpoint was written. Collective.
 
     Returns:
@@ -67,6 +95,11 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         other parts of the data.
     """
     saved = _saved(reader)
+    for callback in state.hooks.callbacks:
+        if callback.state_key in saved.callbacks:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                its_state = saved.callbacks[callback.state_key]
+                callback.before_restore(state.module, state.prepared.optimizers, its_state)
     with fitting(reader):
         state.prepared.load(reader, saved.prepared)
     if len(saved.schedulers) != len(state.schedules):
@@ -82,6 +115,10 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
         if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
+                callback.load_tensors(state.prepared, reader)
+    if state.datamodule is not None and saved.datamodule:
+        with fitting(reader, "the state of the data module"):
+            state.datamodule.load_state_dict(saved.datamodule)
     state.hooks("on_load_checkpoint", saved.user)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
@@ -103,6 +140,10 @@ def restore(state: StageState, reader: CheckpointReader, data: TrainData) -> tup
     return data_state, resume
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A bool or 1.0 is none."""
+
+
 @dataclass
 class _Saved:
     """What `save` writes, by type; a checkpoint of anybody is held against it."""
@@ -113,20 +154,26 @@ class _Saved:
     schedulers: list[Any]
     callbacks: dict[str, Any]
     user: dict[Any, Any]
+    datamodule: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class _Progress:
     """As `Progress`, with the ranges of its numbers."""
 
-    epoch: Count
-    batch: Count
-    step: Count
-    validated: Count
+    epoch: _Count
+    batch: _Count
+    step: _Count
+    validated: _Count
     epoch_is_over: bool
 
 
 def _saved(reader: CheckpointReader) -> _Saved:
+    if reader.state.get("kind") == "weights":
+        raise CheckpointError(
+            f"{reader.path} has weights alone, from which no fit can go on: pass it to validate, test or predict, or "
+            "give fit a checkpoint that wasn't saved with weights_only"
+        )
     if reader.state.get("kind") != "trainer":
         raise CheckpointError(
             f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "

@@ -25,6 +25,8 @@ def step_schedules(
     Raises:
         ConfigError: (on every rank) a scheduler's metric wasn't logged.
     """
+    if state.steps_schedules_by_hand:
+        return
     due = [
         schedule
         for schedule in state.schedules

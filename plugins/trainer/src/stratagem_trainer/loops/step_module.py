@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
 
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.tensors import refuse_in_chunk
+
+STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step")
 
 
 class StepModule(nn.Module):
@@ -36,6 +39,35 @@ class StepModule(nn.Module):
                 for method in self.before_backward:
                     method(loss)
         return output
+
+
+class FewerArguments(StepModule):
+    """Steps of which some take the batch alone, without its index."""
+
+    def __init__(
+        self, module: nn.Module, before_backward: Sequence[Callable[[Any], Any]], num_args: Mapping[str, int]
+    ) -> None:
+        super().__init__(module, before_backward)
+        self.num_args = dict(num_args)
+
+    def forward(self, step: str, *args: Any) -> Any:
+        return super().forward(step, *args[: self.num_args.get(step)])
+
+
+def step_module(module: nn.Module, before_backward: Sequence[Callable[[Any], Any]] = ()) -> StepModule:
+    """Return what calls the module's steps, with as many of (batch, batch_idx, …) as each takes."""
+    taken = {step: num_arguments(getattr(module, step)) for step in STEP_NAMES}
+    fewer = {step: count for step, count in taken.items() if count is not None and count < 2}
+    return FewerArguments(module, before_backward, fewer) if fewer else StepModule(module, before_backward)
+
+
+def num_arguments(step: Callable[..., Any]) -> int | None:
+    """How many positional arguments a step takes at most; None where there is no limit."""
+    parameters = signature(step).parameters.values()
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(parameter.kind in positional for parameter in parameters)
 
 
 class EndedSteps(nn.Module):

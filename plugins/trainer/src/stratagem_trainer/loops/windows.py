@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratagem.sdk.loops import TrainData
+    from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
 Window = tuple[int, Iterable[Any]]
@@ -40,11 +40,11 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
             yield count, islice(batches, count)
 
 
-def epoch_windows(state: StageState, data: TrainData, iterator: Iterator[Any]) -> Iterator[Window]:
+def epoch_windows(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Window]:
     """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on."""
     limit = state.num_train_batches
     # A loader whose length is a guess ends where it ends.
-    if not data.has_exact_length and state.settings.limit_train_batches is None:
+    if not data.has_exact_length and state.settings.limit("train") is None:
         limit = None
     return windows(
         iterator,

@@ -1,0 +1,26 @@
+"""`MissingCheckpointer`: stands where no checkpoint plugin is installed."""
+
+from __future__ import annotations
+
+from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+from stratagem.errors import UnknownNameError
+
+
+class MissingCheckpointer(Checkpointer):
+    """Refuses whatever it is asked: a run that saves and loads nothing needs no plugin for it.
+
+    Args:
+        why: what isn't there, and what to install.
+    """
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def save(self, path: str, checkpoint: Checkpoint) -> None:
+        raise UnknownNameError(f"{path} can't be saved: {self._why}")
+
+    def open(self, path: str, verify: bool = True) -> CheckpointReader:
+        raise UnknownNameError(f"{path} can't be loaded: {self._why}")
+
+    def remove(self, path: str) -> None:
+        raise UnknownNameError(f"{path} can't be removed: {self._why}")

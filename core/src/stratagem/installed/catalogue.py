@@ -1,0 +1,204 @@
+"""The catalogue: every component that the installed distributions offer.
+
+Built from entry points alone, without importing torch or a vendor library. A plugin that can't be
+loaded is kept beside the others with its error, and never breaks them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.installed.entry_points import normalise, required_distributions
+from stratagem.installed.plugins import installed_plugins
+from stratagem.names.offered import OFFERED
+from stratagem.plugin.component import API_VERSION, Component, Kind
+from stratagem.plugin.origin import BrokenPlugin, Origin
+
+CORE = "stratagem-core"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All components, and all plugins that are broken."""
+
+    components: tuple[Component, ...]
+    broken: tuple[BrokenPlugin, ...] = ()
+    left_out: tuple[Origin, ...] = ()
+    """Plugins that the allow-list or the deny-list keeps out."""
+
+    def of_kind(self, kind: Kind) -> list[Component]:
+        """Components of one kind, highest priority first, then by name."""
+        found = [component for component in self.components if component.kind == kind]
+        return sorted(found, key=lambda component: (-component.priority, component.name))
+
+    def find(self, kind: Kind, name: str) -> Component:
+        """Look a name up: a component's name, alias or preset, or "distribution:name".
+
+        Returns:
+            The component; with the preset's `options`, where a preset was named.
+
+        Raises:
+            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
+        """
+        distribution, colon, bare = name.rpartition(":")
+        if colon and not distribution:
+            raise UnknownNameError(
+                f"{kind} {name!r} names no distribution before the colon: write {bare!r}, or DISTRIBUTION:{bare}"
+            )
+        matching = [
+            component
+            for component in self.of_kind(kind)
+            if bare in component.names() and normalise(distribution) in ("", component.origin.distribution)
+        ]
+        if not matching:
+            self._refuse_unknown(kind, name, bare, normalise(distribution))
+        if len(matching) > 1:
+            origins = sorted((component.origin for component in matching), key=str)
+            choices = " or ".join(f"{origin.distribution}:{bare}" for origin in origins)
+            owners = " and ".join(map(str, origins))
+            raise ConflictError(f"{kind} {bare!r} is offered by {owners}: choose {choices}, or uninstall one")
+        (component,) = matching
+        _refuse_newer_api(component)
+        preset = component.presets.get(bare)
+        return component if preset is None else replace(component, options=preset)
+
+    def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
+        offered = OFFERED.get(kind, {})
+        sources = {bare, normalise(bare), distribution, offered.get(bare, "")}
+        for broken in self.broken:
+            if sources & {broken.origin.entry_point, broken.origin.distribution}:
+                raise BrokenPluginError(
+                    f"{kind} {name!r} comes with {broken.origin}, which can't be loaded: "
+                    f"{type(broken.error).__name__}: {broken.error}; fix or uninstall it"
+                ) from broken.error
+        for origin in self.left_out:
+            if sources & {origin.entry_point, origin.distribution}:
+                raise UnknownNameError(
+                    f"{kind} {name!r} comes with {origin}, which is installed but left out: "
+                    "see --disable-plugin, STRATAGEM_DISABLE_PLUGINS and STRATAGEM_PLUGINS"
+                )
+        known = self.names(kind)
+        if bare in offered and bare not in known:
+            raise UnknownNameError(f"{kind} {name!r} isn't installed: pip install {offered[bare]}")
+        near = difflib.get_close_matches(bare, sorted({*known, *offered}), n=3)
+        message = f"no {kind} is called {name!r}"
+        if near:
+            message += f"; nearest: {', '.join(near)}"
+        elif kind not in _LISTED:
+            message += f"; installed: {', '.join(known) or 'none'}"
+        elif not known:
+            message += "; none is installed"
+        if self.broken:
+            message += f"; not loaded, since broken: {', '.join(str(each.origin) for each in self.broken)}"
+        needed = sorted({offered[other] for other in near if other in offered and other not in known})
+        if needed:
+            message += f"; to get {'it' if len(near) == 1 else 'all of them'}: pip install {' '.join(needed)}"
+        elif kind in _LISTED:
+            message += f"; `stratagem {_plural(kind)}` lists them"
+        raise UnknownNameError(message)
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names that `find` knows for a kind."""
+        return sorted({name for component in self.of_kind(kind) for name in component.names()})
+
+    @cached_property
+    def distributions(self) -> dict[str, str]:
+        """Distribution → version of everything in the catalogue."""
+        return {component.origin.distribution: component.origin.version for component in self.components}
+
+
+_LISTED = ("strategy", "accelerator")
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"
+
+
+def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Catalogue:
+    """Read the entry points of all installed distributions.
+
+    Args:
+        only: names of distributions or entry points to consider beside the core, with the plugins that these
+            distributions depend on; empty means all.
+        without: names of distributions or entry points to leave out.
+
+    Raises:
+        UnknownNameError: one of `only` or `without` is no plugin that is installed.
+
+    The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
+    the two.
+    """
+    allowed = frozenset(_normalised([*only, *_listed_in("STRATAGEM_PLUGINS")]))
+    denied = frozenset(_normalised([*without, *_listed_in("STRATAGEM_DISABLE_PLUGINS")]))
+    _refuse_unmatched("--plugin", only)
+    _refuse_unmatched("--disable-plugin", without)
+    components: list[Component] = []
+    broken: list[BrokenPlugin] = []
+    left_out: list[Origin] = []
+    if allowed:
+        allowed |= _required_by(allowed)
+    for plugin in installed_plugins():
+        names = set(_names_of(plugin.origin))
+        if plugin.origin.distribution != CORE and (names & denied or (allowed and not names & allowed)):
+            left_out.append(plugin.origin)
+        elif plugin.error is not None:
+            broken.append(BrokenPlugin(plugin.origin, plugin.error))
+        else:
+            components += plugin.components
+    return Catalogue(tuple(components), tuple(broken), tuple(left_out))
+
+
+def _required_by(names: Set[str]) -> set[str]:
+    """Distributions with plugins on which those with these names depend."""
+    origins = [plugin.origin for plugin in installed_plugins()]
+    installed = {origin.distribution for origin in origins}
+    required: set[str] = set()
+    pending = {origin.distribution for origin in origins if names & set(_names_of(origin))}
+    while pending:
+        needed = (set(required_distributions(pending.pop())) & installed) - required
+        pending |= needed
+        required |= needed
+    return required
+
+
+def _names_of(origin: Origin) -> list[str]:
+    return _normalised([origin.distribution, origin.entry_point])
+
+
+def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
+    """A name that is misspelt would leave everything as it is, without a word."""
+    if not names:
+        return
+    origins = [plugin.origin for plugin in installed_plugins()]
+    known = {name for origin in origins for name in _names_of(origin)}
+    for name in names:
+        if normalise(name) not in known:
+            near = difflib.get_close_matches(normalise(name), sorted(known), n=3)
+            hint = (
+                f"nearest: {', '.join(near)}"
+                if near
+                else "`stratagem plugins` lists those that are installed"
+            )
+            raise UnknownNameError(f"{flag} {name}: no plugin of that name is installed; {hint}")
+
+
+def _refuse_newer_api(component: Component) -> None:
+    if component.api_version > API_VERSION:
+        raise ApiVersionError(
+            f"{component.kind} {component.name!r} of {component.origin} was written for plugin API "
+            f"{component.api_version}, and this core has {API_VERSION}: upgrade {CORE}, or install "
+            f"an older {component.origin.distribution}"
+        )
+
+
+def _listed_in(variable: str) -> list[str]:
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
+
+
+def _normalised(names: Iterable[str]) -> list[str]:
+    return [normalise(name) for name in names]

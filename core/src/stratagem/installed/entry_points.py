@@ -1,0 +1,44 @@
+"""The group of entry points in which plugins are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib_metadata import EntryPoint
+
+GROUP = "stratagem"
+"""The group's name."""
+
+
+def plugin_entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
+    """Yield every entry point in the group, with its distribution's normalised name and version."""
+    import importlib_metadata  # its import takes as long as reading all cached records
+
+    for entry_point in importlib_metadata.entry_points(group=GROUP):
+        distribution = entry_point.dist
+        if distribution is None:
+            yield entry_point, entry_point.module, "0"
+        else:
+            metadata = (
+                distribution.metadata
+            )  # parsed once: `distribution.name` and `.version` would do it each
+            yield entry_point, normalise(metadata["Name"]), metadata["Version"]
+
+
+def required_distributions(name: str) -> Iterator[str]:
+    """Yield the normalised names of what a distribution depends on, apart from its extras."""
+    import importlib_metadata
+
+    with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may be nobody's
+        for text in importlib_metadata.requires(name) or ():
+            if "extra ==" not in text:
+                yield normalise(re.split(r"[^\w.-]", text)[0])
+
+
+def normalise(name: str) -> str:
+    """Return a distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

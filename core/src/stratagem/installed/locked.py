@@ -1,0 +1,210 @@
+"""The lock file: which plugins are installed, where they came from, and what their files are.
+
+Everything here is told from metadata and files; no plugin is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from stratagem.errors import LockError
+from stratagem.installed.entry_points import plugin_entry_points
+
+if TYPE_CHECKING:
+    from importlib_metadata import Distribution
+
+LOCK_FILE = "stratagem.lock"
+"""The lock file's name where none is given."""
+LOCKED_VARIABLE = "STRATAGEM_LOCKED"
+"""Names the lock file that counts; "1" is `LOCK_FILE` in the working directory."""
+_FORMAT = 1
+
+Lock = dict[str, dict[str, str]]
+"""Distribution → its version, its origin and the SHA-256 of its files."""
+
+
+def lock_path() -> str | None:
+    """Return the absolute path of the lock file that counts in this process, or None."""
+    given = os.environ.get(LOCKED_VARIABLE)
+    return os.path.abspath(LOCK_FILE if given == "1" else given) if given else None
+
+
+def require_locked() -> None:
+    """Compare what is installed with the lock file that counts, where there is one.
+
+    Raises:
+        LockError: as `refuse_unlocked`.
+    """
+    path = lock_path()
+    if path is not None:
+        refuse_unlocked(path)
+
+
+def write_lock(path: str) -> list[str]:
+    """Write down what is installed, and return the distributions' names.
+
+    Raises:
+        LockError: the file can't be written.
+    """
+    lock = _installed()
+    text = json.dumps({"format": _FORMAT, "plugins": lock}, indent=2, sort_keys=True, ensure_ascii=False)
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise LockError(f"the lock file {path!r} can't be written: {error}") from error
+    return sorted(lock)
+
+
+@lru_cache(maxsize=8)
+def refuse_unlocked(path: str, strict: bool = False) -> None:
+    """Compare what is installed with a lock file; what came of it is remembered until `forget_installed`.
+
+    Args:
+        path: of the lock file.
+        strict: what the file has and is not installed is a difference, too.
+
+    Raises:
+        LockError: a plugin isn't in it, or has another version or other files; or the file can't be read.
+    """
+    wanted, installed = _read(path), _installed()
+    file = os.path.basename(path)
+    found = [_difference(name, installed[name], wanted.get(name), file) for name in sorted(installed)]
+    missing = sorted(set(wanted) - set(installed)) if strict else []
+    found += [f"{name} {wanted[name]['version']} of {file} isn't installed" for name in missing]
+    differences = [difference for difference in found if difference]
+    if differences:
+        raise LockError(
+            f"{'; '.join(differences)}: install what is locked, or look at what is new and run "
+            "`stratagem plugins lock`"
+        )
+
+
+def _difference(name: str, installed: dict[str, str], wanted: dict[str, str] | None, file: str) -> str:
+    version = installed["version"]
+    if wanted is None:
+        return f"the plugin {name} {version} ({installed['origin']}) isn't in {file}"
+    if wanted["version"] != version:
+        return f"the plugin {name} {version} is locked at {wanted['version']} in {file}"
+    if wanted["sha256"] != installed["sha256"]:
+        return f"the files of the plugin {name} {version} aren't those that are locked in {file}"
+    return ""
+
+
+def _read(path: str) -> Lock:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LockError(
+            f"the lock file {path!r} can't be read: {error.strerror or error}; `stratagem plugins lock` writes one"
+        ) from error
+    except ValueError as error:
+        raise LockError(f"the lock file {path!r} isn't JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise LockError(
+            f"the lock file {path!r} isn't of format {_FORMAT}: write it again by `stratagem plugins lock`"
+        )
+    plugins = content.get("plugins")
+    if not isinstance(plugins, dict) or not all(map(_is_entry, plugins.values())):
+        raise LockError(f"the lock file {path!r} is damaged: write it again by `stratagem plugins lock`")
+    return plugins
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("version", "sha256"))
+
+
+def _installed() -> Lock:
+    distributions: dict[str, Distribution] = {}
+    modules: dict[str, set[str]] = {}
+    for entry_point, name, _ in plugin_entry_points():
+        if entry_point.dist is not None:
+            distributions[name] = cast("Distribution", entry_point.dist)
+            modules.setdefault(name, set()).add(entry_point.module)
+    return {
+        name: {
+            "version": distribution.version,
+            "origin": _origin(distribution),
+            "sha256": _digest(distribution, modules[name]),
+        }
+        for name, distribution in distributions.items()
+    }
+
+
+def _direct_url(distribution: Distribution) -> dict[str, dict[str, str]]:
+    """PEP 610: where it was installed from, if not from an index."""
+    try:
+        found = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _origin(distribution: Distribution) -> str:
+    found = _direct_url(distribution)
+    commit = found.get("vcs_info", {}).get("commit_id", "")
+    editable = " (editable)" if found.get("dir_info", {}).get("editable") else ""
+    return f"{found.get('url', 'an index')}{'@' if commit else ''}{commit}{editable}"
+
+
+def _digest(distribution: Distribution, modules: set[str]) -> str:
+    """SHA-256 over the names and contents of all files that may be imported, and of the entry points."""
+    files = {name: path for module in sorted(modules) for name, path in _package_files(module)}
+    if not _direct_url(distribution).get("dir_info", {}).get("editable"):
+        for name, path in _recorded_files(distribution):
+            files.setdefault(name, path)
+    total = sha256((distribution.read_text("entry_points.txt") or "").encode())
+    for name in sorted(files):
+        total.update(f"\n{name} {_content_digest(files[name])}".encode())
+    return total.hexdigest()
+
+
+def _content_digest(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "missing"
+
+
+def _package_files(module: str) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of every file of the package that an import of `module` finds, or of the module alone."""
+    first, *rest = module.split(".")
+    spec, depth = _spec(first), [first]
+    while spec is not None and spec.origin is None and rest:  # a namespace, which others may share
+        depth.append(rest.pop(0))
+        spec = PathFinder.find_spec(".".join(depth), list(spec.submodule_search_locations or ()))
+    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
+        return
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        yield "/".join([*depth[:-1], origin.name]), origin
+        return
+    for folder, folders, names in os.walk(origin.parent):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                path = Path(folder, name)
+                yield "/".join([*depth, path.relative_to(origin.parent).as_posix()]), path
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _recorded_files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield what RECORD lists, less metadata, scripts and compiled files, which installers write as they like."""
+    for file in distribution.files or ():
+        name = file.as_posix()
+        inner = name.partition("/")[0].endswith((".dist-info", ".egg-info"))
+        if not inner and not name.startswith(("..", "/")) and "__pycache__" not in name:
+            yield name, Path(str(distribution.locate_file(file)))

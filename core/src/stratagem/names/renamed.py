@@ -1,0 +1,101 @@
+"""Spellings of other times and trainers, each with what to write today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stratagem.errors import ConfigError
+from stratagem.names.offered import OFFERED
+
+_STRATEGIES = (
+    "dp",
+    "ddp",
+    "ddp2",
+    "ddp_cpu",
+    "ddp_fork",
+    "ddp_notebook",
+    "ddp_sharded",
+    "ddp_spawn",
+    "ddp_find_unused_parameters_false",
+    "ddp_fully_sharded",
+    "deepspeed",
+    "fsdp",
+    "fsdp_native",
+    "horovod",
+)
+_NEW_NAMES = {"fsdp_native": "fsdp"}
+"""Strategies that were once given as `accelerator=`, `distributed_backend=` or `plugins=`."""
+
+
+def renamed_selection(**kwargs: Any) -> None:
+    """Refuse old spellings of a run's selection; unknown names are left to others.
+
+    Args:
+        **kwargs: what the user gave, as gpus=2 or accelerator="ddp".
+
+    Raises:
+        ConfigError: one or more have other names now; the message has the user's values.
+    """
+    hints = []
+    for name, value in kwargs.items():
+        today = RENAMED[name](value) if name in RENAMED else None
+        if today is not None:
+            hints.append(f"{name}={value!r} {today}")
+    if hints:
+        raise ConfigError("; ".join(hints))
+
+
+def _devices_of(accelerator: str) -> Callable[[Any], str]:
+    def today(value: Any) -> str:
+        if value in (0, "0", None) or value == []:
+            return "is now called accelerator='cpu'"
+        return f"is now called accelerator={accelerator!r}, devices={value!r}{_lacking('accelerator', accelerator)}"
+
+    return today
+
+
+def _strategy(value: Any) -> str:
+    if value is None:
+        return "is gone: leave it out, or choose a strategy as in strategy='ddp'"
+    if value == "ddp_cpu":
+        return "is now called accelerator='cpu', strategy='ddp'"
+    name = _NEW_NAMES.get(value, value) if isinstance(value, str) else value
+    return f"is now called strategy={name!r}{_lacking('strategy', name)}"
+
+
+def _lacking(kind: str, name: object) -> str:
+    """Say that a name of today is offered by nobody here, so that the next answer doesn't contradict this one."""
+    if not isinstance(name, str) or name in OFFERED[kind]:
+        return ""
+    return f", which needs a plugin of another maker: Stratagem ships no {kind} of this name"
+
+
+def _strategy_as_accelerator(value: Any) -> str | None:
+    return _strategy(value) if _is_strategy(value) else None
+
+
+def _strategy_as_plugin(value: Any) -> str | None:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    named = [item for item in values if _is_strategy(item)]
+    return _strategy(named[0]) if named else None
+
+
+def _is_strategy(value: Any) -> bool:
+    return isinstance(value, str) and (value in _STRATEGIES or value.startswith("deepspeed_"))
+
+
+RENAMED: Mapping[str, Callable[[Any], str | None]] = {
+    "gpus": _devices_of("cuda"),
+    "tpu_cores": _devices_of("tpu"),
+    "ipus": _devices_of("ipu"),
+    "hpus": _devices_of("hpu"),
+    "num_processes": lambda value: f"is now called accelerator='cpu', devices={value!r}",
+    "auto_select_gpus": lambda value: "is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
+    "distributed_backend": _strategy,
+    "accelerator": _strategy_as_accelerator,
+    "plugins": _strategy_as_plugin,
+    "replace_sampler_ddp": lambda value: f"is now called use_distributed_sampler={value!r}",
+    "resume_from_checkpoint": lambda value: f"is now called fit(..., ckpt_path={value!r})",
+}
+"""Name → what to say after "name=value"; None where this value is a good one today."""

@@ -1,0 +1,105 @@
+"""`Ranks`: which rank this process is, and how it talks to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from stratagem.collectives.nests import map_values
+
+if TYPE_CHECKING:
+    import torch
+
+    from stratagem.collectives.base import Collectives, ReduceOp
+    from stratagem.runtime.session import Session
+
+
+class Ranks:
+    """What a live `Runtime` knows of its process and of the others."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def session(self) -> Session: ...
+
+    @property
+    def collectives(self) -> Collectives:
+        """How the ranks talk."""
+        return self.session.collectives
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        return self.session.device
+
+    @property
+    def rank(self) -> int:
+        """This process among all, from 0."""
+        return self.collectives.rank
+
+    @property
+    def global_rank(self) -> int:
+        """The same as `rank`."""
+        return self.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return self.collectives.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.collectives.world_size
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this process reads, from 0; ranks that share a copy of the model read one."""
+        return self.collectives.data.rank
+
+    @property
+    def data_ranks(self) -> int:
+        """In how many parts the data are shared."""
+        return self.collectives.data.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """The same as `is_main`."""
+        return self.is_main
+
+    def all_reduce(self, data: Any, op: ReduceOp = "mean") -> Any:
+        """Reduce each tensor and number in `data`, nested or not; numbers become tensors. See `Collectives`."""
+        return map_values(lambda tensor: self.collectives.all_reduce(tensor, op), data, self.device)
+
+    def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
+        """Stack each tensor and number in `data`, nested or not, over ranks. See `Collectives.all_gather`."""
+        return map_values(lambda tensor: self.collectives.all_gather(tensor, sync_grads), data, self.device)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """See `Collectives.broadcast`."""
+        return self.collectives.broadcast(value, src)
+
+    def barrier(self, name: str | None = None) -> None:
+        """See `Collectives.barrier`."""
+        self.collectives.barrier(name)
+
+    @contextmanager
+    def rank_zero_first(self, local: bool = False) -> Iterator[None]:
+        """Let rank 0 (with `local`, the first of each node) run the block before the others. Collective."""
+        is_first = (self.local_rank if local else self.rank) == 0
+        if not is_first:
+            self.barrier("rank_zero_first")
+        yield
+        if is_first:
+            self.barrier("rank_zero_first")
+
+    def print(self, *values: object, **how: Any) -> None:
+        """Print on rank 0 only; `how` as `print` takes it."""
+        if self.is_main:
+            print(*values, **{"flush": True, **how})

@@ -1,9 +1,0 @@
-"""Constructing a module without memory, and giving its tensors their values where they are needed."""
-
-from __future__ import annotations
-
-from stratagem.strategies.deferred_init.deferred import Construction
-from stratagem.strategies.deferred_init.materialize import Materializer, own_modules
-from stratagem.strategies.deferred_init.pending import deferred, pop_deferred
-
-__all__ = ["Construction", "Materializer", "deferred", "own_modules", "pop_deferred"]

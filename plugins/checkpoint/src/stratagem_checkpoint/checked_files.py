@@ -1,0 +1,55 @@
+"""The files of a checkpoint: written with checksums, and read with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.checksums import BlockChecksums, CheckedFile
+from stratagem_checkpoint.filesystem import Filesystem
+from stratagem_checkpoint.manifest import FileRecord
+
+
+def write_checked(
+    filesystem: Filesystem, folder: str, name: str, parts: Iterable[bytes | memoryview]
+) -> FileRecord:
+    """Write a new file; checksums are computed from what is in memory, not from what reached the disk."""
+    checksums = BlockChecksums()
+    size_bytes = filesystem.write(filesystem.join(folder, name), checksums.passing(parts))
+    return FileRecord(name, size_bytes, checksums.hexdigest())
+
+
+@contextmanager
+def opened(filesystem: Filesystem, folder: str, record: FileRecord, verify: bool) -> Iterator[CheckedFile]:
+    """Open a file that `write_checked` wrote.
+
+    Raises:
+        CheckpointError: it has another length.
+    """
+    path = filesystem.join(folder, record.name)
+    with closing(filesystem.open(path)) as stream:
+        yield CheckedFile(stream, path, record.size_bytes, record.checksums if verify else None)
+
+
+def check_files(
+    filesystem: Filesystem, folder: str, files: Iterable[FileRecord], shown: str, verify: bool = True
+) -> None:
+    """Check that all files are there, whole, and those of state unchanged; reads none of tensors.
+
+    Raises:
+        CheckpointError: names the first that isn't.
+    """
+    for record in files:
+        path = filesystem.join(folder, record.name)
+        size_bytes = filesystem.size(path)
+        if size_bytes is None:
+            raise CheckpointError(f"{shown} is incomplete: {record.name} is missing; use another checkpoint")
+        if size_bytes != record.size_bytes:
+            raise CheckpointError(
+                f"{shown} is damaged: {record.name} has {size_bytes} bytes instead of {record.size_bytes}; "
+                "use another checkpoint"
+            )
+        if verify and not record.name.startswith("tensors-"):
+            with opened(filesystem, folder, record, verify) as file:
+                file.verify()

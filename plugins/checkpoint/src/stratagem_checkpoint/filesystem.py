@@ -1,0 +1,191 @@
+"""What checkpoints need of a file system; `filesystem_for` chooses one for a path or URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, BinaryIO, cast
+
+from stratagem.errors import CheckpointError, short
+
+
+class Filesystem(ABC):
+    """Paths are strings in this file system's own form, without a protocol."""
+
+    def join(self, folder: str, name: str) -> str:
+        """The path of `name` in `folder`."""
+        return f"{folder.rstrip('/')}/{name}"
+
+    def split(self, path: str) -> tuple[str, str]:
+        """The folder that holds `path`, and the name of `path` in it."""
+        folder, _, name = path.rstrip("/").rpartition("/")
+        return folder or "/", name
+
+    @abstractmethod
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory, or a link to one."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is anything."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Sorted names in `folder`; none where there is no such folder."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Length of the file in bytes; None where there is no file."""
+
+    @abstractmethod
+    def make_directory(self, path: str) -> None:
+        """Make a new directory and what is missing above it.
+
+        Raises:
+            FileExistsError: it exists.
+        """
+
+    @abstractmethod
+    def write(self, path: str, parts: Iterable[bytes | memoryview]) -> int:
+        """Write a new file, on stable storage when this returns. Returns its size in bytes."""
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading, seekable."""
+
+    @abstractmethod
+    def sync(self, folder: str) -> None:
+        """Bring the names in `folder` to stable storage."""
+
+    @abstractmethod
+    def move(self, source: str, target: str) -> None:
+        """Give the directory `source` the name `target`, under which there is nothing yet."""
+
+    @abstractmethod
+    def exchange(self, first: str, second: str) -> bool:
+        """Swap two directories in one instant; False, with nothing done, where that is not available."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Delete a file or a directory with all in it; nothing happens where there is none."""
+
+    @abstractmethod
+    def hold(self, folder: str) -> AbstractContextManager[object] | None:
+        """Mark `folder` as in use until the answer is closed or this process is gone.
+
+        None where another process holds it or it is gone.
+        """
+
+    @abstractmethod
+    def remove_unheld(self, folder: str) -> bool:
+        """Delete `folder` unless a process holds it or that can't be known; whether it was deleted."""
+
+    def read(self, path: str, size_bytes: int) -> bytes:
+        """The first bytes of a file; fewer where it is shorter."""
+        with self.open(path) as stream:
+            return stream.read(size_bytes)
+
+
+class RemoteFilesystem(Filesystem):
+    """Anything that fsspec reaches, such as memory:// or s3://.
+
+    Few of them can rename or sync, so that a move is a move of file after file, `last` at the end.
+    """
+
+    def __init__(self, backend: Any, last: str) -> None:
+        self._backend = backend
+        self._last = last
+
+    def is_directory(self, path: str) -> bool:
+        return bool(self._backend.isdir(path))
+
+    def exists(self, path: str) -> bool:
+        return bool(self._backend.exists(path))
+
+    def names(self, folder: str) -> list[str]:
+        self._backend.invalidate_cache(folder)
+        try:
+            found = self._backend.ls(folder, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+    def size(self, path: str) -> int | None:
+        try:
+            info = self._backend.info(path)
+        except FileNotFoundError:
+            return None
+        return int(info["size"]) if info["type"] == "file" else None
+
+    def make_directory(self, path: str) -> None:
+        # Stores of objects have no directories; there this does nothing, and the random name is enough.
+        self._backend.makedirs(path, exist_ok=False)
+
+    def write(self, path: str, parts: Iterable[bytes | memoryview]) -> int:
+        size_bytes = 0
+        with self._backend.open(path, "wb") as stream:
+            for part in parts:
+                stream.write(part)
+                size_bytes += len(part)
+        return size_bytes
+
+    def open(self, path: str) -> BinaryIO:
+        return cast("BinaryIO", self._backend.open(path, "rb"))
+
+    def sync(self, folder: str) -> None:
+        return None
+
+    def move(self, source: str, target: str) -> None:
+        names = self.names(source)
+        self._backend.makedirs(target, exist_ok=True)
+        for name in sorted(names, key=lambda name: (name == self._last, name)):
+            self._backend.copy(self.join(source, name), self.join(target, name))
+        self.remove(source)
+
+    def exchange(self, first: str, second: str) -> bool:
+        return False
+
+    def remove(self, path: str) -> None:
+        # What makes it a checkpoint goes first, so that a half removed one isn't taken for whole.
+        for doomed in (self.join(path, self._last), path):
+            if self._backend.exists(doomed):
+                self._backend.rm(doomed, recursive=True)
+
+    def hold(self, folder: str) -> AbstractContextManager[object] | None:
+        return nullcontext()
+
+    def remove_unheld(self, folder: str) -> bool:
+        return False
+
+
+def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
+    """Choose the file system for a path or URL.
+
+    Args:
+        path: a local path, or a URL as fsspec takes it.
+        last: the file that makes a directory a checkpoint, and so is moved last.
+
+    Returns:
+        The file system, and the path in its own form, absolute where it is local.
+
+    Raises:
+        CheckpointError: the URL has an unknown scheme, or its file system can't be opened.
+    """
+    from stratagem_checkpoint.local_filesystem import LocalFilesystem
+
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)", path) is None:
+        return LocalFilesystem(last), os.path.abspath(os.path.expanduser(path))
+
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+    try:
+        backend, original_module = url_to_fs(path)
+    except Exception as error:  # an unknown scheme, a library that isn't installed, a host that isn't there
+        raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {error}") from error
+    if isinstance(backend, LocalFileSystem):
+        return LocalFilesystem(last), os.path.abspath(original_module)
+    return RemoteFilesystem(backend, last), str(original_module)

@@ -1,0 +1,147 @@
+"""Directories of this machine or a shared mount: synced, renamed and locked."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import BinaryIO
+
+from stratagem_checkpoint.filesystem import Filesystem
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class LocalFilesystem(Filesystem):
+    """Every write is on the disk when it returns; a rename is seen whole or not at all."""
+
+    def __init__(self, last: str) -> None:
+        self._last = last
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, path: str) -> int | None:
+        return os.path.getsize(path) if os.path.isfile(path) else None
+
+    def make_directory(self, path: str) -> None:
+        missing = [path]
+        while not os.path.isdir(os.path.dirname(missing[-1])):
+            missing.append(os.path.dirname(missing[-1]))
+        os.makedirs(path)
+        for made in missing:
+            self.sync(os.path.dirname(made))
+
+    def write(self, path: str, parts: Iterable[bytes | memoryview]) -> int:
+        size_bytes = 0
+        with open(path, "xb") as stream:
+            for part in parts:
+                stream.write(part)
+                size_bytes += len(part)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return size_bytes
+
+    def open(self, path: str) -> BinaryIO:
+        return open(path, "rb")
+
+    def sync(self, folder: str) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def move(self, source: str, target: str) -> None:
+        os.rename(source, target)
+        self.sync(os.path.dirname(target))
+
+    def exchange(self, first: str, second: str) -> bool:
+        if not _exchange(first, second):
+            return False
+        self.sync(os.path.dirname(second))
+        return True
+
+    def remove(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            # What makes it a checkpoint goes first, so that a half removed one isn't taken for whole.
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, self._last))
+            shutil.rmtree(path)
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def hold(self, folder: str) -> AbstractContextManager[object] | None:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        held = ExitStack()
+        held.callback(os.close, descriptor)
+        if _lock(descriptor) is False or not _names(folder, descriptor):
+            held.close()
+            return None
+        return held
+
+    def remove_unheld(self, folder: str) -> bool:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            if not _lock(descriptor):
+                return False
+            shutil.rmtree(folder, ignore_errors=True)
+            return True
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock a directory: whether it worked; None where directories can't be locked.
+
+    The kernel gives the lock back when the process ends, however it ends, which no file with a
+    process id in it would do across restarts and containers.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _names(folder: str, descriptor: int) -> bool:
+    """Whether `folder` is still the directory that was opened: it may have been swept before the lock."""
+    try:
+        return os.path.samestat(os.stat(folder), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Linux's renameat2, which Python doesn't offer; False where kernel, libc or file system lack it."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    done = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    return bool(done == 0)

@@ -1,0 +1,251 @@
+"""The manifest: what makes a directory a checkpoint, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import torch
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.checksums import CHECKED_BYTES, DIGITS, checksum
+from stratagem_checkpoint.publication import FILE_NAME, MANIFEST
+from stratagem_checkpoint.safetensors_file import DTYPES
+from stratagem_checkpoint.strict_json import Count, parse_json
+from stratagem_checkpoint.tiling import is_tiled
+
+FORMAT = "stratagem-checkpoint"
+FORMAT_VERSION = 2
+
+_SEAL = b', "xxh3_128": "%b"}'
+"""How a manifest ends: with the checksum of all bytes before this."""
+_SEAL_BYTES = len(_SEAL % bytes(DIGITS))
+
+
+class _File(msgspec.Struct):
+    name: str
+    size_bytes: Count
+    xxh3_128: str
+
+
+class _Tensor(msgspec.Struct):
+    dtype: str
+    shape: tuple[Count, ...]
+    pieces: list[tuple[Count, tuple[Count, ...], tuple[Count, ...]]]
+    """Number in `files`, offsets, lengths; compact, since there may be a million of them."""
+
+
+class _Document(msgspec.Struct):
+    """A manifest as it is in its file; what it doesn't name may be there, too."""
+
+    stratagem_version: str
+    torch_version: str
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    files: list[_File]
+    tensors: dict[str, _Tensor]
+    aliases: dict[str, str]
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    checksums: str
+    """Of its blocks, as `BlockChecksums.hexdigest` gives them."""
+
+
+@dataclass(frozen=True)
+class PieceRecord:
+    """A box of a tensor, and the file that it is in."""
+
+    file: str
+    offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where it ends, one number per dim."""
+        return tuple(offset + length for offset, length in zip(self.offsets, self.lengths))
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """A whole tensor, of pieces that don't overlap; one without elements has none."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: tuple[PieceRecord, ...]
+
+    def name(self, key: str, piece: PieceRecord) -> str:
+        """What `piece` of the tensor called `key` is called in its file."""
+        whole = piece.lengths == self.shape
+        return key if whole else f"{key}@{','.join(map(str, piece.offsets))}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of."""
+
+    world_size: int
+    files: tuple[FileRecord, ...]
+    tensors: Mapping[str, TensorRecord]
+    aliases: Mapping[str, str]
+    """Keys of tied tensors that aren't written themselves → the key in `tensors` that has the values."""
+    stratagem_version: str
+    torch_version: str
+
+    def readable(self) -> dict[str, TensorRecord]:
+        """All keys that can be read, those of tied tensors included."""
+        return {**self.tensors, **{key: self.tensors[written] for key, written in self.aliases.items()}}
+
+    def file(self, name: str) -> FileRecord | None:
+        """The record of the file called `name`; None where there is none."""
+        return next((record for record in self.files if record.name == name), None)
+
+    def stored(self, files: Collection[str]) -> dict[str, dict[str, tuple[torch.dtype, tuple[int, ...]]]]:
+        """For each of `files`: all pieces in it by their names there, with dtype and shape."""
+        found: dict[str, dict[str, tuple[torch.dtype, tuple[int, ...]]]] = {name: {} for name in files}
+        for key, tensor in self.tensors.items():
+            for piece in tensor.pieces:
+                if piece.file in found:
+                    found[piece.file][tensor.name(key, piece)] = (tensor.dtype, piece.lengths)
+        return found
+
+    def encode(self) -> bytes:
+        """As strict JSON."""
+        numbers = {record.name: number for number, record in enumerate(self.files)}
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "stratagem_version": self.stratagem_version,
+            "torch_version": self.torch_version,
+            "world_size": self.world_size,
+            "files": [
+                {"name": each.name, "size_bytes": each.size_bytes, "xxh3_128": each.checksums}
+                for each in self.files
+            ],
+            "tensors": {
+                key: {
+                    "dtype": str(tensor.dtype).removeprefix("torch."),
+                    "shape": tensor.shape,
+                    "pieces": [(numbers[each.file], each.offsets, each.lengths) for each in tensor.pieces],
+                }
+                for key, tensor in self.tensors.items()
+            },
+            "aliases": dict(self.aliases),
+        }
+        text = json.dumps(document, allow_nan=False).encode()
+        return text[:-1] + _SEAL % checksum(text[:-1]).encode()
+
+
+def decode_manifest(text: bytes, shown: str, verify: bool = True) -> Manifest:
+    """Read and check a manifest.
+
+    Args:
+        text: the file's content.
+        shown: how errors name the checkpoint.
+        verify: whether to compare the text with its checksum; all else is checked in any case.
+
+    Raises:
+        CheckpointError: it is damaged, or no manifest, or of another version.
+    """
+
+    def damage(reason: object) -> CheckpointError:
+        return CheckpointError(f"{shown} is damaged: its manifest.json {reason}; use another checkpoint")
+
+    try:
+        document = parse_json(text)
+    except ValueError as error:
+        raise damage(f"is no JSON ({error})") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CheckpointError(f"{shown} is not a checkpoint: its manifest.json doesn't say format {FORMAT!r}")
+    _check_version(document, shown)
+    if verify and text[-_SEAL_BYTES:] != _SEAL % checksum(text[:-_SEAL_BYTES]).encode():
+        raise damage("isn't what was written")
+    try:
+        return _manifest(msgspec.convert(document, _Document))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise damage(f"can't be understood ({error})") from error
+
+
+def _check_version(document: Mapping[str, Any], shown: str) -> None:
+    version = document.get("format_version")
+    if type(version) is not int or version < 1:
+        raise CheckpointError(
+            f"{shown} is damaged: its manifest.json says format_version {str(version)[:40]!r}, which no stratagem "
+            "writes; use another checkpoint"
+        )
+    if version != FORMAT_VERSION:
+        advice = (
+            "upgrade stratagem to load it"
+            if version > FORMAT_VERSION
+            else "load and save it with the one that wrote it, or train again"
+        )
+        raise CheckpointError(
+            f"{shown} has format version {version}, written by stratagem "
+            f"{str(document.get('stratagem_version'))[:40]}, but this stratagem reads version {FORMAT_VERSION}; "
+            f"{advice}"
+        )
+
+
+def _manifest(document: _Document) -> Manifest:
+    files = tuple(FileRecord(each.name, each.size_bytes, each.xxh3_128) for each in document.files)
+    for record in files:
+        _check_file(record, document.world_size)
+    if len({record.name for record in files}) != len(files):
+        raise ValueError("a file is named twice")
+    tensors = {key: _tensor(key, entry, files) for key, entry in document.tensors.items()}
+    stored_bytes: dict[str, int] = defaultdict(int)
+    for tensor in tensors.values():
+        for piece in tensor.pieces:
+            stored_bytes[piece.file] += tensor.dtype.itemsize * math.prod(piece.lengths)
+    for record in files:
+        if stored_bytes[record.name] > record.size_bytes:
+            raise ValueError(f"the pieces in {record.name} are longer than it")
+    for key, target in document.aliases.items():
+        if key in tensors or target not in tensors:
+            raise ValueError(f"alias {key!r} of {target!r}")
+    return Manifest(
+        world_size=document.world_size,
+        files=files,
+        tensors=tensors,
+        aliases=document.aliases,
+        stratagem_version=document.stratagem_version,
+        torch_version=document.torch_version,
+    )
+
+
+def _check_file(record: FileRecord, world_size: int) -> None:
+    # A name such as ../x would make a checkpoint read files elsewhere.
+    if not FILE_NAME.fullmatch(record.name) or record.name == MANIFEST:
+        raise ValueError(f"file name {record.name!r}")
+    rank = re.search(r"\d+", record.name)
+    if rank is not None and int(rank[0]) >= world_size:
+        raise ValueError(f"{record.name} of {world_size} ranks")
+    if len(record.checksums) != -(-record.size_bytes // CHECKED_BYTES) * DIGITS:
+        raise ValueError(f"{record.name} has {len(record.checksums)} digits of checksums")
+
+
+def _tensor(key: str, entry: _Tensor, files: tuple[FileRecord, ...]) -> TensorRecord:
+    if entry.dtype not in DTYPES:
+        raise ValueError(f"{key!r} has the unknown dtype {entry.dtype!r}")
+    pieces: list[PieceRecord] = []
+    for number, offsets, lengths in entry.pieces:
+        if number >= len(files) or not files[number].name.startswith("tensors-"):
+            raise ValueError(f"a piece of {key!r} is in file {number}, which isn't one of tensors")
+        if not len(offsets) == len(lengths) == len(entry.shape):
+            raise ValueError(f"a piece of {key!r} has another number of dims")
+        pieces.append(PieceRecord(files[number].name, offsets, lengths))
+    # Without this, what no piece covers would silently keep its old values.
+    boxes = [(piece.offsets, piece.ends) for piece in pieces]
+    if not (is_tiled(entry.shape, boxes) if math.prod(entry.shape) else not pieces):
+        raise ValueError(f"the pieces of {key!r} don't make it up without gap or overlap")
+    return TensorRecord(DTYPES[entry.dtype], entry.shape, tuple(pieces))

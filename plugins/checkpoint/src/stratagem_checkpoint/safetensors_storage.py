@@ -1,0 +1,181 @@
+"""Storage for torch.distributed.checkpoint: safetensors files described by a manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.checked_files import write_checked
+from stratagem_checkpoint.filesystem import Filesystem
+from stratagem_checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
+from stratagem_checkpoint.reading import Part, read_parts
+from stratagem_checkpoint.safetensors_file import Piece, encode_file
+
+
+class SafetensorsWriter(StorageWriter):
+    """Writes `tensors-RANK.safetensors` into an existing folder: one file per rank that has a piece.
+
+    Attributes:
+        files: what this rank has written, after `write_data`.
+        tensors: the whole checkpoint's tensors, after `finish`, for the manifest.
+    """
+
+    def __init__(self, filesystem: Filesystem, folder: str) -> None:
+        super().__init__()
+        self._filesystem = filesystem
+        self._folder = folder
+        self.files: list[FileRecord] = []
+        self.tensors: dict[str, TensorRecord] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        self.files, self.tensors = [], {}
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [
+            dataclasses.replace(plan, storage_data=f"tensors-{rank:05d}.safetensors")
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        file = cast("str", plan.storage_data)
+        pieces: dict[str, Piece] = {}
+        results: list[WriteResult] = []
+        for item in plan.items:
+            data = item.tensor_data
+            if data is None:
+                raise CheckpointError(f"{item.index.fqn!r} among the tensors of a checkpoint is no tensor")
+            lengths = tuple(data.chunk.sizes)
+            if math.prod(lengths) == 0:
+                continue
+            piece = PieceRecord(file, tuple(data.chunk.offsets), lengths)
+            dtype = data.properties.dtype
+            name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, piece)
+            if name in pieces:
+                raise CheckpointError(
+                    f"two pieces of tensors would both be called {name!r}; rename one of the keys"
+                )
+            pieces[name] = (dtype, lengths, _resolver(planner, item))
+            results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
+        if pieces:
+            self.files.append(write_checked(self._filesystem, self._folder, file, encode_file(pieces)))
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        pieces: dict[str, list[PieceRecord]] = defaultdict(list)
+        for result in (each for of_rank in results for each in of_rank):
+            pieces[result.index.fqn].append(cast("PieceRecord", result.storage_data))
+        for key, tensor in metadata.state_dict_metadata.items():
+            tensor = cast("TensorStorageMetadata", tensor)
+            self.tensors[key] = TensorRecord(tensor.properties.dtype, tuple(tensor.size), tuple(pieces[key]))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+
+class SafetensorsReader(StorageReader):
+    """Reads the tensors of a checkpoint whose manifest has been read; tied keys read like any other."""
+
+    def __init__(self, filesystem: Filesystem, folder: str, manifest: Manifest, verify: bool = True) -> None:
+        super().__init__()
+        self._filesystem = filesystem
+        self._folder = folder
+        self._manifest = manifest
+        self._verify = verify
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        return None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return Metadata({key: _storage_metadata(tensor) for key, tensor in self._manifest.readable().items()})
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        return None
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        readable = self._manifest.readable()
+        parts = [
+            Part(
+                item.storage_index.fqn,
+                _find_piece(readable[item.storage_index.fqn], item.storage_index),
+                item.storage_offsets,
+                partial(planner.resolve_tensor, item),
+                partial(planner.commit_tensor, item),
+            )
+            for item in plan.items
+        ]
+        read_parts(self._filesystem, self._folder, self._manifest, parts, self._verify)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+
+def _resolver(planner: SavePlanner, item: WriteItem) -> Callable[[], torch.Tensor]:
+    # Late, so that a copy that resolving makes (another device, a dense view) lives only for its turn.
+    return cast("Callable[[], torch.Tensor]", partial(planner.resolve_data, item))
+
+
+def _storage_metadata(tensor: TensorRecord) -> TensorStorageMetadata:
+    return TensorStorageMetadata(
+        properties=TensorProperties(dtype=tensor.dtype),
+        size=torch.Size(tensor.shape),
+        chunks=[
+            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.lengths))
+            for piece in tensor.pieces
+        ],
+    )
+
+
+def _find_piece(tensor: TensorRecord, index: MetadataIndex) -> PieceRecord:
+    hint = index.index
+    if (
+        hint is not None
+        and hint < len(tensor.pieces)
+        and tensor.pieces[hint].offsets == tuple(index.offset or ())
+    ):
+        return tensor.pieces[hint]
+    return next(piece for piece in tensor.pieces if piece.offsets == tuple(index.offset or ()))

@@ -1,0 +1,58 @@
+import itertools
+import random
+import time
+
+import pytest
+from stratagem_checkpoint.tiling import is_tiled
+
+
+def boxes_of(cuts):
+    """All cells of a grid, of the places where each dim is cut."""
+    spans = [list(itertools.pairwise(places)) for places in cuts]
+    return [
+        (tuple(begin for begin, _ in cell), tuple(end for _, end in cell))
+        for cell in itertools.product(*spans)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "boxes"),
+    [
+        ((), [((), ())]),
+        ((5,), [((0,), (5,))]),
+        ((5, 7), boxes_of([[0, 3, 5], [0, 7]])),
+        ((5, 7), boxes_of([[0, 3, 5], [0, 1, 2, 7]])),
+        ((4, 4), [((0, 0), (2, 4)), ((2, 0), (4, 1)), ((2, 1), (4, 4))]),
+    ],
+)
+def test_boxes_that_make_up_the_whole(shape, boxes):
+    for seed in range(3):
+        random.Random(seed).shuffle(boxes)
+        assert is_tiled(shape, boxes)
+    for one in boxes:
+        assert not is_tiled(shape, [box for box in boxes if box != one])
+        assert not is_tiled(shape, [*boxes, one])
+
+
+@pytest.mark.parametrize(
+    ("shape", "boxes"),
+    [
+        ((4,), []),
+        ((4,), [((0,), (2,)), ((0,), (2,))]),
+        ((4,), [((0,), (3,)), ((2,), (4,))]),
+        ((4,), [((0,), (1,)), ((2,), (4,))]),
+        ((4,), [((0,), (2,)), ((2,), (5,))]),
+        ((4, 4), [((0, 0), (4, 2)), ((0, 1), (4, 4))]),
+        ((4, 4), [((0, 0), (2, 4)), ((2, 0), (4, 3)), ((1, 3), (4, 4))]),
+        ((2, 2), [((0, 0), (1, 1)), ((1, 1), (2, 2)), ((0, 0), (2, 1))]),
+    ],
+)
+def test_gaps_and_overlaps(shape, boxes):
+    assert not is_tiled(shape, boxes)
+
+
+def test_a_mesh_of_many_ranks_takes_no_time():
+    boxes = boxes_of([range(101), range(101)])
+    began = time.perf_counter()
+    assert is_tiled((100, 100), boxes)
+    assert time.perf_counter() - began < 5

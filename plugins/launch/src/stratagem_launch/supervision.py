@@ -1,0 +1,251 @@
+"""The launcher's eye on its workers: notices each end, and lets none outlive a failed peer for long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from stratagem_launch.guard import is_alive, is_stopped
+from stratagem_launch.launch_dir import Failure, LaunchDir, WorkerEvent
+from stratagem_launch.worker import LINGER_S
+
+GRACE_S = 2.0
+"""How long the peers of a failed worker may take to end by themselves."""
+
+_INTERVAL_S = 0.05
+_LAST_WAIT_S = 2.0
+
+
+@dataclass
+class _Worker:
+    attempt: int
+    rank: int
+    pid: int
+    handle: int | None
+    """A pidfd, so that no other process of the same id is ever meant; None where there are none."""
+    ended: float | None = None
+    """When its end was noticed, in seconds since the epoch."""
+    stopped: bool = False
+    """Whether it stood still when its attempt began to fail."""
+
+
+class Supervision:
+    """Watches the workers of one launch from a thread, as a context; on leaving it none is left.
+
+    The elastic agent waits half a minute for a worker that is stuck in a collective to obey
+    SIGTERM. This ends it by SIGKILL instead, a little after its peer failed.
+
+    Args:
+        launch_dir: where the workers note their starts and ends.
+        is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
+            no less than half a minute then needs it.
+    """
+
+    def __init__(self, launch_dir: LaunchDir, is_ending: Callable[[], bool] = lambda: False) -> None:
+        self._launch_dir = launch_dir
+        self._is_ending = is_ending
+        self._signalled: float | None = None
+        self._workers: dict[int, _Worker] = {}
+        self._trouble: dict[int, float] = {}
+        """When each failing attempt began to fail, by this clock's seconds since the epoch."""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stratagem-supervision", daemon=True)
+
+    def __enter__(self) -> Supervision:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._launch_dir.put("closing", b"")
+        self._end_all()
+        self._stop.set()
+        self._thread.join()
+        for worker in self._workers.values():
+            if worker.handle is not None:
+                os.close(worker.handle)
+
+    def first_failure(self, exit_codes: dict[int, int], may_exit: bool = False) -> Failure:
+        """Return what failed first in the last attempt: an exception, or a worker that ended or stood still.
+
+        Args:
+            exit_codes: what is known of processes that ended badly, by rank; negative for a signal.
+            may_exit: as in `Task`.
+        """
+        attempt, workers = self._last_attempt()
+        marks = self._marks(attempt)
+        recorded = {failure.rank: failure for failure in self._launch_dir.failures(attempt)}
+        # A worker that failed by an exception ends only after its linger: compare the ends.
+        found = [(failure.time + LINGER_S, failure) for failure in recorded.values()]
+        for rank, worker in workers.items():
+            mark = marks.get(rank)
+            if rank in recorded or (mark is not None and mark.event == "done"):
+                continue
+            if mark is not None and mark.event == "left":
+                if not may_exit:
+                    found.append((mark.time + LINGER_S, _early(mark)))
+            elif mark is not None:
+                found.append((mark.time, _early(mark)))
+            elif worker.ended is not None:
+                code = exit_codes.get(rank)
+                found.append((worker.ended, _unexplained(rank, attempt, code, worker.ended)))
+        for rank in exit_codes.keys() - workers.keys() - recorded.keys():
+            found.append((time.time(), _failure(rank, attempt, time.time(), "ended before it could begin")))
+        # Of ends that were noticed together, one with an exit code came first: the agent ends the others.
+        first = min(found, key=lambda pair: (pair[0], pair[1].rank not in exit_codes))[1]
+        if not first.raised and first.rank not in marks and exit_codes.get(first.rank, 0) < 0:
+            return first  # that a signal ended it says enough
+        still = [rank for rank, worker in workers.items() if worker.stopped]
+        if first.raised and still and first.rank not in still:
+            first = _failure(
+                still[0], attempt, first.time, "stood still, stopped by a signal such as SIGSTOP"
+            )
+        gone = [
+            str(rank) for rank, mark in marks.items() if mark.event != "exited" and mark.time < first.time
+        ]
+        if first.raised and gone:
+            line = f"{first.line} (by then rank {', '.join(gone)} had left with exit code 0)"
+            return replace(first, line=line)
+        return _with_what_followed(first, recorded)
+
+    def unfinished(self, may_exit: bool = False) -> Failure | None:
+        """Return the first worker of the last attempt that ended well too early, after all have ended.
+
+        Args:
+            may_exit: as in `Task`.
+        """
+        attempt, workers = self._last_attempt()
+        marks = self._marks(attempt)
+        left = [mark for mark in marks.values() if mark.event == "left"]
+        if left and len(left) < len(workers) and not may_exit:
+            return _early(min(left, key=lambda mark: mark.time))
+        for rank, worker in workers.items():
+            if rank not in marks:
+                return _unexplained(rank, attempt, 0, worker.ended or time.time())
+        return None
+
+    def _last_attempt(self) -> tuple[int, dict[int, _Worker]]:
+        """Return the number of the last attempt, and its workers by rank."""
+        self._look()
+        with self._lock:
+            attempt = max((worker.attempt for worker in self._workers.values()), default=0)
+            return attempt, {w.rank: w for w in self._workers.values() if w.attempt == attempt}
+
+    def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
+        """Return how workers of an attempt noted that they ended, by rank."""
+        ends = ("done", "left", "exited")
+        marks = self._launch_dir.marks()
+        return {mark.rank: mark for mark in marks if mark.event in ends and mark.attempt == attempt}
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            marks = self._launch_dir.marks()
+            for mark in marks:
+                if mark.event == "started" and mark.pid not in self._workers:
+                    self._workers[mark.pid] = _worker(mark.attempt, mark.rank, mark.pid)
+            now = time.time()
+            if self._is_ending() and self._signalled is None:
+                self._signalled = now
+            finished = {mark.pid for mark in marks if mark.event in ("done", "left")}
+            before = set(self._trouble)
+            for worker in self._workers.values():
+                if worker.ended is None and _has_ended(worker):
+                    worker.ended = now
+                if worker.ended is not None and worker.pid not in finished:
+                    self._trouble.setdefault(worker.attempt, now)
+            for mark in marks:
+                if mark.event == "failed":
+                    self._trouble.setdefault(mark.attempt, now)
+            for worker in self._workers.values():
+                if worker.attempt in self._trouble.keys() - before and worker.ended is None:
+                    worker.stopped = is_stopped(worker.pid)
+            for worker in self._workers.values():
+                if now - self._trouble.get(worker.attempt, self._signalled or now) > GRACE_S:
+                    _kill(worker)
+
+    def _end_all(self) -> None:
+        self._look()
+        deadline = time.monotonic() + _LAST_WAIT_S
+        for worker in self._workers.values():
+            _kill(worker)
+        for worker in self._workers.values():
+            while worker.handle is not None and not _has_ended(worker) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def _worker(attempt: int, rank: int, pid: int) -> _Worker:
+    try:
+        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return _Worker(attempt, rank, pid, None, ended=time.time())
+    except OSError:
+        handle = None
+    return _Worker(attempt, rank, pid, handle)
+
+
+def _has_ended(worker: _Worker) -> bool:
+    if worker.ended is not None:
+        return True
+    if worker.handle is None:
+        return not is_alive(worker.pid)
+    ready = select.poll()
+    ready.register(worker.handle, select.POLLIN)
+    return bool(ready.poll(0))
+
+
+def _kill(worker: _Worker) -> None:
+    if worker.ended is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        if worker.handle is not None and hasattr(signal, "pidfd_send_signal"):
+            signal.pidfd_send_signal(worker.handle, signal.SIGKILL)
+        else:
+            os.kill(worker.pid, signal.SIGKILL)
+
+
+def _failure(rank: int, attempt: int, when: float, line: str) -> Failure:
+    """Describe a worker that left no record of an exception."""
+    return Failure(rank, attempt, socket.gethostname(), when, line, traceback="", raised=False)
+
+
+def _early(mark: WorkerEvent) -> Failure:
+    """Describe a worker that ended by itself with exit code 0."""
+    call = "sys.exit(0)" if mark.event == "left" else "os._exit(0)"
+    return _failure(mark.rank, mark.attempt, mark.time, f"left by {call} before the run was over")
+
+
+def _unexplained(rank: int, attempt: int, code: int | None, ended: float) -> Failure:
+    """Describe a worker that ended without a mark: by a signal, or out of a library.
+
+    Args:
+        code: its exit code, negative for a signal; None where nobody knows.
+    """
+    if code is not None and code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        line = f"was ended by {names.get(-code, f'signal {-code}')}"
+    elif code is not None:
+        line = f"exited with code {code} and no exception"
+    else:
+        line = "ended without an exception before the run was over"
+    return _failure(rank, attempt, ended, line)
+
+
+def _with_what_followed(first: Failure, recorded: dict[int, Failure]) -> Failure:
+    """Add the first exception of another rank, with its traceback, to a failure that has none."""
+    later = [failure for rank, failure in recorded.items() if rank != first.rank]
+    if first.raised or not later:
+        return first
+    next_one = min(later, key=lambda failure: failure.time)
+    line = f"{first.line}; then rank {next_one.rank} failed: {next_one.line}"
+    return replace(first, line=line, traceback=next_one.traceback)

@@ -1,0 +1,189 @@
+"""Memory that a pickled task refers to: in files that workers map, each byte once.
+
+Workers map them privately: they share the pages until one of them writes to a page, which makes that page
+its own. So no process sees another's writes, as if each had been sent a copy.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pickle import PickleBuffer
+from typing import Any
+
+from stratagem.errors import UsageError
+from stratagem_launch.transfer.data_file import DataFile, has_memory_for
+from stratagem_launch.transfer.mapped_memory import NORESERVE, Block, MappedMemory
+
+SMALL_BYTES = 16 << 10
+"""What is smaller travels within the pickle."""
+_OWN_BLOCK_BYTES = 1 << 20
+"""From which size on the launching process's own memory becomes a map, too."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a worker finds the buffers that a pickle left out; picklable."""
+
+    files: list[tuple[str, int, int]]
+    """Path, offset, size in bytes."""
+    buffers: list[tuple[int, int, int]]
+    """Index of a file, offset from the file's offset, size in bytes; in the order in which they are asked for."""
+
+    def open(self) -> list[memoryview]:
+        """Map all files, and return the buffers. What is written to them is seen by this process alone.
+
+        Raises:
+            UsageError: a file can't be opened here.
+        """
+        mapped = [_mapped(*file) for file in self.files]
+        return [mapped[index][offset : offset + size] for index, offset, size in self.buffers]
+
+
+def _mapped(path: str, offset: int, size_bytes: int) -> memoryview:
+    before = offset % mmap.ALLOCATIONGRANULARITY
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            content = mmap.mmap(
+                descriptor,
+                size_bytes + before,
+                flags=mmap.MAP_PRIVATE | NORESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                offset=offset - before,
+            )
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path}, which holds data for the workers, can't be mapped here: {error}"
+        ) from error
+    return memoryview(content)[before:]
+
+
+@dataclass(eq=False)
+class _Region:
+    """Memory of this process that buffers overlap in, or touch."""
+
+    address: int
+    end: int
+    file: tuple[str, int] | None
+    """The file that it is a map of already, and which address the file's begin would have."""
+    block: Block | None = None
+    """The whole pages that are there for it alone."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.address
+
+    def holds(self, addresses: Sequence[int]) -> bool:
+        """Tell whether one of some sorted addresses is in it."""
+        index = bisect_left(addresses, self.address)
+        return index < len(addresses) and addresses[index] < self.end
+
+
+def _append(region: _Region, target: DataFile) -> int:
+    """Write a region, and return where in the file it begins."""
+    if region.block is None or not target.is_in_memory:
+        return target.append(region.address, region.size_bytes, becomes_map=False)
+    block = region.block
+    return target.append(block.address, block.size_bytes, becomes_map=True) + region.address - block.address
+
+
+class SentBuffers:
+    """Takes the buffers of a pickle, as its `buffer_callback`, and writes them where workers find them.
+
+    To be closed once no worker will be started any more.
+    """
+
+    def __init__(self) -> None:
+        self.copied: set[int] = set()
+        """Addresses of what workers copy into memory of their own, so that it needn't stay in memory here."""
+        self.pinned: set[int] = set()
+        """Addresses of what devices read, which must stay in its place."""
+        self._found: list[tuple[int, int, Any]] = []
+        """Address, size in bytes, and what keeps the memory."""
+        self._written: list[DataFile] = []
+
+    def __call__(self, buffer: PickleBuffer) -> bool:
+        """Tell whether a buffer travels within the pickle, and otherwise remember it."""
+        content = buffer.raw()
+        if content.nbytes < SMALL_BYTES:
+            return True
+        import numpy as np
+
+        address = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
+        self._found.append((address, content.nbytes, content))
+        return False
+
+    def write(self, folder: str) -> Layout:
+        """Write all buffers, but those that are maps of files already, and return where they are.
+
+        Where glibc has mapped a block for one of them alone, this process's memory becomes a private map
+        of the written pages as it goes, so that they are there once.
+
+        Args:
+            folder: of the launch.
+
+        Raises:
+            UsageError: neither memory nor the folder has room.
+        """
+        if not self._found:
+            return Layout([], [])
+        memory = MappedMemory()
+        regions = self._regions(memory)
+        to_copy, pinned = sorted(self.copied), sorted(self.pinned)
+        mapped: list[tuple[_Region, tuple[str, int]]] = []
+        copied: list[_Region] = []
+        remapped: list[_Region] = []
+        shared: list[_Region] = []
+        for region in dict.fromkeys(regions):
+            if region.file is not None:
+                mapped.append((region, region.file))
+            elif region.holds(to_copy):
+                copied.append(region)
+            else:
+                if region.size_bytes >= _OWN_BLOCK_BYTES and not region.holds(pinned):
+                    region.block = memory.own_block(region.address, region.size_bytes)
+                is_free = region.block is not None and not region.block.is_written
+                (remapped if is_free else shared).append(region)
+        fits = has_memory_for(sum(region.size_bytes for region in shared), folder)
+        files = [(path, region.address - begin, region.size_bytes) for region, (path, begin) in mapped]
+        starts = {region: (index, 0) for index, (region, _) in enumerate(mapped)}
+        for group, in_memory in ((remapped, True), (shared, fits), (copied, False)):
+            if group:
+                target = DataFile(folder, f"data.{len(files)}", in_memory)
+                self._written.append(target)
+                for region in group:
+                    starts[region] = (len(files), _append(region, target))
+                files.append(target.seal())
+        buffers = []
+        for (address, size_bytes, _), region in zip(self._found, regions):
+            index, begin = starts[region]
+            buffers.append((index, begin + address - region.address, size_bytes))
+        self._found.clear()
+        return Layout(files, buffers)
+
+    def _regions(self, memory: MappedMemory) -> list[_Region]:
+        """Return the region of each buffer; those of one file are one region, with what is between them."""
+        regions: dict[int, _Region] = {}
+        last: dict[tuple[str, int] | None, _Region] = {}
+        for index in sorted(range(len(self._found)), key=lambda index: self._found[index][0]):
+            address, size_bytes, _ = self._found[index]
+            found = memory.file_of(address, size_bytes)
+            file = None if found is None else (found[0], address - found[1])
+            region = last.get(file)
+            if region is None or (file is None and address > region.end):
+                region = last[file] = _Region(address, address, file)
+            region.end = max(region.end, address + size_bytes)
+            regions[index] = region
+        return [regions[index] for index in range(len(self._found))]
+
+    def close(self) -> None:
+        """Free what was written, once the workers that have opened it have ended."""
+        for file in self._written:
+            file.close()
+        self._written.clear()

@@ -1,0 +1,74 @@
+"""What a fork server has done before the first worker, and when it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def test_it_imports_while_the_task_is_pickled(start_program: Any) -> None:
+    program = start_program(
+        """
+        import psutil
+        from stratagem import LaunchPlan, Task
+        from stratagem_launch.elastic import ElasticLauncher
+
+        class Data:
+            def __reduce__(self):
+                children = psutil.Process().children()
+                return bool, (any("forkserver" in " ".join(child.cmdline()) for child in children),)
+
+        if __name__ == "__main__":
+            print(ElasticLauncher(LaunchPlan(1)).launch(Task(bool, (Data(),))))
+        """
+    )
+    out, err = program.communicate(timeout=240)
+    assert (program.returncode, out) == (0, "True\n"), err
+
+
+def test_workers_inherit_its_imports_and_walk_over_none_of_them(start_program: Any) -> None:
+    program = start_program(
+        """
+        import gc, multiprocessing, sys
+        from stratagem import LaunchPlan, Task
+        from stratagem_launch.elastic import ElasticLauncher
+
+        IMPORTED = set(sys.modules) - {"__main__"}
+
+        def collects(*_):
+            return gc.isenabled()
+
+        def look():
+            is_small = len(gc.get_objects()) < gc.get_freeze_count() / 10
+            with multiprocessing.get_context("forkserver").Pool(1) as loader:
+                return "torch._dynamo" in IMPORTED, is_small, collects(), loader.map(collects, [0])
+
+        if __name__ == "__main__":
+            print(*ElasticLauncher(LaunchPlan(1)).launch(Task(look)), gc.isenabled(), gc.get_freeze_count())
+        """
+    )
+    out, err = program.communicate(timeout=240)
+    assert (program.returncode, out) == (0, "True True True [True] True 0\n"), err
+
+
+def test_a_folder_with_too_long_a_name_for_sockets_is_refused(start_program: Any, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * (90 - len(str(tmp_path))))
+    long.mkdir()
+    program = start_program(
+        """
+        from stratagem.errors import UsageError
+        from stratagem import LaunchPlan, Task
+        from stratagem_launch.elastic import ElasticLauncher
+
+        if __name__ == "__main__":
+            try:
+                ElasticLauncher(LaunchPlan(1)).launch(Task(int))
+            except UsageError as error:
+                print(error)
+        """,
+        TMPDIR=str(long),
+    )
+    out, err = program.communicate(timeout=240)
+    assert (program.returncode, err) == (0, "")
+    assert f"TMPDIR is {str(long)!r}" in out
+    assert "where the system allows 107: set TMPDIR to a shorter one" in out

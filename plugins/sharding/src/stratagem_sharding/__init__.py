@@ -1,0 +1,13 @@
+"""What strategies are built of, beside core: a library, whose modules are imported one by one.
+
+- `deferring`, `deferred_init`: modules that are constructed without memory, and materialized where their values are
+  wanted.
+- `wrap_policy`, `unit_dtypes`: policies that name modules to be wrapped, sharded or recomputed one by one.
+- `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: shards of parameters: kept between runs,
+  cut out of whole tensors, stepped; modules as they were before.
+- `optimizer_trial`, `optimizer_values`: whether an optimizer can step shards; what ranks alone have of its state.
+- `chunks`: a batch in parts: splitting, merging, and what parts log.
+- `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
+- `traffic`: every collective of this process, and its bytes.
+- `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks of tensors.
+"""

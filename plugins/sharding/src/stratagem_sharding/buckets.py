@@ -1,0 +1,73 @@
+"""Many tensors in few messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["broadcast_coalesced", "flattened_buckets", "gradients_of_any"]
+
+BUCKET = 8 * 2**20
+"""Elements in one message, at most, unless a single tensor has more."""
+
+
+def flattened_buckets(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the values of `tensors` in few flat ones, and take back what became of each.
+
+    As in `for flat in flattened_buckets(gradients): dist.all_reduce(flat)`.
+
+    Args:
+        tensors: on one device, of any dtypes; in an order that is the same on every rank that talks about them.
+    """
+    for bucket in _buckets([tensor.detach() for tensor in tensors]):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        yield flat
+        for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
+            tensor.copy_(part.view_as(tensor))
+
+
+def broadcast_coalesced(tensors: Iterable[torch.Tensor]) -> None:
+    """Give every rank rank 0's values of plain tensors, in place. Collective."""
+    for flat in flattened_buckets(tensors):
+        dist.broadcast(flat, 0)
+
+
+def gradients_of_any(
+    parameters: Sequence[torch.Tensor], has_one: Iterable[bool], device: torch.device, group: Any = None
+) -> list[torch.Tensor]:
+    """Return the gradients that a rank has something to add to, made of zeros where there are none here. Collective.
+
+    Args:
+        parameters: the same on every rank of the group.
+        has_one: of each, whether this rank has something to add.
+        device: of the message in which ranks tell one another.
+        group: all ranks when None.
+    """
+    told = torch.tensor(list(has_one), dtype=torch.uint8, device=device)
+    if not len(told):
+        return []
+    dist.all_reduce(told, dist.ReduceOp.MAX, group=group)
+    found = []
+    for parameter, some in zip(parameters, told.tolist()):
+        if some:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            found.append(parameter.grad)
+    return found
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    # By dtype in the order of the first of each: a set's order differs between processes.
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        bucket: list[torch.Tensor] = []
+        size = 0
+        for tensor in (tensor for tensor in tensors if tensor.dtype == dtype):
+            if bucket and size + tensor.numel() > BUCKET:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(tensor)
+            size += tensor.numel()
+        yield bucket

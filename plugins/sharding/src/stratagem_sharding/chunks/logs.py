@@ -1,0 +1,82 @@
+"""What the parts of a batch log, as one value for the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from stratagem.sdk.tensors import part_of_batch
+
+_FOLDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mean": lambda values, weights: (values * weights).sum() / weights.sum(),
+    "sum": lambda values, weights: values.sum(),
+    "min": lambda values, weights: values.min(),
+    "max": lambda values, weights: values.max(),
+}
+
+
+class Logged(NamedTuple):
+    """A value for a whole batch, as `log` takes it; picklable."""
+
+    name: str
+    value: Any
+    how: dict[str, Any]
+
+
+class ChunkLogs:
+    """Stands in for a module's `log` while parts of a batch run, to log once for the batch."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[tuple[Any, int]]] = {}
+        self._how: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def of_part(self, module: nn.Module, size: int, advice: str | None = None) -> Iterator[None]:
+        """While a part of `size` samples runs: `log` of a `stratagem.Module` adds to these.
+
+        Args:
+            module: whose step runs.
+            size: samples of the part.
+            advice: as for `part_of_batch`, where the batch has other parts.
+        """
+
+        def log(name: str, value: torch.Tensor | float, *, batch_size: int | None = None, **how: Any) -> None:
+            kept = value.detach() if isinstance(value, torch.Tensor) else value
+            self._values.setdefault(name, []).append((kept, size if batch_size is None else batch_size))
+            self._how[name] = how
+
+        module.__dict__["log"] = log
+        try:
+            with part_of_batch(advice):
+                yield
+        finally:
+            del module.__dict__["log"]
+
+    def of_batch(self) -> list[Logged]:
+        """Return each name once: reduced over parts as its `reduce_fx` says, means weighted by samples."""
+        return [self._fold(name, entries) for name, entries in self._values.items()]
+
+    def replay(self, module: nn.Module) -> None:
+        """Log every name once with `module.log`."""
+        for name, value, how in self.of_batch():
+            module.log(name, value, **how)  # type: ignore[operator]
+
+    def _fold(self, name: str, entries: list[tuple[Any, int]]) -> Logged:
+        how = self._how[name]
+        fold = _FOLDS.get(how.get("reduce_fx", "mean"))
+        values = [value for value, _ in entries]
+        if fold is None or any(isinstance(value, torch.Tensor) and value.numel() != 1 for value in values):
+            return Logged(name, values[0], how)  # which `log` refuses
+        number = torch.zeros((), dtype=torch.float64)
+        first = next((value for value in values if isinstance(value, torch.Tensor)), number)
+        dtype = first.dtype if first.is_floating_point() else torch.float32
+        stacked = torch.stack(
+            [torch.as_tensor(value, dtype=dtype, device=first.device).reshape(()) for value in values]
+        )
+        weights = torch.tensor([weight for _, weight in entries], dtype=dtype, device=first.device)
+        total = sum(weight for _, weight in entries)
+        return Logged(name, fold(stacked, weights), {**how, "batch_size": total})

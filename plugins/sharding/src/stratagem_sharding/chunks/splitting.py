@@ -1,0 +1,109 @@
+"""Splitting what a step is called with along dim 0, and making one output of those of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stratagem.errors import DataError
+from stratagem.sdk.tensors import leaves_in, opened
+
+
+def split(value: Any, count: int) -> list[tuple[Any, int]]:
+    """Return the parts of `value` and their numbers of samples.
+
+    Args:
+        value: nested tuples, lists, mappings and dataclasses. Tensors are cut along dim 0, and so are
+            lists without tensors, and tuples of strings, that have an entry per sample; scalars and all else go whole
+            to every part.
+        count: how many parts; fewer for a batch of fewer samples.
+
+    Returns:
+        Parts whose sizes differ by one sample at most, the larger first.
+
+    Raises:
+        DataError: there is no tensor to split, or tensors have different lengths.
+    """
+    lengths = sorted({tensor.shape[0] for tensor in _tensors(value) if tensor.dim() > 0})
+    if len(lengths) != 1:
+        found = f"tensors with {', '.join(map(str, lengths))} entries" if lengths else "no tensor"
+        raise DataError(
+            f"a batch is split into {count} parts along dim 0 of its tensors, but this one has {found}: "
+            "give all tensors of a batch an entry per sample, or don't have it split"
+        )
+    total = lengths[0]
+    count = max(1, min(count, total))
+    small, larger = divmod(total, count)
+    parts, start = [], 0
+    for index in range(count):
+        stop = start + small + (index < larger)
+        parts.append((_cut(value, slice(start, stop), total), stop - start))
+        start = stop
+    return parts
+
+
+def merge(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Return one output for a batch from those of its parts.
+
+    Floating-point scalars are averaged, weighted by samples; other tensors are concatenated along dim
+    0; mappings and tuples are merged entry by entry, lists that have an entry per sample are joined. Of
+    anything else the parts' values are listed, unless they are equal. Parts without an output (None)
+    don't count.
+
+    Args:
+        outputs: at least one.
+        sizes: samples behind each.
+    """
+    kept = [(output, size) for output, size in zip(outputs, sizes) if output is not None]
+    if not kept:
+        return None
+    outputs, sizes = [output for output, _ in kept], [size for _, size in kept]
+    first = outputs[0]
+    if len(outputs) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return _merge_tensors([output.to(first.device) for output in outputs], sizes)
+    if isinstance(first, Mapping):
+        return {key: merge([output[key] for output in outputs], sizes) for key in first}
+    if isinstance(first, list) and [len(output) for output in outputs] == list(sizes):
+        return [item for output in outputs for item in output]
+    if isinstance(first, (list, tuple)):
+        items = [merge(entries, sizes) for entries in zip(*outputs)]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if isinstance(first, float):
+        return sum(output * size for output, size in zip(outputs, sizes)) / sum(sizes)
+    return first if all(output == first for output in outputs) else list(outputs)
+
+
+def _merge_tensors(outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+    if outputs[0].dim() > 0:
+        return torch.cat(list(outputs))
+    stacked = torch.stack(list(outputs))
+    if not stacked.is_floating_point():
+        return stacked
+    weights = torch.tensor(sizes, dtype=stacked.dtype, device=stacked.device)
+    return (stacked * (weights / weights.sum())).sum()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in leaves_in(value) if isinstance(leaf, torch.Tensor))
+
+
+def _is_per_sample(value: Sequence[Any]) -> bool:
+    # A short tuple of numbers may be a shape.
+    return (isinstance(value, list) or isinstance(value[0], str)) and next(_tensors(value), None) is None
+
+
+def _cut(value: Any, where: slice, total: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value[where] if value.dim() > 0 else value
+    if isinstance(value, (list, tuple)) and len(value) == total and _is_per_sample(value):
+        return value[where]
+    container = opened(value)
+    return (
+        value
+        if container is None
+        else container.filled([_cut(item, where, total) for item in container.items])
+    )

@@ -1,0 +1,9 @@
+"""Constructing a module without memory, and giving its tensors their values where they are needed."""
+
+from __future__ import annotations
+
+from stratagem_sharding.deferred_init.deferred import Construction
+from stratagem_sharding.deferred_init.materialize import Materializer, own_modules
+from stratagem_sharding.deferred_init.pending import deferred, pop_deferred
+
+__all__ = ["Construction", "Materializer", "deferred", "own_modules", "pop_deferred"]

@@ -1,0 +1,105 @@
+"""`LocalStep`: an optimizer of DTensors steps this rank's shards of them as the plain tensors that they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+__all__ = ["LocalStep"]
+
+
+class LocalStep:
+    """Lets an optimizer's `step` see shards, while everybody else sees DTensors, in its state, too.
+
+    For optimizers that treat each element by itself, as `optimizer_trial` finds out. Torch's DTensors lack some of
+    the operations that they use, and can't be stepped beside plain tensors or those of another mesh. Nothing is
+    communicated.
+
+    An optimizer that keeps parameters elsewhere than in its groups steps DTensors, as it would without this.
+
+    Args:
+        optimizer: its groups are the same objects before and after each step, and so is its state.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._whole: list[list[torch.Tensor]] = []
+        self._state: Any = None
+        self._owner: dict[torch.Tensor, DTensor] = {}
+        # A class whose `step` calls that of its base has the hooks called within the hooks.
+        self._depth = 0
+        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        others = [value for key, value in vars(optimizer).items() if key not in ("param_groups", "state")]
+        if not any(_holds(value, parameters) for value in others):
+            optimizer.register_step_pre_hook(self._show_shards)
+            optimizer.register_step_post_hook(self._show_dtensors)
+
+    @torch.no_grad()
+    def _show_shards(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._whole = [group["params"] for group in optimizer.param_groups]
+        self._state, self._owner = optimizer.state, {}
+        local_state: defaultdict[Any, Any] = defaultdict(dict)
+        for group, whole in zip(optimizer.param_groups, self._whole):
+            group["params"] = [self._local(parameter) for parameter in whole]
+            for shard, parameter in zip(group["params"], whole):
+                if parameter in self._state:
+                    state = self._state[parameter]
+                    local_state[shard] = {key: _to_local(value) for key, value in state.items()}
+        optimizer.state = local_state
+
+    @torch.no_grad()
+    def _show_dtensors(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        stepped, optimizer.state = optimizer.state, self._state
+        for key, state in stepped.items():
+            owner = self._owner.get(key)
+            if owner is None:
+                self._state[key] = state
+                continue
+            kept = self._state.setdefault(owner, {})
+            for name in [name for name in kept if name not in state]:
+                del kept[name]
+            for name, value in state.items():
+                kept[name] = _as_sharded(value, key, owner, kept.get(name))
+        for group, whole in zip(optimizer.param_groups, self._whole):
+            group["params"] = whole
+        self._whole, self._state, self._owner = [], None, {}
+
+    def _local(self, parameter: torch.Tensor) -> torch.Tensor:
+        if not isinstance(parameter, DTensor):
+            return parameter
+        shard = parameter.to_local().detach().requires_grad_(parameter.requires_grad)
+        shard.grad = _to_local(parameter.grad)
+        self._owner[shard] = parameter
+        return shard
+
+
+def _to_local(value: Any) -> Any:
+    return value.to_local().detach() if isinstance(value, DTensor) else value
+
+
+def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) -> Any:
+    """Return a state value as the shard of a whole one, where it has the shape of the parameter's shard."""
+    if not isinstance(value, torch.Tensor) or value.shape != shard.shape or owner.dim() == 0:
+        return value
+    if isinstance(before, DTensor) and before.to_local().data_ptr() == value.data_ptr() and value.numel():
+        return before
+    return DTensor.from_local(
+        value, owner.device_mesh, owner.placements, run_check=False, shape=owner.shape, stride=owner.stride()
+    )
+
+
+def _holds(value: Any, parameters: set[int]) -> bool:
+    if isinstance(value, torch.Tensor):
+        return id(value) in parameters
+    if isinstance(value, dict):
+        return any(_holds(each, parameters) for each in (*value.keys(), *value.values()))
+    return isinstance(value, (list, tuple, set)) and any(_holds(each, parameters) for each in value)

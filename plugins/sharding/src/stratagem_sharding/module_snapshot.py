@@ -1,0 +1,72 @@
+"""`ModuleSnapshot`: takes off what a strategy put on a user's modules: classes, hooks, attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from stratagem_sharding.torch_private import MODULE_TABLES
+
+__all__ = ["ModuleSnapshot"]
+
+_ABSENT = object()
+
+
+class ModuleSnapshot:
+    """What modules were like before a strategy set them up. Make it before, `note` after, `undo` at the end.
+
+    Attributes and hooks that came later than `note` are the user's, and stay.
+
+    Args:
+        root: with all modules below it.
+        libraries: hooks of functions from these packages are taken off though they came after `note`.
+    """
+
+    def __init__(self, root: nn.Module, libraries: tuple[str, ...] = ("torch.distributed.",)) -> None:
+        self._libraries = libraries
+        self._before = [(module, module.__class__, *_looked_at(module)) for module in root.modules()]
+        self._after: list[tuple[dict[str, Any], dict[str, set[int]]]] = []
+
+    def note(self) -> None:
+        """Tell what the strategy changed from what the user's code changes later."""
+        self._after = [_looked_at(module) for module, *_ in self._before]
+
+    def modules(self) -> list[nn.Module]:
+        """Return the modules that were there."""
+        return [module for module, *_ in self._before]
+
+    def undo(self) -> None:
+        """Bring back classes, attributes and hooks. Parameters, buffers and submodules stay as they are."""
+        for (module, cls, values, hooks), (set_up, hooked) in zip(self._before, self._after):
+            module.__class__ = cls
+            now = module.__dict__
+            for key in [key for key in now if key not in MODULE_TABLES and key not in hooked]:
+                before, after = values.get(key, _ABSENT), set_up.get(key, _ABSENT)
+                if after is before or now[key] is not after:
+                    continue
+                if before is _ABSENT:
+                    del now[key]
+                else:
+                    now[key] = before
+            for key in hooked:
+                kept = hooks.get(key, set())
+                for handle in [handle for handle in now[key] if handle not in kept]:
+                    if handle in hooked[key] or self._is_theirs(now[key][handle]):
+                        del now[key][handle]
+
+    def _is_theirs(self, hook: Any) -> bool:
+        # State dict hooks are wrapped.
+        inner = getattr(hook, "hook", hook)
+        return str(getattr(inner, "__module__", "")).startswith(self._libraries)
+
+
+def _looked_at(module: nn.Module) -> tuple[dict[str, Any], dict[str, set[int]]]:
+    """Return attributes, and the handles of hooks by the name of the dict that they are in."""
+    values, hooks = {}, {}
+    for key, value in module.__dict__.items():
+        if "_hooks" in key and isinstance(value, dict):
+            hooks[key] = set(value)
+        elif key not in MODULE_TABLES:
+            values[key] = value
+    return values, hooks

@@ -1,0 +1,298 @@
+"""Whether an optimizer steps shards as it would step whole tensors, found out by stepping small stand-ins."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.sdk.shards import CUTS, Cut
+
+__all__ = ["why_not"]
+
+SCALES = (1.0, 1e-3, 1e3, 10.0)
+"""Of the gradients, step by step: whatever a norm limits is limited in one of them."""
+SIDE = 48
+"""The longest side of a stand-in: what depends on a tensor's size, as a factored moment, does so from there on."""
+TOLERANCE = 1e-6
+"""How far results may be apart, relative to the largest change."""
+
+_ELEMENTWISE = "steps_elementwise"
+
+
+def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
+    """Return why `optimizer` can't step shards, as the end of a sentence; None where it can.
+
+    A copy of it, with its settings, steps small stand-ins for its parameters, once as a whole and once as shards
+    in as many optimizers; the results must agree. The optimizer, its parameters and all random number generators
+    are left as they are. A class may say it instead, by an attribute `steps_elementwise` that is True or False.
+
+    Args:
+        optimizer: with its groups; parameters may be sharded already.
+        cuts: the ways in which its parameters are cut.
+    """
+    declared = getattr(optimizer, _ELEMENTWISE, None)
+    if declared is not None:
+        return None if declared else "it says so itself (steps_elementwise = False)"
+    attempts = [_How(torch.float64), _How(None)]
+    if tuple(cuts) == ("parameters",):
+        attempts.append(_How(None, sparse=True))  # shards of gradients are dense
+    with _generators_kept():
+        errors: list[Exception] = []
+        for how in attempts:
+            try:
+                return _try(optimizer, cuts, how)
+            except _NotTriedError as error:
+                errors.append(error.error)
+    return (
+        f"a copy of it couldn't be tried on small tensors ({type(errors[0]).__name__}: {errors[0]}); if it treats "
+        f"each element of a parameter by itself, say {_ELEMENTWISE} = True in its class"
+    )
+
+
+class _How(NamedTuple):
+    """One way to try."""
+
+    dtype: torch.dtype | None
+    """Of the stand-ins; their parameters' own when None."""
+    sparse: bool = False
+    """Whether gradients are."""
+
+
+class _NotTriedError(Exception):
+    """Whole tensors couldn't be stepped, so that nothing is known."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
+    groups = _stand_ins(optimizer, cuts, how.dtype)
+    for cut in cuts:
+        divided = [_halves(group, cut) for group in groups]
+        try:
+            whole = _Copy(optimizer, groups)
+        except Exception as error:
+            raise _NotTriedError(error) from error
+        parts = [_Copy(optimizer, [halves[at] for halves in divided]) for at in range(2)]
+        generator = torch.Generator().manual_seed(0)
+        for step, scale in enumerate(SCALES):
+            grads = [[scale * _random(p, generator) for p in group] for group in groups]
+            before = whole.values()
+            try:
+                whole.step(grads, how.sparse)
+            except Exception as error:
+                raise _NotTriedError(error) from error
+            divided = [_halves(group, cut) for group in grads]
+            for at, part in enumerate(parts):
+                try:
+                    part.step([halves[at] for halves in divided], how.sparse)
+                except Exception as error:
+                    return f"it fails on shards ({type(error).__name__}: {error})"
+            first, second = (part.values() for part in parts)
+            if not all(_agree(*each, cut) for each in zip(before, whole.values(), first, second)):
+                return (
+                    f"it needs {_NEEDS[cut]}: given {_GIVEN[cut]} in a trial with small tensors, it came to other "
+                    f"numbers in step {step + 1}"
+                )
+    return None
+
+
+_GIVEN = {
+    "rows": "rows",
+    "columns": "columns",
+    "flat": "flattened pieces",
+    "parameters": "some parameters alone",
+}
+_NEEDS = {cut: "all parameters at once" if cut == "parameters" else "whole tensors" for cut in CUTS}
+
+
+def _agree(
+    before: list[torch.Tensor],
+    after: list[torch.Tensor],
+    first: list[torch.Tensor],
+    second: list[torch.Tensor],
+    cut: Cut,
+) -> bool:
+    """Whether a group of whole tensors came to what its two halves came to."""
+    if not after:
+        return True
+    change = max(float((new - old).abs().max()) if new.numel() else 0.0 for new, old in zip(after, before))
+    expected = [_joined(half) for half in _halves(after, cut)]
+    apart = [(mine - theirs).abs() for mine, theirs in zip(expected, (_joined(first), _joined(second)))]
+    size = max(float(each.abs().max()) if each.numel() else 0.0 for each in expected)
+    limit = TOLERANCE * change + 1e-12 * size
+    return not any(bool((each > limit).any()) for each in apart)
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
+
+
+class _Copy:
+    """A copy of an optimizer over other parameters."""
+
+    def __init__(self, optimizer: Optimizer, groups: list[list[torch.Tensor]]) -> None:
+        self.groups = [[nn.Parameter(p.detach().clone()) for p in group] for group in groups]
+        self._optimizer = _copied(optimizer, self.groups)
+
+    def values(self) -> list[list[torch.Tensor]]:
+        """Return what its parameters are now, by group."""
+        return [[parameter.detach().clone() for parameter in group] for group in self.groups]
+
+    def step(self, grads: list[list[torch.Tensor]], sparse: bool) -> None:
+        for group, own in zip(self.groups, grads):
+            for parameter, grad in zip(group, own):
+                parameter.grad = grad.to_sparse(1) if sparse and grad.dim() else grad.detach().clone()
+        # Past schedulers and whoever else has replaced `step` of the object.
+        type(self._optimizer).step(self._optimizer)
+
+
+def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer:
+    made: Optimizer = object.__new__(type(optimizer))
+    memo: dict[int, Any] = {id(optimizer): made}
+    settings = []
+    for group, own in zip(optimizer.param_groups, groups):
+        for parameter in group["params"]:
+            memo[id(parameter)] = own[0] if own else parameter
+        settings.append(group)
+    for group, own in zip(settings, groups):
+        kept = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        group_copy = deepcopy(kept, memo)
+        memo.setdefault(id(group), group_copy)
+        group_copy["params"] = list(own)
+    for key, value in vars(optimizer).items():
+        if key in ("state", "step"):
+            continue
+        if key == "param_groups":
+            made.__dict__[key] = [memo[id(group)] for group in settings]
+        elif "_hooks" in key:
+            made.__dict__[key] = OrderedDict()
+        else:
+            made.__dict__[key] = deepcopy(value, memo)
+    made.state = defaultdict(dict)
+    for group, own in zip(settings, groups):
+        state = _state_at_start(optimizer, group)
+        for parameter in own if state else ():
+            made.state[parameter] = {
+                key: torch.full_like(parameter, value.value)
+                if isinstance(value, _All)
+                else deepcopy(value, dict(memo))  # its own for each parameter
+                for key, value in state.items()
+            }
+    return made
+
+
+class _All(NamedTuple):
+    """A tensor of a parameter's shape, all of whose elements are one."""
+
+    value: Any
+
+
+def _state_at_start(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """Return what the constructor made as the state of the group's parameters; torch 2.9's Adagrad makes none later.
+
+    Empty for an optimizer that makes states when it steps, and for one that has stepped.
+    """
+    if not group["params"]:
+        return {}
+    largest = max(group["params"], key=torch.Tensor.dim)
+    made: dict[str, Any] = {}
+    for key, value in optimizer.state.get(largest, {}).items():
+        if key == "step" or not isinstance(value, torch.Tensor) or value.shape != largest.shape:
+            made[key] = value
+            continue
+        own = (value.to_local() if hasattr(value, "to_local") else value).detach().reshape(-1)
+        if own.is_meta or bool((own != own[:1]).any()):
+            return {}
+        made[key] = _All(own[0].item() if own.numel() else 0.0)
+    return made
+
+
+def _stand_ins(
+    optimizer: Optimizer, cuts: Sequence[Cut], dtype: torch.dtype | None
+) -> list[list[torch.Tensor]]:
+    """Return small tensors for each group, for each number of dimensions that its parameters have."""
+    # Two of each where they are dealt out whole.
+    factors = (1.0, 3.0) if "parameters" in cuts else (1.0,)
+    generator = torch.Generator().manual_seed(1)
+    seen: set[Any] = set()
+    made = []
+    for group in optimizer.param_groups:
+        kinds: dict[Any, torch.Tensor] = {}
+        for parameter in group["params"]:
+            kinds.setdefault((parameter.dim(), parameter.dtype), parameter)
+        settings = tuple((key, repr(value)) for key, value in group.items() if _tells_kinds_apart(value))
+        stand_ins: list[torch.Tensor] = []
+        for kind, parameter in kinds.items():
+            # Groups that differ in a number alone, as a rate per layer, are stepped alike: the first will do.
+            is_new = (settings, kind) not in seen
+            seen.add((settings, kind))
+            shape = _small(parameter.shape) if is_new else tuple(min(2, side) for side in parameter.shape)
+            device = "cpu" if parameter.device.type == "meta" else parameter.device
+            for factor in factors:
+                empty = torch.empty(shape, dtype=_wide(parameter.dtype, dtype), device=device)
+                stand_ins.append(factor * _random(empty, generator))
+        made.append(stand_ins)
+    return made
+
+
+def _small(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape of as many sides, small, and even where shards could have more than a row."""
+    limit = SIDE if len(shape) < 3 else 4
+    sides = [max(1, min(limit, side)) for side in shape]
+    return tuple(side if side < 2 or at > 1 else side - side % 2 for at, side in enumerate(sides))
+
+
+def _tells_kinds_apart(value: Any) -> bool:
+    return isinstance(value, (bool, str)) or value is None
+
+
+def _wide(own: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    if wanted is None or not (own.is_floating_point or own.is_complex):
+        return own
+    return torch.complex128 if own.is_complex else wanted
+
+
+def _random(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    dtype = like.dtype if like.dtype.is_floating_point or like.dtype.is_complex else torch.float32
+    return torch.randn(like.shape, generator=generator, dtype=dtype).to(like)
+
+
+def _halves(group: list[torch.Tensor], cut: Cut) -> list[list[torch.Tensor]]:
+    """Return what each of two ranks has of a group."""
+    if cut == "parameters":
+        return [group[::2], group[1::2]]
+    if cut == "flat":
+        if not group:
+            return [[], []]
+        pieces = torch.cat([tensor.detach().reshape(-1) for tensor in group]).chunk(2)
+        return [[piece] for piece in (pieces if len(pieces) == 2 else (*pieces, pieces[0][:0]))]
+    dim = 0 if cut == "rows" else -1
+    halves: list[list[torch.Tensor]] = [[], []]
+    for tensor in group:
+        cut_here = tensor.dim() > (0 if cut == "rows" else 1) and tensor.shape[dim] > 1
+        pieces = tensor.detach().chunk(2, dim) if cut_here else (tensor.detach(), tensor.detach())
+        for half, piece in zip(halves, pieces):
+            half.append(piece.contiguous())
+    return halves
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    states: tuple[Any, Any] = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -1,0 +1,23 @@
+"""What of an optimizer's state isn't a tensor, where ranks step different parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+
+__all__ = ["share_values"]
+
+
+def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) -> None:
+    """Put into descriptions what other ranks alone have: only rank 0's are written. Collective.
+
+    Args:
+        described: what `describe_optimizer` returned of each optimizer, changed in place.
+        collectives: of all ranks.
+    """
+    everyone = collectives.gather_objects([each["values"] for each in described])
+    for index, each in enumerate(described):
+        each["values"] = {name: others for values in everyone for name, others in values[index].items()}

@@ -1,0 +1,197 @@
+"""What this library uses of torch that torch keeps private: all of it, each with the reason.
+
+plugins/sharding/tests/test_torch_private.py tells when torch changes one, or has a public way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from threading import Lock, local
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_map as tree_map
+
+__all__ = [
+    "MODULE_TABLES",
+    "backward_hooks",
+    "own_buffers",
+    "own_children",
+    "own_parameters",
+    "own_table",
+    "own_tensors",
+    "post_accumulate_hooks",
+    "set_backward_hooks",
+    "set_post_accumulate_hooks",
+]
+
+# TorchDispatchMode: torch.overrides has the mode for torch's functions, and none for the operations under them.
+# tree_flatten, tree_map: what the dispatcher itself takes operations' arguments apart by, so that the same containers
+# are looked into; torch 2.13 has no public torch.utils.pytree.
+
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""Attributes of a module that are its own tensors and children. A pickle and a copy of it have them under these."""
+INITIALIZERS = ("_no_grad_trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
+"""Of torch.nn.init: they look at values, or leave out tensors on "meta". `trunc_normal_` calls the first."""
+
+
+def own_parameters(module: nn.Module) -> dict[str, Any]:
+    """Return a module's own parameters by name, in a dict that may be written to; None for one that isn't there.
+
+    `named_parameters(recurse=False)` leaves out None and gives a shared one once, and setattr calls what a module
+    has of its own, as an LSTM, and refuses a tensor that isn't a Parameter.
+    """
+    return module._parameters
+
+
+def own_buffers(module: nn.Module) -> dict[str, Any]:
+    """Return a module's own buffers by name, as `own_parameters`."""
+    return module._buffers
+
+
+def own_children(module: nn.Module) -> dict[str, Any]:
+    """Return a module's own submodules by name, as `own_parameters`."""
+    return module._modules
+
+
+def own_table(module: nn.Module, name: str) -> dict[str, Any]:
+    """Return that of `own_parameters` and `own_buffers` which has `name`."""
+    return module._parameters if name in module._parameters else module._buffers
+
+
+def own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a module's own parameters, then its buffers, by name; one with two names twice."""
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is not None:
+            yield name, tensor
+
+
+def backward_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]] | None:
+    """Return the dict that `register_hook` fills; None before the first. Handles remove hooks from it."""
+    return tensor._backward_hooks
+
+
+def set_backward_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..., Any]] | None) -> None:
+    """Give a tensor the dict of another's hooks."""
+    slots: Any = tensor
+    slots._backward_hooks = hooks
+
+
+def post_accumulate_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]] | None:
+    """Return the dict that `register_post_accumulate_grad_hook` fills; None before the first."""
+    return tensor._post_accumulate_grad_hooks
+
+
+def set_post_accumulate_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..., Any]] | None) -> None:
+    """Give a tensor the dict of another's hooks."""
+    slots: Any = tensor
+    slots._post_accumulate_grad_hooks = hooks
+
+
+def memory_number(tensor: torch.Tensor) -> int:
+    """Return what tells a tensor's memory from others that are alive, on "meta" too, where `data_ptr` is 0."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def declared_arguments(operation: Any) -> Iterator[Any]:
+    """Yield the declared arguments of an operation, each with a `name` and an `alias_info`.
+
+    What an operation writes to is told by its `_schema` alone.
+    """
+    yield from operation._schema.arguments
+
+
+class _Replaced(local):
+    by_name: Mapping[str, Callable[..., Any]] = {}
+
+
+_REPLACED = _Replaced()
+_USERS: list[object] = []
+_LOCK = Lock()
+
+
+@contextmanager
+def replaced_initializers(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Have `make(original)` called in the place of each of `INITIALIZERS`, in this thread."""
+    user = object()
+    with _LOCK:
+        if not _USERS:
+            for name in INITIALIZERS:
+                setattr(nn.init, name, _by_thread(name, getattr(nn.init, name)))
+        _USERS.append(user)
+    before = _REPLACED.by_name
+    _REPLACED.by_name = {name: make(getattr(nn.init, name).__wrapped__) for name in INITIALIZERS}
+    try:
+        yield
+    finally:
+        _REPLACED.by_name = before
+        with _LOCK:
+            _USERS.remove(user)
+            if not _USERS:
+                for name in INITIALIZERS:
+                    setattr(nn.init, name, getattr(nn.init, name).__wrapped__)
+
+
+def _by_thread(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _REPLACED.by_name.get(name, original)(*args, **kwargs)
+
+    return call
+
+
+def forget_sharding(module: nn.Module) -> None:
+    """Let `fully_shard` take a module again that it has had.
+
+    Torch has no way to take it off, and refuses to apply it twice (pytorch/pytorch#107054).
+    """
+    from torch.distributed._composable_state import _module_state_mapping
+
+    _module_state_mapping.pop(module, None)
+
+
+def modules_by_policy(policy: Any, root: nn.Module) -> list[nn.Module] | None:
+    """Return the modules that a policy object of torch.distributed.fsdp.wrap names; None for anything else.
+
+    A `CustomPolicy` can't be called: `_run_policy` is how torch asks it and a `ModuleWrapPolicy`.
+    """
+    run = getattr(policy, "_run_policy", None)
+    return None if run is None else list(run(root, set(), {}))
+
+
+def below_autograd() -> Any:
+    """Return a context in which an operator goes to the kernel below the dispatcher's key "Autograd".
+
+    `torch.library.get_kernel` is the public way to the next kernel, and calls it with the interpreter's lock held,
+    for which gloo's threads wait with a lock of theirs that the kernel wants: a deadlock (seen in torch 2.13).
+    """
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+COLLECTIVE_OPERATORS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+"""Operator of torch's namespace c10d → the public function that calls it, as do engines in C++, which nothing public
+tells."""

@@ -1,0 +1,21 @@
+"""Which modules a user means: to be gathered by themselves, or computed again in backward."""
+
+from __future__ import annotations
+
+from stratagem_sharding.wrap_policy.policy import (
+    CONTAINERS,
+    Policy,
+    callable_children,
+    modules_named,
+    units_among,
+)
+from stratagem_sharding.wrap_policy.recompute import recompute_activations
+
+__all__ = [
+    "CONTAINERS",
+    "Policy",
+    "callable_children",
+    "modules_named",
+    "recompute_activations",
+    "units_among",
+]

@@ -1,0 +1,1 @@
+from forked_ranks import fork_host, ranks  # noqa: F401

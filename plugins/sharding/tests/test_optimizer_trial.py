@@ -1,0 +1,165 @@
+"""An optimizer is tried on small stand-ins, and is afterwards as it was."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from all_optimizers import OwnGlobalNorm, OwnRowNorm, OwnSign
+from stratagem_sharding.optimizer_trial import why_not
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem.sdk.shards import CUTS, Cut
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.LayerNorm(30), nn.Conv2d(4, 6, 3))
+
+
+ELEMENTWISE: list[Any] = [
+    lambda p: torch.optim.AdamW(p, lr=1e-6, fused=True),
+    lambda p: torch.optim.Rprop(p),
+    lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9),
+    OwnSign,
+]
+
+
+@pytest.mark.parametrize("make", ELEMENTWISE)
+def test_elementwise_optimizers_step_any_shards(make: Any) -> None:
+    assert why_not(make(net().parameters()), CUTS) is None
+
+
+class StatesMadeAtOnce(Optimizer):
+    """As torch 2.9's Adagrad, and a user's own: states are the constructor's, not the first step's."""
+
+    def __init__(self, params: Any, start: float = 0.5, over_rows: bool = False) -> None:
+        super().__init__(params, {"start": start})
+        self.over_rows = over_rows
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p] = {"step": torch.zeros(()), "sum": torch.full_like(p, start)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state, grad = self.state[p], p.grad
+                state["step"] += 1
+                square = grad.square()
+                state["sum"] += square.mean() if self.over_rows else square
+                p.addcdiv_(grad, state["sum"].sqrt(), value=-0.1 / float(state["step"]))
+
+
+def test_states_of_the_constructor_are_there_in_the_trial() -> None:
+    scalar = nn.Parameter(torch.ones(()))
+    assert why_not(StatesMadeAtOnce([scalar, *net().parameters()]), CUTS) is None
+    assert why_not(StatesMadeAtOnce([scalar]), ["flat"]) is None
+    told = why_not(StatesMadeAtOnce(net().parameters(), over_rows=True), ["flat"])
+    assert "it needs whole tensors" in str(told)
+
+
+NEEDY: list[tuple[Any, Cut, str]] = [
+    (lambda p: torch.optim.Adafactor(p), "rows", "it needs whole tensors: given rows"),
+    (lambda p: torch.optim.Adafactor(p), "flat", "it needs whole tensors: given flattened pieces"),
+    (
+        lambda p: torch.optim.Muon([each for each in p if each.dim() == 2]),
+        "columns",
+        "it needs whole tensors",
+    ),
+    (lambda p: OwnRowNorm(p), "rows", "it needs whole tensors"),
+    (
+        lambda p: OwnGlobalNorm(p, lr=0.1),
+        "parameters",
+        "it needs all parameters at once: given some parameters",
+    ),
+    (lambda p: torch.optim.LBFGS(p), "rows", "couldn't be tried on small tensors (TypeError"),
+]
+
+
+@pytest.mark.parametrize(("make", "cut", "reason"), NEEDY)
+def test_others_say_why_not(make: Any, cut: Cut, reason: str) -> None:
+    assert reason in str(why_not(make(net().parameters()), [cut]))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adafactor, OwnRowNorm])
+def test_whole_parameters_are_enough_for_those_that_look_at_one_at_a_time(make: Any) -> None:
+    assert why_not(make(net().parameters()), ["parameters"]) is None
+
+
+def test_nothing_is_changed() -> None:
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    module[1](module[0](torch.randn(2, 20))).sum().backward()
+    optimizer.step()
+    calls: list[int] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append(1))
+    before = deepcopy(module.state_dict()), deepcopy(optimizer.state_dict())
+    grads = [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    assert why_not(optimizer, CUTS) is None
+    assert calls == []
+    assert torch.equal(generators[0], torch.get_rng_state())
+    assert generators[1] == random.getstate()
+    assert (generators[2] == np.random.get_state()[1]).all()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[0][name])
+    for mine, theirs in zip(optimizer.state_dict()["state"].values(), before[1]["state"].values()):
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+    for parameter, grad in zip(module.parameters(), grads):
+        assert (parameter.grad is None) == (grad is None)
+        assert grad is None or torch.equal(parameter.grad, grad)
+
+
+class Keeps(Optimizer):
+    """Has attributes that the base class doesn't pickle, and a scheduler that wraps its `step`."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.factor = torch.tensor(0.5)
+        self.mine = [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert all(any(p is each for each in self.mine) for p in self.param_groups[0]["params"][:1])
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * self.factor * p.grad)
+
+
+def test_attributes_of_a_users_optimizer_and_schedulers() -> None:
+    optimizer = Keeps(net().parameters())
+    torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert why_not(optimizer, CUTS) is None
+
+
+class Says(OwnRowNorm):
+    steps_elementwise = True
+
+
+class SaysNot(OwnSign):
+    steps_elementwise = False
+
+
+def test_a_class_may_say_it_itself() -> None:
+    assert why_not(Says(net().parameters()), CUTS) is None
+    assert why_not(SaysNot(net().parameters()), CUTS) == "it says so itself (steps_elementwise = False)"
+
+
+def test_groups_that_differ_in_a_flag_are_all_tried() -> None:
+    class Mixed(OwnSign):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(0.1 * p.grad / p.grad.norm() if group["whole"] else 0.1 * p.grad)
+
+    weights = list(net()[0].parameters())
+    groups = [{"params": weights[:1], "whole": False}, {"params": weights[1:], "whole": True}]
+    assert why_not(Mixed(groups[:1]), CUTS) is None
+    assert why_not(Mixed(groups), CUTS) is not None

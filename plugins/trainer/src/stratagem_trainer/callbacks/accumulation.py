@@ -1,0 +1,62 @@
+"""`GradientAccumulationScheduler`: another number of micro-batches per optimizer step from some epochs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stratagem.errors import ConfigError
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.monitor import check_count
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.view import TrainerView
+
+
+class GradientAccumulationScheduler(Callback):
+    """Change `accumulate_grad_batches` at the start of epochs.
+
+    Args:
+        scheduling: epoch, from 0 → micro-batches per step from then on; one before the first that is named.
+
+    Raises:
+        ConfigError: no mapping of such numbers; when a fit starts, a Trainer with accumulate_grad_batches, or a
+            module that optimizes manually.
+    """
+
+    needs = ("changes_between_steps",)
+
+    def __init__(self, scheduling: Mapping[int, int]) -> None:
+        if not isinstance(scheduling, Mapping) or not scheduling:
+            raise ConfigError(
+                f"GradientAccumulationScheduler got scheduling={scheduling!r}; give a dict as {{0: 8, 4: 1}}"
+            )
+        for epoch, batches in scheduling.items():
+            check_count("GradientAccumulationScheduler", "an epoch of scheduling", epoch, 0)
+            check_count("GradientAccumulationScheduler", f"scheduling[{epoch}]", batches, 1)
+        self.scheduling = dict(sorted(scheduling.items()))
+
+    def on_train_start(self, trainer: TrainerView, module: Module) -> None:
+        if trainer.settings.accumulate_grad_batches != 1:
+            raise ConfigError(
+                "GradientAccumulationScheduler sets accumulate_grad_batches: leave that of the Trainer out, or put "
+                "it into scheduling as epoch 0"
+            )
+        if not module.automatic_optimization:
+            raise ConfigError(
+                "GradientAccumulationScheduler is for automatic optimization: accumulate by hand"
+            )
+        self._set(trainer)
+
+    def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
+        self._set(trainer)
+
+    def factor(self, epoch: int) -> int:
+        """Return the micro-batches per step in `epoch`."""
+        return next((n for first, n in reversed(self.scheduling.items()) if first <= epoch), 1)
+
+    def _set(self, trainer: TrainerView) -> None:
+        state = trainer.state
+        state.settings = replace(state.settings, accumulate_grad_batches=self.factor(trainer.current_epoch))

@@ -1,0 +1,79 @@
+"""Checkpoints of runs that end by an error: `save_after_error`, and `OnExceptionCheckpoint`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from stratagem.errors import ConfigError
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.last_link import folder_of
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.view import TrainerView
+
+WAIT_S = 5.0
+"""How long a rank that ends by an error waits for the others before it gives up on a checkpoint."""
+
+
+def save_after_error(trainer: TrainerView, path: str, weights_only: bool = False) -> bool:
+    """Write a checkpoint of the last completed step, if every rank ends by an error there; return whether.
+
+    An error of some ranks alone leaves nobody to write it with: then there is a line instead, and nothing hangs.
+    """
+    reason = _why_apart(trainer)
+    if reason is None:
+        try:
+            if weights_only:
+                trainer.save_checkpoint(path, weights_only=True)
+            else:
+                trainer.save_checkpoint(path)
+        except Exception as error:  # the run's own error is what counts
+            reason = f"{type(error).__name__}: {error}"
+    if reason is not None and trainer.is_main:
+        print(f"No checkpoint {path} after the error: {reason}", file=sys.stderr, flush=True)
+    return reason is None
+
+
+def _why_apart(trainer: TrainerView) -> str | None:
+    if trainer.world_size == 1:
+        return None
+    if not trainer.collectives.all_arrive("a checkpoint after an error", WAIT_S):
+        return "not every rank ended by one"
+    place = (trainer.progress.epoch, trainer.progress.batch, trainer.progress.step)
+    if len(set(trainer.collectives.gather_objects(place))) > 1:
+        return "ranks ended at different steps"
+    return None
+
+
+class OnExceptionCheckpoint(Callback):
+    """Write a checkpoint of a fit that ends by an error, also by an interrupt, from which it can go on.
+
+    On several ranks only where all of them end by one at the same step; otherwise a line says so.
+
+    Args:
+        dirpath: folder; a relative one is within the run's folder.
+        filename: of the checkpoint within it.
+
+    Raises:
+        ConfigError: no file name, or one with a folder.
+    """
+
+    is_left_out_of_fast_dev_run = True
+
+    def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:
+        if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
+            raise ConfigError(
+                f"OnExceptionCheckpoint got filename={filename!r}; give a file's name without a folder"
+            )
+        self.dirpath, self.filename = os.fspath(dirpath), filename
+        self._fitting = False
+
+    def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
+        self._fitting = stage == "fit"
+
+    def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
+        if self._fitting:
+            save_after_error(trainer, f"{folder_of(self.dirpath, trainer.run_dir, '')}/{self.filename}")

@@ -1,0 +1,123 @@
+"""`Keeper`: says which checkpoint to write now, and which ones that one outdoes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
+from stratagem_trainer.callbacks.last_link import can_link, is_url
+from stratagem_trainer.callbacks.monitor import Monitor
+from stratagem_trainer.callbacks.ranking import Kept, Ranking
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What rank 0 decides on."""
+
+    folder: str
+    epoch: int
+    step: int
+    values: Mapping[str, float | None]
+    """Metric → value; None where it hasn't been logged."""
+    ranks: bool = True
+    """Whether it may take a place among the top k."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all ranks do at a checkpoint; made on rank 0."""
+
+    after: Ranking
+    save: tuple[str, ...]
+    link: bool
+
+
+class Keeper:
+    """Ranks checkpoints by a metric, or by age.
+
+    Args:
+        name: of the files.
+        monitor: of the metric; None ranks by age.
+        save_top_k: how many to keep; -1 keeps all.
+        save_last: keep `last` too.
+        counts_versions: whether a name that something else has taken gets "-v1" appended.
+    """
+
+    def __init__(
+        self,
+        name: CheckpointName,
+        monitor: Monitor | None,
+        save_top_k: int,
+        save_last: bool,
+        counts_versions: bool,
+    ) -> None:
+        self.name, self.monitor = name, monitor
+        self.save_top_k, self.save_last = save_top_k, save_last
+        self.counts_versions = counts_versions
+        self._can_link: bool | None = None
+
+    def decide(self, before: Ranking, moment: Moment) -> Decision:
+        """Say what to save and what to delete; on rank 0."""
+        folder = moment.folder
+        if before.folder != folder:
+            # Resumed into another folder: what lies in the old one isn't this run's to delete.
+            before = replace(before, folder=folder, kept=(), newest="", last_path="")
+        before = before.confined()
+        score = None if self.monitor is None else moment.values[self.monitor.name]
+        named = {name: value for name, value in moment.values.items() if value is not None}
+        path = self._unused(f"{folder}/{self.name.fill(moment.epoch, moment.step, named)}", before)
+        candidate = Kept(path, score, moment.step)
+        kept = before.kept
+        if moment.ranks and self.save_top_k != 0 and (self.monitor is None or score is not None):
+            kept = self._ranked(kept, candidate)
+        if any(entry.path == candidate.path for entry in kept if entry != candidate):
+            # Of two that stay, neither may take the other's name.
+            renamed = replace(candidate, path=f"{candidate.path}-step={moment.step}")
+            kept = tuple(renamed if entry == candidate else entry for entry in kept)
+            candidate = renamed
+        is_kept = candidate in kept
+        after = replace(before, kept=kept, saved_step=moment.step, current_score=score)
+        if is_kept and (score is None or self._is_better(score, before.best_score)):
+            after = replace(after, best_path=candidate.path, best_score=score)
+        save = [candidate.path] if is_kept else []
+        if self.save_last:
+            last = f"{folder}/last"
+            after = replace(after, last_path=last)
+            if self._can_link is None:
+                self._can_link = can_link(last)
+            if self._can_link:
+                after = replace(after, newest=candidate.path)
+                save = [candidate.path]
+            else:
+                save.append(last)
+        is_link = self.save_last and bool(self._can_link)
+        after = replace(after, outdone=tuple(sorted(before.paths() - after.paths())))
+        return Decision(after, tuple(save), is_link)
+
+    def _unused(self, path: str, before: Ranking) -> str:
+        """A name for a checkpoint that replaces nothing that this run didn't write."""
+        own = {*before.paths(), *before.outdone}
+        if not self.counts_versions or is_url(path) or path in own or not os.path.lexists(path):
+            return path
+        version = 1
+        while os.path.lexists(f"{path}-v{version}") and f"{path}-v{version}" not in own:
+            version += 1
+        return f"{path}-v{version}"
+
+    def _is_better(self, score: float, than: float | None) -> bool:
+        return self.monitor is not None and self.monitor.better(score, than)
+
+    def _ranked(self, kept: tuple[Kept, ...], candidate: Kept) -> tuple[Kept, ...]:
+        """Put the candidate where it belongs, and cut off after k."""
+        others = [entry for entry in kept if (entry.path, entry.step) != (candidate.path, candidate.step)]
+        entries = [candidate, *others]
+        if self.monitor is not None:
+            monitor = self.monitor
+            # Stable, so that of equals the earlier stays ahead.
+            entries = sorted(
+                [*others, candidate],
+                key=lambda entry: monitor.order(float("nan") if entry.score is None else entry.score),
+            )
+        return tuple(entries if self.save_top_k == -1 else entries[: self.save_top_k])

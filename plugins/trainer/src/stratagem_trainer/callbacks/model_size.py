@@ -1,0 +1,104 @@
+"""What a module's layers have and compute, whatever a strategy has made of its parameters."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from stratagem.sdk.tensors import map_tensors
+from stratagem_trainer.callbacks.averages import local_of
+from stratagem_trainer.callbacks.model_summary import LayerSummary
+
+
+def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return how many bytes of memory tensors take on this rank; what is shared counts once."""
+    storages: dict[Any, int] = {}
+    for tensor in map(local_of, tensors):
+        storages[(tensor.device, tensor.data_ptr(), tensor.numel())] = tensor.numel() * tensor.element_size()
+    return sum(storages.values())
+
+
+def layers_of(module: nn.Module, max_depth: int) -> list[LayerSummary]:
+    """Return the module and its submodules down to `max_depth`, -1 for all of them."""
+    flops = count_flops(module)
+    layers = []
+    for name, each in module.named_modules():
+        depth = name.count(".") + 1 if name else 0
+        if max_depth in (-1, *range(depth, depth + 1)) or depth < max_depth:
+            parameters = [p for p in each.parameters() if not isinstance(p, nn.UninitializedParameter)]
+            layers.append(
+                LayerSummary(
+                    name,
+                    _kind(each),
+                    sum(p.numel() for p in parameters),
+                    sum(p.numel() for p in parameters if p.requires_grad),
+                    None if flops is None else flops.get(name, 0),
+                )
+            )
+    return layers
+
+
+def count_flops(module: nn.Module) -> dict[str, int] | None:
+    """Count the operations of a forward with `example_input_array`, without computing it.
+
+    Returns:
+        Submodule → FLOPs, "" for all; None without an input, or where the forward needs values.
+    """
+    example = getattr(module, "example_input_array", None)
+    if example is None:
+        return None
+    arguments = map_tensors(lambda tensor: torch.empty_like(tensor, device="meta"), example)
+    counter = FlopCounterMode(display=False)
+    shell = _on_meta(module, {})
+    shell._trainer = None  # nothing is logged
+    try:
+        with torch.no_grad(), counter:
+            if isinstance(arguments, dict):
+                shell(**arguments)
+            else:
+                shell(*(arguments if isinstance(arguments, tuple) else (arguments,)))
+    except Exception:  # values are needed, or tensors that are no parameters or buffers
+        return None
+    root = type(module).__name__
+    counted = {
+        name.removeprefix(f"{root}.") if name != "Global" else "": sum(operations.values())
+        for name, operations in counter.get_flop_counts().items()
+    }
+    counted.setdefault("", counter.get_total_flops())
+    return counted
+
+
+def _on_meta(module: nn.Module, done: dict[int, nn.Module]) -> Any:
+    """Copy the structure of a module, with tensors that have no values, and without hooks."""
+    if id(module) in done:
+        return done[id(module)]
+    copy: Any = object.__new__(type(module))
+    done[id(module)] = copy
+    copy.__dict__ = dict(module.__dict__)
+    for name in vars(module):
+        if name.startswith("_") and "hooks" in name and isinstance(vars(module)[name], dict):
+            copy.__dict__[name] = OrderedDict()
+    copy.__dict__["_parameters"] = {
+        name: None if value is None else nn.Parameter(_empty(value), requires_grad=False)
+        for name, value in module._parameters.items()
+    }
+    copy.__dict__["_buffers"] = {
+        name: None if value is None else _empty(value) for name, value in module._buffers.items()
+    }
+    copy.__dict__["_modules"] = {
+        name: None if child is None else _on_meta(child, done) for name, child in module._modules.items()
+    }
+    return copy
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__

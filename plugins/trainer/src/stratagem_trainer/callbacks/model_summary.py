@@ -1,0 +1,117 @@
+"""`ModelSummary`: prints a module's layers, parameters, operations and memory when a fit starts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.monitor import check_count
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.view import TrainerView
+
+
+class LayerSummary(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    kind: str
+    parameters: int
+    """Of the whole module, however ranks share it."""
+    trainable: int
+    flops: int | None
+    """Of its forward, for `Module.example_input_array`; None where they weren't counted."""
+
+
+class ModelSummary(Callback):
+    """Print a table of submodules with their parameters on rank 0, and what a rank holds under the strategy.
+
+    Where the module has an `example_input_array`, its forward is counted by torch's FlopCounterMode without being
+    computed. Bytes are those of parameters and buffers on a rank; gradients and optimizer states come on top.
+
+    Args:
+        max_depth: levels of submodules: 0 prints totals alone, -1 all.
+    """
+
+    def __init__(self, max_depth: int = 1) -> None:
+        check_count("ModelSummary", "max_depth", max_depth, -1)
+        self.max_depth = max_depth
+        self.layers: list[LayerSummary] = []
+        """Once a fit has started; the first is the module itself, named ""."""
+        self.bytes_per_rank: list[int] = []
+        """Of parameters and buffers, by rank."""
+
+    def on_fit_start(self, trainer: TrainerView, module: Module) -> None:
+        from stratagem_trainer.callbacks.model_size import held_bytes, layers_of
+
+        held = held_bytes(trainer.prepared.model_tensors().values())
+        self.bytes_per_rank = trainer.collectives.gather_objects(held)
+        if trainer.is_main:
+            self.layers = layers_of(module, self.max_depth)
+            print("\n".join(self.lines()), file=sys.stderr, flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"bytes_per_rank": self.bytes_per_rank}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bytes_per_rank = state["bytes_per_rank"]
+
+    def lines(self) -> list[str]:
+        """Return the table as text."""
+        total, *rest = self.layers
+        has_flops = total.flops is not None
+        table = [("layer", "kind", "parameters", "flops" if has_flops else "")]
+        table += [(each.name, each.kind, _short(each.parameters), _short(each.flops)) for each in rest]
+        widths = [max(len(row[column]) for row in table) for column in range(4)]
+        lines = ["model", *(_line(row, widths) for row in table)] if rest else ["model"]
+        frozen = total.parameters - total.trainable
+        lines.append(
+            f"  {_short(total.parameters)} parameters, {_short(total.trainable)} trained"
+            + (f", {_short(frozen)} frozen" if frozen else "")
+            + (f"; {_short(total.flops)} FLOPs in a forward" if has_flops else "")
+        )
+        least, most = min(self.bytes_per_rank), max(self.bytes_per_rank)
+        amount = _bytes(most) if least == most else f"{_bytes(least)} to {_bytes(most)}"
+        ranks = f" on each of {len(self.bytes_per_rank)} ranks" if len(self.bytes_per_rank) > 1 else ""
+        lines.append(f"  {amount} of parameters and buffers{ranks}")
+        return lines
+
+
+class RichModelSummary(ModelSummary):
+    """`ModelSummary` by another of the reference's names."""
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    name, kind, parameters, flops = (
+        text.ljust(width) if column < 2 else text.rjust(width)
+        for column, (text, width) in enumerate(zip(row, widths))
+    )
+    return f"  {name}  {kind}  {parameters}  {flops}".rstrip()
+
+
+def _short(count: int | None) -> str:
+    if count is None:
+        return "-"
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "K")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return str(count)
+
+
+def _bytes(count: int) -> str:
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def summarize(module: nn.Module, max_depth: int = 1) -> list[LayerSummary]:
+    """Return the table of a module that no trainer runs."""
+    from stratagem_trainer.callbacks.model_size import layers_of
+
+    found: list[Any] = layers_of(module, max_depth)
+    return found

@@ -1,0 +1,111 @@
+"""`BasePredictionWriter`: hands predictions to a method that writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from stratagem.errors import ConfigError
+from stratagem_trainer.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.view import TrainerView
+
+
+class BasePredictionWriter(Callback):
+    """Override `write_on_batch_end`, `write_on_epoch_end` or both, to keep predictions as you like.
+
+    Each rank writes its own: all ranks together have every sample once, and indices say where each belongs in the
+    dataset.
+
+    Args:
+        write_interval: "batch", "epoch" or "batch_and_epoch": which of the two methods to call.
+
+    Raises:
+        ConfigError: another interval.
+    """
+
+    def __init__(self, write_interval: Literal["batch", "epoch", "batch_and_epoch"] = "batch") -> None:
+        if write_interval not in ("batch", "epoch", "batch_and_epoch"):
+            raise ConfigError(
+                f"{type(self).__name__} got write_interval={write_interval!r}; allowed are 'batch', 'epoch' and "
+                "'batch_and_epoch'"
+            )
+        self.write_interval = write_interval
+        self._predictions: list[list[Any]] = []
+        self._indices: list[list[list[int] | None]] = []
+        self._seen: list[int] = []
+
+    def write_on_batch_end(
+        self,
+        trainer: Any,
+        module: Any,
+        prediction: Any,
+        batch_indices: list[int] | None,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        """Write what `predict_step` returned for a batch; on its rank.
+
+        Args:
+            trainer: as hooks get it.
+            module: as hooks get it.
+            prediction: of this batch.
+            batch_indices: of its samples in the dataset; None where the loader has a sampler of its own.
+            batch: the batch, on the device.
+            batch_idx: of the batch on this rank.
+            dataloader_idx: of the loader.
+        """
+
+    def write_on_epoch_end(
+        self, trainer: Any, module: Any, predictions: list[Any], batch_indices: list[Any]
+    ) -> None:
+        """Write all predictions of this rank.
+
+        Args:
+            trainer: as hooks get it.
+            module: as hooks get it.
+            predictions: by batch; with several loaders a list for each.
+            batch_indices: alike: the indices of each batch's samples.
+        """
+
+    def on_predict_start(self, trainer: TrainerView, module: Module) -> None:
+        self._predictions, self._indices, self._seen = [], [], []
+
+    def on_predict_batch_end(
+        self,
+        trainer: TrainerView,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        state = trainer.state
+        if not state.batch_counts:
+            return  # it is there only because every rank has to run a forward
+        while len(self._predictions) <= dataloader_idx:
+            self._predictions.append([])
+            self._indices.append([])
+            self._seen.append(0)
+        size = getattr(state.eval_data, "batch_size", None) or 1
+        order_of = getattr(state.eval_data, "order", None)
+        order = order_of(self._seen[dataloader_idx] + size) if order_of is not None else None
+        indices = None if order is None else order[self._seen[dataloader_idx] :]
+        self._seen[dataloader_idx] += size
+        if self.write_interval != "epoch":
+            self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
+        if self.write_interval != "batch":
+            self._predictions[dataloader_idx].append(outputs)
+            self._indices[dataloader_idx].append(indices)
+
+    def on_predict_epoch_end(self, trainer: TrainerView, module: Module) -> None:
+        if self.write_interval == "batch":
+            return
+        predictions, indices = self._predictions or [[]], self._indices or [[]]
+        several = len(predictions) > 1
+        self.write_on_epoch_end(
+            trainer, module, predictions if several else predictions[0], indices if several else indices[0]
+        )
+        self._predictions, self._indices = [], []

@@ -1,0 +1,122 @@
+"""`Screen`: what rank 0 writes on: a terminal with bars, or plain lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from stratagem_trainer.callbacks.progress_text import duration_text, metrics_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
+    from stratagem_trainer.module import Module
+    from stratagem_trainer.view import TrainerView
+
+
+class Screen:
+    """Draws bars, and writes the lines that stay.
+
+    Args:
+        console: where to.
+        stage: "fit", "validate", "test" or "predict".
+        metrics: what to show beside the bar of an epoch, given the trainer and the module.
+    """
+
+    def __init__(self, console: Console, stage: str, metrics: Callable[[Any, Any], dict[str, Any]]) -> None:
+        from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
+
+        self.bars: LiveBars | None = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self.bars = LiveBars(console)
+        self._console, self._metrics = console, metrics
+        self._stage = stage
+        self._rate: Rate = Rate()
+        self._evaluation_rate: Rate = Rate()
+        self._epoch_began = self._evaluation_began = perf_counter()
+        self._line_written = -math.inf
+
+    def start_epoch(self) -> None:
+        """An epoch begins."""
+        self._epoch_began = perf_counter()
+        self._rate.restart(self._epoch_began, 0)
+
+    def draw_epoch(self, trainer: TrainerView, module: Module, batches: int, batch: Any) -> None:
+        """Draw an epoch's bar after so many batches."""
+        if self.bars is not None:
+            from stratagem_trainer.callbacks.live_bars import Bar
+
+            rate = self._rate.look(perf_counter(), batches)
+            metrics = metrics_text(self._metrics(trainer, module))
+            samples = _samples_of_all(trainer, batch)
+            bar = Bar(_epoch_title(trainer), batches, trainer.num_train_batches, rate, samples, metrics)
+            self.bars.draw("epoch", bar)
+
+    def end_epoch(self, trainer: TrainerView, module: Module, period_s: float, is_last: bool) -> None:
+        """Write an epoch's line."""
+        now = perf_counter()
+        # Epochs that fly by would drown a terminal in lines.
+        if self.bars is not None and not is_last and now - self._line_written < period_s:
+            return
+        self._line_written = now
+        took = duration_text(now - self._epoch_began)
+        self._write(f"{_epoch_title(trainer)}  step {trainer.global_step}  {took}", trainer, module)
+
+    def start_evaluation(self) -> None:
+        """An evaluation begins."""
+        self._evaluation_began = perf_counter()
+        self._evaluation_rate.restart(self._evaluation_began, 0)
+
+    def draw_evaluation(self, trainer: TrainerView, stage: str, batches: int, batch: Any) -> None:
+        """Draw an evaluation's bar after so many batches."""
+        if self.bars is not None:
+            from stratagem_trainer.callbacks.live_bars import Bar
+
+            rate = self._evaluation_rate.look(perf_counter(), batches)
+            samples = _samples_of_all(trainer, batch)
+            self.bars.draw("evaluation", Bar(stage, batches, trainer.num_eval_batches, rate, samples))
+
+    def end_evaluation(self, trainer: TrainerView, module: Module, stage: str, batches: int) -> None:
+        """Write an evaluation's line, where it isn't part of a fit."""
+        now = perf_counter()
+        if self._stage == "fit":
+            self._rate.restart(now, trainer.batch_idx)
+            if self.bars is not None:
+                self.bars.drop("evaluation")
+            return
+        took = duration_text(now - self._evaluation_began)
+        self._write(f"{stage}  {batches} {'batch' if batches == 1 else 'batches'}  {took}", trainer, module)
+
+    def close(self, stays: bool) -> None:
+        """Give the terminal back, with the bars as they were last or without."""
+        if self.bars is not None:
+            self.bars.close(stays=stays)
+
+    def _write(self, line: str, trainer: TrainerView, module: Module) -> None:
+        metrics = metrics_text(self._metrics(trainer, module) or trainer.callback_metrics)
+        line = f"{line}  {metrics}".rstrip()
+        if self.bars is not None:
+            self.bars.print(line)
+        else:
+            # Past rich: no wrapping at its idea of a width, and no control characters.
+            self._console.file.write(line + "\n")
+            self._console.file.flush()
+
+
+def _samples_of_all(trainer: TrainerView, batch: Any) -> int | None:
+    from stratagem.sdk.tensors import batch_size_of
+
+    size = batch_size_of(batch)
+    return None if size is None else size * trainer.collectives.data.world_size
+
+
+def _epoch_title(trainer: TrainerView) -> str:
+    epoch = trainer.current_epoch + 1
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        return f"epoch {epoch}/{trainer.max_epochs}"
+    if trainer.max_steps is not None and trainer.max_steps > 0:
+        return f"epoch {epoch}, step {trainer.global_step}/{trainer.max_steps}"
+    return f"epoch {epoch}"

@@ -1,0 +1,152 @@
+"""`CombinedLoader`: several loaders read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+from stratagem.errors import ConfigError
+from stratagem.sdk.loops import holds_loaders, sample_of
+
+Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
+"""How loaders of different lengths are read."""
+
+_END = object()
+
+
+class CombinedLoader:
+    """Several loaders in one, for `Trainer`, or to iterate.
+
+    Iterating gives (batch, batch_idx, dataloader_idx). A batch holds one of each loader, in the collection that the
+    loaders were given in; in the mode "sequential" it is of the loader that dataloader_idx says.
+
+    Args:
+        iterables: loaders in lists, tuples and dicts, which may be nested.
+        mode: "min_size" stops with the shortest; "max_size_cycle" with the longest, and begins the others again;
+            "max_size" with the longest, with None for those that are over; "sequential" reads one after the other.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+
+    def __init__(self, iterables: Any, mode: Mode = "min_size") -> None:
+        if mode not in get_args(Mode):
+            raise ConfigError(f"CombinedLoader got mode={mode!r}; allowed are {', '.join(get_args(Mode))}")
+        self.iterables, self.mode = iterables, mode
+
+    @property
+    def flattened(self) -> list[Any]:
+        """The loaders, in their order."""
+        return leaves_of(self.iterables)
+
+    def __len__(self) -> int:
+        return combined_length([len(loader) for loader in self.flattened], self.mode) or 0
+
+    def __iter__(self) -> Iterator[tuple[Any, int, int]]:
+        loaders = self.flattened
+        if self.mode == "sequential":
+            for which, loader in enumerate(loaders):
+                yield from ((batch, index, which) for index, batch in enumerate(loader))
+            return
+        begin = [partial(iter, loader) for loader in loaders]
+        for index, batches in enumerate(side_by_side(begin, self.mode)):
+            yield filled(self.iterables, iter(batches)), index, 0
+
+
+def side_by_side(
+    begin: Sequence[Callable[[], Iterator[Any]]], mode: str, was_over: Sequence[bool] = ()
+) -> Iterator[list[Any]]:
+    """Begin all, and return an iterator over a batch of each at a time; None of one that is over.
+
+    Args:
+        begin: for each loader what begins it, and begins it again.
+        mode: "min_size", "max_size" or "max_size_cycle".
+        was_over: for each, whether it has been read to its end already; none has where this is empty.
+    """
+    over = list(was_over) or [False] * len(begin)
+    return _side_by_side(begin, [start() for start in begin], mode, over)
+
+
+def _side_by_side(
+    begin: Sequence[Callable[[], Iterator[Any]]], iterators: list[Iterator[Any]], mode: str, over: list[bool]
+) -> Iterator[list[Any]]:
+    while True:
+        batches: list[Any] = []
+        for which, iterator in enumerate(iterators):
+            batch = _END if over[which] and mode == "max_size" else next(iterator, _END)
+            if batch is _END and mode == "min_size":
+                return
+            if batch is _END:
+                over[which] = True
+                if all(over):
+                    return
+                if mode == "max_size_cycle":
+                    iterators[which] = begin[which]()
+                    batch = next(iterators[which], None)
+            batches.append(None if batch is _END else batch)
+        yield batches
+
+
+def combined_length(lengths: list[int | None], mode: str) -> int | None:
+    """Return how many batches loaders of these lengths give together; None where that isn't known."""
+    known = [length for length in lengths if length is not None]
+    if len(known) < len(lengths):
+        return None
+    if mode == "sequential":
+        return sum(known)
+    return min(known) if mode == "min_size" else max(known)
+
+
+def leaves_of(iterables: Any) -> list[Any]:
+    """Return the loaders in nested lists, tuples and dicts. A list of batches within them is one loader."""
+    if not isinstance(iterables, (Mapping, list, tuple)):
+        return [iterables]
+    items: Iterable[Any] = iterables.values() if isinstance(iterables, Mapping) else iterables
+    return [leaf for item in items for leaf in (leaves_of(item) if _is_collection(item) else [item])]
+
+
+def filled(iterables: Any, batches: Iterator[Any]) -> Any:
+    """Return the collection that the loaders were given in, with the next batch in the place of each."""
+    if not isinstance(iterables, (Mapping, list, tuple)):
+        return next(batches)
+
+    def of(item: Any) -> Any:
+        return filled(item, batches) if _is_collection(item) else next(batches)
+
+    if isinstance(iterables, Mapping):
+        return {key: of(item) for key, item in iterables.items()}
+    items = [of(item) for item in iterables]
+    return items if isinstance(iterables, list) else tuple(items)
+
+
+def as_combined(loader: Any, default: Mode) -> CombinedLoader | None:
+    """Return several loaders as one of ours; None for a single loader.
+
+    Args:
+        loader: what a user gave: a loader, a collection, or a CombinedLoader, of another library too.
+        default: the mode of a collection.
+    """
+    if hasattr(loader, "mode") and hasattr(loader, "iterables"):
+        return CombinedLoader(loader.iterables, loader.mode)
+    return CombinedLoader(loader, default) if _is_collection(loader) else None
+
+
+def _is_collection(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        values = value.values()
+        return holds_loaders(values) or all(isinstance(each, (list, tuple)) for each in values)
+    return isinstance(value, (list, tuple)) and holds_loaders(value)
+
+
+def sample_of_any(loader: Any) -> Callable[[], Any] | None:
+    """As `stratagem.sdk.loops.sample_of`, for one loader or several that are read side by side."""
+    combined = as_combined(loader, "max_size_cycle")
+    if combined is None:
+        return sample_of(loader)
+    samples = [sample_of(each) for each in combined.flattened]
+    if not samples or None in samples:
+        return None
+    if combined.mode == "sequential":
+        return samples[0]
+    return lambda: filled(combined.iterables, (sample() for sample in samples if sample is not None))

@@ -1,0 +1,96 @@
+"""The loaders of an evaluation, one after the other, or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stratagem.errors import DataError
+from stratagem.sdk.loops import EvalData
+from stratagem_trainer.data.combined_loader import (
+    CombinedLoader,
+    as_combined,
+    combined_length,
+    filled,
+    side_by_side,
+)
+
+if TYPE_CHECKING:
+    from stratagem import Runtime
+    from stratagem_trainer.settings import TrainerSettings
+
+
+class EvalLoader(Protocol):
+    """What an evaluation reads, as `stratagem.sdk.loops.EvalData` is."""
+
+    batch_size: int | None
+    num_batches: int | None
+    description: str
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]: ...
+
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """Return how many samples were in each of the batches that counted, by rank; None where nobody knows."""
+
+
+def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str) -> list[EvalLoader]:
+    """Return what an evaluation reads: one entry for each loader. Collective.
+
+    Args:
+        runtime: live.
+        settings: the trainer's.
+        loader: one, several in a collection, or a `CombinedLoader`.
+        stage: "validate", "test" or "predict".
+
+    Raises:
+        DataError: a loader that can't be read, or a prediction that would read several side by side.
+    """
+
+    def of_one(one: Any) -> EvalData:
+        return EvalData(
+            one,
+            collectives=runtime.collectives.data,
+            distributed_sampler=settings.use_distributed_sampler,
+            equal_batches="collective_forward" in runtime.session.run.capabilities.features,
+        )
+
+    combined = as_combined(loader, "sequential")
+    if combined is None:
+        return [of_one(loader)]
+    parts = [of_one(each) for each in combined.flattened]
+    if not parts:
+        raise DataError(f"{stage} got an empty {type(loader).__name__} of loaders: give at least one")
+    if combined.mode == "sequential":
+        return list(parts)
+    if stage == "predict":
+        raise DataError(
+            f"predict got a CombinedLoader of mode {combined.mode!r}, and predictions come loader by loader: use the "
+            "mode 'sequential', or a list of loaders"
+        )
+    return [SideBySide(combined, parts)]
+
+
+class SideBySide:
+    """Loaders of an evaluation whose batches are read together.
+
+    Args:
+        combined: says how.
+        parts: this rank's share of each.
+    """
+
+    def __init__(self, combined: CombinedLoader, parts: list[EvalData]) -> None:
+        self._combined, self._parts = combined, parts
+        self.batch_size = parts[0].batch_size
+        self.num_batches = combined_length([part.num_batches for part in parts], combined.mode)
+        self.description = f"{combined.mode} of " + "; ".join(part.description for part in parts)
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        for pairs in side_by_side([partial(iter, part) for part in self._parts], self._combined.mode):
+            batches = [None if pair is None else pair[0] for pair in pairs]
+            counts = all(pair is None or pair[1] for pair in pairs)
+            yield filled(self._combined.iterables, iter(batches)), counts
+
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """Not for predictions, which are refused."""
+        return None

@@ -1,0 +1,99 @@
+"""`FitData`: a fit's loaders, made again every so many epochs where that is asked for."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, RandomSampler
+
+from stratagem.errors import DataError
+from stratagem.sdk.loops import in_order
+from stratagem_trainer.data.combined_loader import CombinedLoader, as_combined, filled
+from stratagem_trainer.data.evaluation import EvalLoader, eval_loaders
+from stratagem_trainer.data.training import AnyTrainData, train_data
+
+if TYPE_CHECKING:
+    from stratagem import Runtime
+    from stratagem_trainer.data.sources import LoaderSource
+    from stratagem_trainer.settings import TrainerSettings
+
+
+class FitData:
+    """Training and validation batches of this rank. Collective to construct.
+
+    Args:
+        runtime: live.
+        settings: the trainer's.
+        source: gives the loaders.
+        epoch: for which they are made.
+
+    Attributes:
+        train: training batches.
+        val: of each loader of the validation; empty where there is none.
+        train_loader: what the user gave for training.
+        val_loader: the same for validation.
+
+    Raises:
+        DataError, ConfigError: there are no training batches, or loaders that can't be used.
+    """
+
+    train: AnyTrainData
+    val: list[EvalLoader]
+
+    def __init__(
+        self, runtime: Runtime, settings: TrainerSettings, source: LoaderSource, epoch: int = 0
+    ) -> None:
+        self._runtime, self._settings, self._source = runtime, settings, source
+        self._make(epoch)
+
+    @property
+    def val_description(self) -> str:
+        """One clause for the printed plan."""
+        return "; ".join(data.description for data in self.val) or "none"
+
+    def made_again(self, epoch: int) -> bool:
+        """Make the loaders again where `reload_dataloaders_every_n_epochs` says so. Collective.
+
+        Returns:
+            Whether they were.
+        """
+        every = self._settings.reload_dataloaders_every_n_epochs
+        if not every or epoch // every == self._epoch // every:
+            return False
+        self._make(epoch)
+        return True
+
+    def _make(self, epoch: int) -> None:
+        settings, source = self._settings, self._source
+        self._epoch = epoch
+        self.train_loader, self.val_loader = source.of("fit"), source.of_validation()
+        if settings.limit("validate") == 0:
+            self.val_loader = None
+        train, val = self.train_loader, self.val_loader
+        if settings.overfit_batches:
+            train, val = _unshuffled(train, "training"), _unshuffled(val, "validation")
+        self.train = train_data(self._runtime, settings, train)
+        self.val = [] if val is None else eval_loaders(self._runtime, settings, val, "validate")
+
+
+def _unshuffled(loader: Any, what: str) -> Any:
+    """Return a loader, or several, whose batches are the same in every epoch."""
+    combined = None if loader is None else as_combined(loader, "max_size_cycle")
+    if combined is not None:
+        ordered = [_unshuffled(each, what) for each in combined.flattened]
+        iterables = filled(combined.iterables, iter(ordered))
+        return CombinedLoader(iterables, combined.mode) if hasattr(loader, "mode") else iterables
+    if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, RandomSampler):
+        return loader
+    try:
+        ordered_loader = in_order(loader)
+    except DataError as error:
+        raise DataError(f"overfit_batches turns shuffling off: {error}") from error
+    warnings.warn(
+        f"overfit_batches was given, and the {what} loader shuffles: it is read in order, so that batches are the "
+        "same in every epoch",
+        UserWarning,
+        stacklevel=2,
+    )
+    return ordered_loader

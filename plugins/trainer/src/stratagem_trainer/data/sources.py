@@ -1,0 +1,95 @@
+"""`LoaderSource`: who gives a stage its loaders: the caller, a `DataModule`, or the module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import ConfigError, DataError
+from stratagem_trainer.data.data_module import DataModule
+from stratagem_trainer.hooks import overrides
+from stratagem_trainer.module import Module
+
+if TYPE_CHECKING:
+    from stratagem import Runtime
+    from stratagem_trainer.stage import StageRequest
+    from stratagem_trainer.view import TrainerView
+
+_METHODS = {
+    "fit": "train_dataloader",
+    "validate": "val_dataloader",
+    "test": "test_dataloader",
+    "predict": "predict_dataloader",
+}
+"""Stage → the method that gives its loader."""
+
+
+@dataclass(frozen=True)
+class LoaderSource:
+    """In one worker."""
+
+    module: Module
+    datamodule: DataModule | None
+    loader: Any = None
+    """What was passed for the stage."""
+    val_loader: Any = None
+    """What was passed for a fit's validation."""
+
+    def of(self, stage: str) -> Any:
+        """Return the loaders of a stage, made again if they are not passed.
+
+        Raises:
+            DataError: there are none.
+        """
+        loader = self.loader if self.loader is not None else self._own(stage)
+        if loader is None:
+            passed = "train_dataloaders" if stage == "fit" else "dataloaders"
+            batches = "training batches" if stage == "fit" else "batches"
+            raise DataError(f"{stage} needs {batches}: pass {passed}, or define {_METHODS[stage]}")
+        return loader
+
+    def of_validation(self) -> Any:
+        """Return the loaders of a fit's validation; None where it has none.
+
+        Raises:
+            ConfigError: some were passed, and the module has no validation_step.
+        """
+        has_step = overrides(self.module, "validation_step", Module)
+        if self.val_loader is not None and not has_step:
+            raise ConfigError(
+                f"val_dataloaders were passed, but {type(self.module).__qualname__} has no validation_step"
+            )
+        if self.val_loader is not None:
+            return self.val_loader
+        return self._own("validate") if has_step else None
+
+    def _own(self, stage: str) -> Any:
+        name = _METHODS[stage]
+        loader = getattr(self.datamodule, name)() if self.datamodule is not None else None
+        return loader if loader is not None else getattr(self.module, name)()
+
+
+def make_datamodule(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> DataModule | None:
+    """Return the stage's data module, made here where it is a callable, with its data prepared. Collective.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    given = request.datamodule
+    if given is None:
+        return None
+    data = given if not callable(given) or isinstance(given, DataModule) else given()
+    if not isinstance(data, DataModule):
+        raise ConfigError(f"datamodule is a {type(data).__name__}: derive it from stratagem.DataModule")
+    data._trainer = trainer
+    trainer.datamodule = data
+    return data
+
+
+def prepare_data(runtime: Runtime, datamodule: DataModule | None) -> None:
+    """Let a data module download, once per node, or once at all. Collective."""
+    if datamodule is None or not overrides(datamodule, "prepare_data", DataModule):
+        return
+    if (runtime.local_rank if datamodule.prepare_data_per_node else runtime.rank) == 0:
+        datamodule.prepare_data()
+    runtime.barrier()

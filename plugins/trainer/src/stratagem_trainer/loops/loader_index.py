@@ -1,0 +1,34 @@
+"""`dataloader_idx`, for the steps and hooks that take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any, Literal
+
+NAME = "dataloader_idx"
+"""The argument that says which of several loaders a batch is from."""
+
+
+def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if several", ""]:
+    """Whether a step takes an index of the loader after the batch and its own: always where it has no default."""
+    parameters = list(signature(method).parameters.values())
+    if any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
+        return "if several"
+    after = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY][2:]
+    if not after or after[0].kind is Parameter.VAR_KEYWORD:
+        return ""
+    return "always" if after[0].default is Parameter.empty else "if several"
+
+
+def with_loader_index(hook: Callable[..., Any], loader: int | None) -> Callable[..., Any]:
+    """Bind a hook's `dataloader_idx`, where it takes one by this name.
+
+    Args:
+        hook: of a module or a callback.
+        loader: which of several loaders; None where there is one.
+    """
+    if NAME not in signature(hook).parameters:
+        return hook
+    return partial(hook, **{NAME: loader or 0})

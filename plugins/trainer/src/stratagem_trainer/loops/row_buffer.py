@@ -1,0 +1,49 @@
+"""`RowBuffer`: rows on their way to the loggers, in groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from stratagem_trainer.loggers.base import Logger, Row
+from stratagem_trainer.loops.accumulator import Value, as_float
+
+FLUSH_ROWS = 256
+FLUSH_SECONDS = 1.0
+
+
+class RowBuffer:
+    """Keeps values as tensors until a group is written.
+
+    Args:
+        loggers: empty on all ranks but 0.
+    """
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self.unlogged: set[str] = set()
+        """Keys that loggers don't get."""
+        self._loggers = loggers
+        self._rows: list[tuple[int, int, dict[str, Value]]] = []
+        self._flushed_at = time.perf_counter()
+
+    def write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
+        """Take up a row; hands out a group that is full, or a second old."""
+        if not self._loggers:
+            return
+        if self.unlogged:
+            values = {key: value for key, value in values.items() if key not in self.unlogged}
+        self._rows.append((step, epoch, values))
+        if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
+            self.hand_out()
+
+    def hand_out(self) -> None:
+        """Hand all rows to the loggers; waits for the device."""
+        rows = [
+            Row(step, epoch, {name: as_float(value) for name, value in values.items()})
+            for step, epoch, values in self._rows
+        ]
+        self._rows.clear()
+        self._flushed_at = time.perf_counter()
+        if rows:
+            for logger in self._loggers:
+                logger.write(rows)

@@ -1,0 +1,121 @@
+"""`OptimizerSteps`: what comes after the last backward of a window, as the loop or the module's hooks do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stratagem.sdk.loops import loss_of
+from stratagem_trainer.hooks import tell_before_step
+from stratagem_trainer.loops.manual import LoopOptimizer
+from stratagem_trainer.loops.schedules import step_schedules
+
+if TYPE_CHECKING:
+    from stratagem_trainer.loops.loss_watch import FiniteCheck
+    from stratagem_trainer.state import StageState
+
+
+class OptimizerSteps:
+    """Steps every optimizer, its schedulers and the log.
+
+    Which hooks the module overrides is asked once: one that nobody overrides isn't there in a step.
+
+    Args:
+        state: the stage's objects.
+        finite: looks at losses and parameters.
+    """
+
+    def __init__(self, state: StageState, finite: FiniteCheck) -> None:
+        self._state, self._finite = state, finite
+        self._prepared, self._progress, self._metrics = state.prepared, state.progress, state.metrics
+        self._settings, self._module = state.settings, state.module
+        hooks = state.hooks
+        self._before_step = hooks.of("on_before_optimizer_step")
+        self._before_zero_grad = hooks.of("on_before_zero_grad")
+        data_ranks = state.runtime.collectives.data
+        self.optimizers = [
+            LoopOptimizer(self._prepared, index, self._step_one, data_ranks, hooks)
+            for index in range(len(self._prepared.optimizers))
+        ]
+        self._clip: Callable[[int], object] | None = None
+        if hooks.of("configure_gradient_clipping"):
+            self._clip = self._clip_by_module
+        elif self._settings.gradient_clip_val is not None:
+            self._clip = self._clip_by_settings
+        self._batch_idx = 0
+        self._step_by_hook = bool(hooks.of("optimizer_step"))
+        self.zero_grad = (
+            self._zero_grad_by_module if hooks.of("optimizer_zero_grad") else self._prepared.zero_grad
+        )
+
+    def step(self, batch_idx: int, outputs: Any = None, closure: Callable[[int], Any] | None = None) -> None:
+        """Step.
+
+        Args:
+            batch_idx: of the window's last batch.
+            outputs: of the window's last batch.
+            closure: evaluates the loss for the optimizer of an index, clips its gradients, and returns the loss.
+        """
+        prepared, progress = self._prepared, self._progress
+        self._batch_idx = batch_idx
+        indices = range(len(prepared.optimizers))
+        if self._step_by_hook:
+            applied = [index for index in indices if self._step_by_module(index, outputs, closure)]
+        else:
+            applied = [
+                index for index in indices if self._step_one(index, closure and _bound(closure, index))
+            ]
+        for index in indices:
+            for before in self._before_zero_grad:
+                before(prepared.optimizers[index])
+            self.zero_grad(index)
+        progress.batch = self._state.batch_idx
+        if not applied:
+            return
+        progress.step += 1
+        self._finite.check_parameters(progress.step)
+        self._state.guard.after_step(progress.step)
+        if self._state.schedules:
+            step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
+        self._metrics.end_step(progress.step, progress.epoch)
+
+    def clip(self, index: int) -> None:
+        """Limit the gradients of an optimizer, where the trainer or the module says so."""
+        if self._clip is not None:
+            self._clip(index)
+
+    def _step_one(self, index: int, evaluate: Callable[[], Any] | None) -> bool:
+        if self._before_step:
+            tell_before_step(self._before_step, self._prepared, index, has_gradients=evaluate is None)
+        if evaluate is None:
+            if self._clip is not None:
+                self._clip(index)
+            return self._prepared.step(index, None)
+        return self._prepared.step(index, lambda: self._watched(evaluate()))
+
+    def _watched(self, loss: Any) -> Any:
+        self._finite.check_loss(self._progress.step + 1, loss)
+        return loss
+
+    def _step_by_module(self, index: int, outputs: Any, closure: Callable[[int], Any] | None) -> bool:
+        optimizer, loss = self.optimizers[index], None if closure is not None else loss_of(outputs)
+        optimizer.begin(closure and _bound(closure, index), None if loss is None else loss.detach())
+        self._module.optimizer_step(self._progress.epoch, self._batch_idx, optimizer, optimizer.closure)
+        return optimizer.was_applied
+
+    def _zero_grad_by_module(self, index: int) -> None:
+        self._module.optimizer_zero_grad(self._progress.epoch, self._batch_idx, self.optimizers[index])
+
+    def _clip_by_settings(self, index: int) -> None:
+        self._prepared.clip(index, self._settings.clipping)
+
+    def _clip_by_module(self, index: int) -> None:
+        self._prepared.precision.unscale(self._prepared.optimizers[index])
+        algorithm = self._settings.gradient_clip_algorithm
+        self._module.configure_gradient_clipping(
+            self.optimizers[index], self._settings.gradient_clip_val, algorithm
+        )
+
+
+def _bound(closure: Callable[[int], Any], index: int) -> Callable[[], Any]:
+    return lambda: closure(index)

@@ -1,0 +1,155 @@
+"""`ModuleRun`: what a module sees of its run, and small things that it does to itself."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem.errors import ConfigError, StratagemError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.loops.manual import ManualOptimizer
+    from stratagem_trainer.view import TrainerView
+
+
+class ModuleRun(nn.Module):
+    """Names of a `Module` that need its trainer, or nothing but its parameters."""
+
+    example_input_array: Any = None
+    """A batch for `forward`, for whoever draws or measures the module; set it in `__init__`."""
+
+    _trainer: TrainerView | None = None
+    _toggled: ExitStack | None = None
+
+    @property
+    def trainer(self) -> TrainerView:
+        """The trainer that runs this module.
+
+        Raises:
+            StratagemError: none does.
+        """
+        if self._trainer is None:
+            raise StratagemError(f"{type(self).__qualname__} isn't run by a trainer now")
+        return self._trainer
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the current epoch; 0 outside a run."""
+        return self._trainer.current_epoch if self._trainer is not None else 0
+
+    @property
+    def global_step(self) -> int:
+        """Completed optimizer steps; 0 outside a run."""
+        return self._trainer.global_step if self._trainer is not None else 0
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The fit's loggers; empty on all ranks but 0, and outside a run."""
+        if self._trainer is None or not self._trainer.has_state:
+            return []
+        return list(self._trainer.loggers)
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first of `loggers`; None where there is none, as on all ranks but 0."""
+        loggers = self.loggers
+        return loggers[0] if loggers else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters: the first that is of floating point; torch's default where there is none."""
+        found = (p.dtype for p in self.parameters() if p.is_floating_point())
+        return next(found, torch.get_default_dtype())
+
+    def print(self, *values: object, **how: Any) -> None:
+        """Print on rank 0 only; `how` as `print` takes it."""
+        if self._trainer is None or self._trainer.is_main:
+            print(*values, **how)
+
+    # Optimizers -----------------------------------------------------------------------------------
+
+    def lr_schedulers(self) -> Any:
+        """The schedulers that `configure_optimizers` returned: one, a list of several, or None.
+
+        A module that optimizes manually and calls this steps them itself: then the loop doesn't.
+        """
+        schedulers = [schedule.scheduler for schedule in self.trainer.state.schedules]
+        return schedulers[0] if len(schedulers) == 1 else schedulers or None
+
+    def clip_gradients(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Limit the gradients of `optimizer`, as `configure_gradient_clipping` or a manual `training_step` does it.
+
+        Collective under strategies that shard gradients.
+
+        Args:
+            optimizer: one of `self.optimizers()`, or what a hook got.
+            gradient_clip_val: the largest norm, or the largest absolute value; None limits nothing.
+            gradient_clip_algorithm: "norm", also where it is None, or "value".
+
+        Raises:
+            ConfigError: there is no such algorithm.
+            CombinationError: the strategy doesn't clip so.
+        """
+        algorithm = gradient_clip_algorithm or "norm"
+        if algorithm not in ("norm", "value"):
+            raise ConfigError(f'gradient_clip_algorithm={algorithm!r}; allowed are "norm" and "value"')
+        if gradient_clip_val is None:
+            return
+        self.trainer.runtime.session.run.require([f"{algorithm}_clipping"])
+        _own(self.trainer, optimizer).clip(**{f"max_{algorithm}": gradient_clip_val})
+
+    def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
+        """A context in which only `optimizer`'s parameters require gradients."""
+        return _own(self.trainer, optimizer).only_its_gradients()
+
+    def toggled_optimizer(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
+        """The same as `toggle_grad`."""
+        return self.toggle_grad(optimizer)
+
+    def toggle_optimizer(self, optimizer: ManualOptimizer) -> None:
+        """Let only `optimizer`'s parameters require gradients, until `untoggle_optimizer`."""
+        self.untoggle_optimizer()
+        toggled = ExitStack()
+        toggled.enter_context(self.toggle_grad(optimizer))
+        self._toggled = toggled
+
+    def untoggle_optimizer(self, optimizer: ManualOptimizer | None = None) -> None:
+        """Undo `toggle_optimizer`; nothing happens where nothing is toggled."""
+        if self._toggled is not None:
+            self._toggled.close()
+            self._toggled = None
+
+    # Parameters -----------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Let no parameter require gradients, and go to evaluation mode."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+        self.eval()
+
+    def unfreeze(self) -> None:
+        """Let all parameters require gradients, and go to training mode."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(True)
+        self.train()
+
+
+def _own(trainer: TrainerView, optimizer: Any) -> ManualOptimizer:
+    """Return the run's wrapper of an optimizer, given it or what it wraps."""
+    for own in trainer.state.manual_optimizers:
+        if optimizer is own or optimizer is own.optimizer:
+            return own
+    raise ConfigError(
+        f"got a {type(optimizer).__name__} that configure_optimizers didn't return: give one of self.optimizers()"
+    )

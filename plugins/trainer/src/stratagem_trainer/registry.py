@@ -1,0 +1,43 @@
+"""`model_registry`: handing the best checkpoint of a fit to loggers that keep models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stratagem.errors import ConfigError
+from stratagem_trainer.loggers.base import Logger
+
+_METHOD = "register_model"
+"""What such a logger has: called on rank 0 with the name and a checkpoint's path."""
+
+
+def refuse_without_registry(name: str | None, loggers: bool | Sequence[Logger]) -> None:
+    """Refuse a name for a registry that no logger has.
+
+    Raises:
+        ConfigError: says what such a logger needs.
+    """
+    if name is None:
+        return
+    if isinstance(loggers, bool) or not any(hasattr(logger, _METHOD) for logger in loggers):
+        raise ConfigError(
+            f"model_registry={name!r} needs a logger that keeps models, with a method {_METHOD}(name, path): give "
+            "one, or leave model_registry out and find the checkpoints in the run's folder"
+        )
+
+
+def register(name: str | None, loggers: Iterable[Logger], checkpoint: Any) -> None:
+    """Hand the best checkpoint, or the last one, to the loggers that take it.
+
+    Args:
+        name: in the registry; None does nothing.
+        loggers: live ones, of rank 0.
+        checkpoint: the fit's `ModelCheckpoint`, or None.
+    """
+    path = "" if checkpoint is None else checkpoint.best_model_path or checkpoint.last_model_path
+    if name is None or not path:
+        return
+    for logger in loggers:
+        if hasattr(logger, _METHOD):
+            getattr(logger, _METHOD)(name, path)

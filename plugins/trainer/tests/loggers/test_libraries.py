@@ -1,0 +1,133 @@
+"""Loggers that hand rows to libraries: each with the real one, offline; those that aren't installed are skipped."""
+
+import json
+import os
+import zipfile
+
+import pytest
+from callback_nets import Net, trainer
+from stratagem_trainer.loggers import (
+    CometLogger,
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
+from stratagem_trainer.loggers.named import checked_loggers
+
+from stratagem.errors import BrokenPluginError, ConfigError, UnknownNameError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Logs(Net):
+    """Asks for the library's own object on every rank."""
+
+    def on_train_start(self):
+        self.print_kind = type(self.trainer.loggers[0].experiment).__name__
+        if self.trainer.global_rank:
+            assert self.trainer.loggers[0].experiment.anything("at all").works
+
+
+def run_of(logger, folder, strategy="single", devices=1, module=None):
+    module = Logs(8 // devices) if module is None else module
+    trainer(strategy, folder, devices=devices, logger=logger, log_every_n_steps=1, max_epochs=1).fit(module)
+
+
+def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logger = WandbLogger(project="mine", name="first", offline=True, prefix="p")
+    module = Logs()
+    run_of(logger, tmp_path, module=module)
+    assert module.print_kind == "Run"
+    assert logger.name == "mine"
+    (folder,) = [name for name in os.listdir(tmp_path / "wandb") if name.startswith("offline-run")]
+    assert folder.endswith(logger.version)
+    content = (tmp_path / "wandb" / folder / f"run-{logger.version}.wandb").read_bytes()
+    assert b"p-train_loss" in content
+    assert b"trainer/global_step" in content
+    with pytest.raises(ConfigError, match="log_model=True"):
+        WandbLogger(log_model=True)
+
+
+def test_mlflow_keeps_a_run_in_a_folder(tmp_path):
+    pytest.importorskip("mlflow.tracking", exc_type=ImportError)
+    logger = MLFlowLogger("mine", run_name="first", tags={"a": "b"}, save_dir=tmp_path / "store")
+    module = Logs()
+    run_of(logger, tmp_path / "run", module=module)
+    assert module.print_kind == "MlflowClient"
+    run = logger.experiment.get_run(logger.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["a"] == "b"
+    assert run.data.params["module"] == "Logs"
+    history = logger.experiment.get_metric_history(logger.run_id, "train_loss")
+    assert [metric.step for metric in history] == [1, 2, 3, 4]
+
+
+def test_comet_keeps_an_experiment_offline(tmp_path):
+    pytest.importorskip("comet_ml")
+    logger = CometLogger(api_key="0" * 25, project="mine", online=False)
+    run_of(logger, tmp_path)
+    (archive,) = (tmp_path / "comet").glob("*.zip")
+    assert logger.version in archive.name
+    with zipfile.ZipFile(archive) as opened:
+        messages = opened.read("messages.json").decode()
+    logged = [json.loads(line) for line in messages.splitlines()]
+    assert any("train_loss" in json.dumps(message) for message in logged)
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2)])
+def test_tensorboard_has_folders_for_versions_and_other_ranks_have_an_object_that_does_nothing(
+    tmp_path, strategy, devices
+):
+    pytest.importorskip("tensorboard")
+    for version in range(2):
+        logger = TensorBoardLogger(tmp_path / "tb", name="net")
+        run_of(logger, tmp_path / f"run{version}", strategy, devices)
+        assert os.listdir(tmp_path / "tb" / "net" / f"version_{version}")
+
+
+def test_csv_has_folders_for_versions_and_hyperparameters_beside(tmp_path):
+    logger = CSVLogger(tmp_path / "csv", name="net", version="a", prefix="p")
+    logger.open(str(tmp_path), {})
+    logger.log_hyperparams({"lr": 0.1})
+    logger.log_metrics({"loss": 1.0}, step=3)
+    logger.finalize("success")
+    assert logger.log_dir == str(tmp_path / "csv" / "net" / "a")
+    assert (tmp_path / "csv/net/a/metrics.csv").read_text() == "step,epoch,p-loss\n3,0,1.0\n"
+    assert (tmp_path / "csv/net/a/hparams.yaml").read_text() == "lr: 0.1\n"
+
+
+def test_a_logger_of_ones_own_may_take_metrics_row_by_row_and_is_muted_on_other_ranks(tmp_path):
+    class Own(Logger):
+        def __init__(self):
+            self.rows = []
+
+        def log_metrics(self, metrics, step=None):
+            self.rows.append((step, metrics["epoch"], metrics.get("train_loss") is not None))
+
+    logger = Own()
+    run_of(logger, tmp_path, module=Net())
+    assert logger.rows[:4] == [(1, 0, True), (2, 0, True), (3, 0, True), (4, 0, True)]
+    nothing = Own().mute().experiment
+    nothing.config["a"] = nothing.anything(1).at.all
+    with pytest.raises(NotImplementedError, match="neither write nor log_metrics"):
+        Logger().log_metrics({})
+
+
+def test_names_are_looked_up_and_a_missing_library_is_one_sentence(monkeypatch):
+    (logger,) = checked_loggers("csv")
+    assert isinstance(logger, CSVLogger)
+    assert [type(each) for each in checked_loggers(["csv", logger])] == [CSVLogger, CSVLogger]
+    assert checked_loggers(None) is True
+    assert checked_loggers(False) is False
+    with pytest.raises(UnknownNameError, match="no logger is called 'cvs'; nearest: csv"):
+        checked_loggers("cvs")
+    monkeypatch.setattr("stratagem.plugin.component._is_installed", lambda module: False)
+    with pytest.raises(
+        BrokenPluginError, match=r"'wandb' .* needs wandb, .*: pip install \"stratagem-trainer"
+    ):
+        checked_loggers("wandb")

@@ -1,0 +1,122 @@
+"""Predictions of all shapes, dealt out in turn and put together again."""
+
+from collections import OrderedDict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+from stratagem_trainer.loops.predictions import merge_predictions
+
+Output = namedtuple("Output", "logits names")
+
+
+def tensors(samples):
+    return torch.tensor(samples, dtype=torch.float64).reshape(-1, 1).expand(-1, 3)
+
+
+MAKERS = {
+    "tensor": tensors,
+    "array": lambda samples: np.array(samples, dtype=np.int16),
+    "list": lambda samples: [f"sample {sample}" for sample in samples],
+    "list of tensors of any shape": lambda samples: [torch.full((sample,), sample) for sample in samples],
+    "tuple of strings": lambda samples: tuple(map(str, samples)),
+    "tuple": lambda samples: (tensors(samples), [str(sample) for sample in samples]),
+    "dict": lambda samples: {
+        "logits": tensors(samples),
+        "inner": {"ids": torch.tensor(samples)},
+        "none": None,
+    },
+    "ordered dict": lambda samples: OrderedDict(b=torch.tensor(samples), a=tensors(samples)),
+    "named tuple": lambda samples: Output(tensors(samples), list(samples)),
+    "list of tensors by head": lambda samples: [tensors(samples), *[torch.tensor(samples)] * 4],
+}
+
+
+def deal(make, length, world_size, batch_size):
+    parts = []
+    for rank in range(world_size):
+        own = list(range(rank, length, world_size))
+        parts.append([make(own[i : i + batch_size]) for i in range(0, len(own), batch_size)])
+    return parts
+
+
+def same(left, right):
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+    elif isinstance(left, np.ndarray):
+        assert left.dtype == right.dtype
+        assert np.array_equal(left, right)
+    elif isinstance(left, dict):
+        assert list(left) == list(right)
+        for key in left:
+            same(left[key], right[key])
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for one, other in zip(left, right):
+            same(one, other)
+    else:
+        assert left == right
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    ("length", "world_size", "batch_size"), [(13, 2, 4), (9, 3, 4), (3, 4, 2), (16, 2, 8)]
+)
+def test_the_result_is_what_one_rank_gives(kind, length, world_size, batch_size):
+    make = MAKERS[kind]
+    (expected,) = deal(make, length, 1, batch_size)
+    sizes = deal(len, length, world_size, batch_size)
+    same(merge_predictions(deal(make, length, world_size, batch_size), sizes, batch_size), expected)
+
+
+@pytest.mark.parametrize("kind", sorted(MAKERS.keys() - {"list of tensors of any shape"}))
+def test_sizes_are_told_from_the_predictions(kind):
+    make = MAKERS[kind]
+    (expected,) = deal(make, 13, 1, 4)
+    same(merge_predictions(deal(make, 13, 2, 4)), expected)
+
+
+def test_given_sizes_decide_where_shapes_mislead():
+    # Two heads, and batches of two: a list as long as the batch is taken for its items only if all are.
+    parts = [[[torch.tensor([0, 2]), torch.tensor([0, 20])]], [[torch.tensor([1]), torch.tensor([10])]]]
+    same(
+        merge_predictions(parts, [[2], [1]]),
+        [[torch.tensor([0, 1]), torch.tensor([0, 10])], [torch.tensor([2]), torch.tensor([20])]],
+    )
+    # Three rows that belong to a batch of two.
+    with pytest.warns(UserWarning, match="can't be split"):
+        merge_predictions([[torch.zeros(3, 2)], [torch.zeros(3, 2)]], [[2], [2]])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (0.5, 0.25),
+        (torch.tensor(1.0), torch.tensor(2.0)),
+        (torch.zeros(2, 5), torch.zeros(2, 7)),
+        ({"a": torch.zeros(2)}, {"b": torch.zeros(2)}),
+        ({}, {}),
+        ((torch.zeros(2), 1.0), (torch.zeros(2), 2.0)),
+        (torch.zeros(2), [0.0, 0.0]),
+        (torch.zeros(2), np.zeros(2)),
+    ],
+)
+def test_what_can_t_be_split_is_kept_per_batch_in_turn(first, second):
+    with pytest.warns(UserWarning, match="in the order of batches and ranks"):
+        merged = merge_predictions([[first, "third"], [second]])
+    assert merged[0] is first
+    assert merged[1] is second
+    assert merged[2] == "third"
+
+
+def test_no_predictions_are_no_trouble():
+    assert merge_predictions([[None, None], [None]]) == [None, None, None]
+    assert merge_predictions([[], []]) == []
+    assert merge_predictions([[]]) == []
+
+
+def test_one_rank_s_predictions_are_its_own():
+    own = [0.5, torch.zeros(2)]
+    assert merge_predictions([own]) is own

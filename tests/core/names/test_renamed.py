@@ -1,0 +1,80 @@
+"""Old spellings are refused with today's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratagem.errors import ConfigError
+from stratagem.names.renamed import RENAMED, renamed_selection
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ({"gpus": 2}, "gpus=2 is now called accelerator='cuda', devices=2"),
+        ({"gpus": "0,1"}, "gpus='0,1' is now called accelerator='cuda', devices='0,1'"),
+        ({"gpus": [1]}, "gpus=[1] is now called accelerator='cuda', devices=[1]"),
+        ({"gpus": 0}, "gpus=0 is now called accelerator='cpu'"),
+        ({"gpus": None}, "gpus=None is now called accelerator='cpu'"),
+        ({"tpu_cores": 8}, "tpu_cores=8 is now called accelerator='tpu', devices=8"),
+        (
+            {"ipus": 4},
+            "ipus=4 is now called accelerator='ipu', devices=4"
+            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
+        ),
+        (
+            {"hpus": 1},
+            "hpus=1 is now called accelerator='hpu', devices=1"
+            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
+        ),
+        ({"num_processes": 2}, "num_processes=2 is now called accelerator='cpu', devices=2"),
+        (
+            {"auto_select_gpus": True},
+            "auto_select_gpus=True is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
+        ),
+        ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is now called strategy='ddp'"),
+        ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
+        ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),
+        (
+            {"accelerator": "horovod"},
+            "accelerator='horovod' is now called strategy='horovod'"
+            ", which needs a plugin of another maker: Stratagem ships no strategy of this name",
+        ),
+        ({"plugins": "fsdp_native"}, "plugins='fsdp_native' is now called strategy='fsdp'"),
+        ({"plugins": "ddp_sharded"}, "plugins='ddp_sharded' is now called strategy='ddp_sharded'"),
+        (
+            {"plugins": ["deepspeed_stage_2"]},
+            "plugins=['deepspeed_stage_2'] is now called strategy='deepspeed_stage_2'",
+        ),
+        (
+            {"replace_sampler_ddp": False},
+            "replace_sampler_ddp=False is now called use_distributed_sampler=False",
+        ),
+        (
+            {"resume_from_checkpoint": "a.ckpt"},
+            "resume_from_checkpoint='a.ckpt' is now called fit(..., ckpt_path='a.ckpt')",
+        ),
+        (
+            {"gpus": 4, "accelerator": "dp"},
+            "gpus=4 is now called accelerator='cuda', devices=4; accelerator='dp' is now called strategy='dp'",
+        ),
+    ],
+)
+def test_the_message_has_todays_spelling(old: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        renamed_selection(**old)
+    assert str(error.value) == message
+
+
+def test_todays_spellings_pass() -> None:
+    renamed_selection(accelerator="cuda", devices=2, strategy="ddp", plugins=["tracing", object()], typo=1)
+    renamed_selection(accelerator="auto", plugins=None)
+
+
+def test_every_entry_answers_any_value() -> None:
+    for name, today in RENAMED.items():
+        for value in (None, True, 1, "x", ["x"], object()):
+            answer = today(value)
+            assert answer is None or answer.startswith("is "), name
