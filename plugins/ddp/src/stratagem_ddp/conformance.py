@@ -57,6 +57,7 @@ _NOT_LINEAR = {
         "optimizers",
         "some_ranks_without_loss",
         "norm_clipping",
+        "optimizer_hooks",
         "value_clipping",
         "other_world_size",
     )

@@ -13,7 +13,7 @@ import torch
 
 from stratagem import LocalCollectives
 from stratagem.errors import CheckpointError, ConfigError
-from stratagem.sdk.states import DirectoryCheckpointer, fitting, load_model
+from stratagem.sdk.states import fitting, load_model
 from stratagem_trainer.hyperparameter_values import dataclass_named, decoded, named_by
 from stratagem_trainer.hyperparameters import Hyperparameters
 
@@ -46,6 +46,8 @@ def load_module(
         raise ConfigError(
             f'map_location is a {type(map_location).__name__}: give a device, as "cpu" or "cuda:0"'
         )
+    from stratagem_checkpoint import DirectoryCheckpointer
+
     reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(os.fspath(path))
     module = make(kind, reader, allowed, overrides)
     from stratagem_trainer.building import configure_alone
