@@ -88,6 +88,7 @@ plugins: .venv/.ready-to-develop
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
 	@$(BIN)/python docs/gen/module_hooks.py > docs/guides/module-hooks.md
+	@$(BIN)/python docs/gen/trainer_arguments.py > docs/guides/trainer-arguments.md
 
 conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(NAMES)

@@ -25,6 +25,8 @@ NOTES = """
 - `configure_callbacks` returns callbacks, which go in the place of the trainer's of the same class.
 - `on_train_batch_start` may return -1, on all ranks alike, for the first batch of an optimizer step: the epoch ends
   there, with its validation, if it had a batch.
+- Of several loaders in an evaluation, steps and hooks of batches get the index as `dataloader_idx`, where they take
+  it by this name; a step must, as `validation_step(self, batch, batch_idx, dataloader_idx=0)`.
 - `on_before_backward` sees the loss as `training_step` returned it, before it is divided by the accumulated batches.
   A strategy that splits micro-batches (dp, ddp2, pipeline) has no loss of the whole batch there, and says so.
 - In `on_before_optimizer_step` gradients are unscaled, reduced over ranks and not clipped yet; under a strategy whose

@@ -185,7 +185,7 @@ class Wrong(Classifier):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("updated", "has no value of this batch: call it"),
+        ("updated", "has no value of this batch: call it,"),
         ("hidden", "isn't an attribute of the module: keep it as an attribute"),
         ("matrix", r"computes a tensor of shape \(3, 3\): log one that computes a number"),
     ],

@@ -202,14 +202,14 @@ def test_what_epochs_hooks_and_callbacks_log_is_written(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
     found = {
         name: [(row["step"], row[name]) for row in rows if row[name]]
-        for name in ("late", "begun", "ended", "validated", "lr")
+        for name in ("late", "begun", "ended", "validated", "lr-Adam")
     }
     assert found == {
         "late": [("3", "3.0"), ("6", "6.0")],
         "begun": [("4", "5.0"), ("8", "5.0")],
         "ended": [("4", "6.0"), ("8", "6.0")],
         "validated": [("4", "7.0"), ("8", "7.0")],
-        "lr": [("4", "0.01"), ("8", "0.01")],
+        "lr-Adam": [("4", "0.01"), ("8", "0.01")],
     }
 
 

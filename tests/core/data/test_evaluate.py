@@ -191,14 +191,14 @@ def test_what_can_be_read_only_once_is_refused_the_second_time(alone):
     [
         (
             [DataLoader([1]), DataLoader([2])],
-            "a list of 2 loaders was given, and several.*pass one DataLoader",
+            "a list of 2 loaders was given where one loader belongs: pass one DataLoader",
         ),
         ((DataLoader([1]),), "a tuple of 1 loaders"),
         ([[torch.ones(1)], [DataLoader([1])]], "a list of 2 loaders"),
         ([iter([1]), iter([2])], "a list of 2 loaders"),
-        ({"a": DataLoader([1])}, "a dict of loaders was given, and several"),
+        ({"a": DataLoader([1])}, "a dict of loaders was given where one loader belongs"),
         ({"x": torch.ones(2)}, "a dict isn't a loader, since its keys.*pass a list of batches"),
-        (type("Combined", (), {"mode": "min_size", "iterables": []})(), "a Combined was given, and several"),
+        (type("Combined", (), {"mode": "min_size", "iterables": []})(), "a Combined was given where one"),
     ],
 )
 def test_several_loaders_are_refused(alone, loaders, said):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from stratagem.errors import DataError
 
 _LOOKED_AT = 16
-_ONE = "pass one DataLoader, or one iterable whose batches are made from all of them"
+_ONE = "pass one DataLoader at a time, or one iterable whose batches are made from all of them; Trainer takes several"
 
 
 def refuse_several(loader: Any) -> None:
@@ -26,19 +26,15 @@ def refuse_several(loader: Any) -> None:
     kind = type(loader).__name__
     if isinstance(loader, Mapping):
         if holds_loaders(loader.values()):
-            raise DataError(
-                f"a {kind} of loaders was given, and several loaders aren't supported yet: {_ONE}"
-            )
+            raise DataError(f"a {kind} of loaders was given where one loader belongs: {_ONE}")
         raise DataError(
             f"a {kind} isn't a loader, since its keys would be read as batches: pass a list of batches"
         )
     if isinstance(loader, (list, tuple)) and holds_loaders(loader):
-        raise DataError(
-            f"a {kind} of {len(loader)} loaders was given, and several loaders aren't supported yet: {_ONE}"
-        )
+        raise DataError(f"a {kind} of {len(loader)} loaders was given where one loader belongs: {_ONE}")
     # Lightning's CombinedLoader, whose batches are (batch, index, index of the loader).
     if hasattr(loader, "mode") and (hasattr(loader, "iterables") or hasattr(loader, "loaders")):
-        raise DataError(f"a {kind} was given, and several loaders aren't supported yet: {_ONE}")
+        raise DataError(f"a {kind} was given where one loader belongs: {_ONE}")
 
 
 def can_be_read_once(loader: Any) -> bool:

@@ -125,8 +125,6 @@ class ModelCheckpoint(Callback):
         self._is_due = self._has_resumed = self._fitting = self._has_validated = False
         self._saved_at_s = 0.0
 
-    # What there is ----------------------------------------------------------------------------------
-
     @property
     def best_model_path(self) -> str:
         """The best checkpoint, or the newest of those kept where nothing is monitored; "" before any."""
@@ -169,8 +167,6 @@ class ModelCheckpoint(Callback):
         interval_s = self.train_time_interval and self.train_time_interval.total_seconds()
         what = (self.monitor, self.every_n_epochs, self.every_n_train_steps, interval_s)
         return f"{type(self).__qualname__}{(*what, self.dirpath, self._name.template)}"
-
-    # When -------------------------------------------------------------------------------------------
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting, self._has_validated = stage == "fit", False
@@ -246,8 +242,6 @@ class ModelCheckpoint(Callback):
             return False
         self._saved_at_s = time.monotonic()
         return True
-
-    # What -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         ranking = asdict(self._ranking)

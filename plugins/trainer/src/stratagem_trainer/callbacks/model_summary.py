@@ -65,7 +65,10 @@ class ModelSummary(Callback):
         total, *rest = self.layers
         has_flops = total.flops is not None
         table = [("layer", "kind", "parameters", "flops" if has_flops else "")]
-        table += [(each.name, each.kind, _short(each.parameters), _short(each.flops)) for each in rest]
+        table += [
+            (each.name, each.kind, _short(each.parameters), _short(each.flops) if has_flops else "")
+            for each in rest
+        ]
         widths = [max(len(row[column]) for row in table) for column in range(4)]
         lines = ["model", *(_line(row, widths) for row in table)] if rest else ["model"]
         frozen = total.parameters - total.trainable

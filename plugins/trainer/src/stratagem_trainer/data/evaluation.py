@@ -31,7 +31,7 @@ class EvalLoader(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, bool]]: ...
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """Return how many samples were in each of the batches that counted, by rank; None where nobody knows."""
+        """Return how many samples were in each of the batches that counted, by rank."""
 
 
 def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str) -> list[EvalLoader]:
@@ -92,5 +92,5 @@ class SideBySide:
             yield filled(self._combined.iterables, iter(batches)), counts
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """Not for predictions, which are refused."""
+        """None: predictions, which these would put in order, are refused."""
         return None

@@ -118,7 +118,9 @@ def predict(
         return []
     ranks = state.runtime.collectives
     warns = ranks.node_rank == ranks.local_rank == 0
-    merged = [in_order(data, ranks.data.gather_objects(part), warns) for data, part in zip(loaders, parts)]
+    merged = [
+        in_order(data, ranks.data.gather_objects(part), warns=warns) for data, part in zip(loaders, parts)
+    ]
     return merged if several else merged[0]
 
 

@@ -58,7 +58,7 @@ def value_of_step(name: str, metric: Any) -> torch.Tensor:
     if value is None:
         raise LoggingError(
             f"{name!r} is logged for this step with a {type(metric).__name__} that has no value of this batch: call "
-            "it, as self.accuracy(scores, targets), rather than its update, or log it with on_step=False, on_epoch=True"
+            "it, as self.accuracy(scores, targets), not its update, or log it with on_step=False, on_epoch=True"
         )
     refuse_unless_scalar(name, value)
     return torch.as_tensor(value).detach().clone().reshape(())
