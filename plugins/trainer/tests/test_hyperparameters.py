@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from small import Line, samples
-from stratagem_trainer.hyperparameter_values import decoded, named_by
 from stratagem_trainer.hyperparameters import Hyperparameters
 from stratagem_trainer.loggers import CSVLogger
 from torch import nn
@@ -283,32 +282,3 @@ def test_loggers_get_what_people_can_read(tmp_path: Path) -> None:
 
     checkpoint_of(Silent(), tmp_path, logger=Notes())
     assert len(found) == 1
-
-
-@pytest.mark.parametrize(
-    ("forged", "words"),
-    [
-        ({"@dataclass": [f"{__name__}:called", {"path": "x"}]}, "called, which is no dataclass"),
-        ({"@enum": [f"{__name__}:Settings", "x"]}, "is no enum"),
-        ({"@name": "os:system"}, "names os:system, which the signature"),
-        ({"@partial": [{"@name": "os:system"}, ["true"], {}]}, "names os:system"),
-        ({"@partial": 3}, "can't be taken up"),
-        ({"@namespace": [1]}, "can't be taken up"),
-        ({"@unknown": 1}, "can't be taken up"),
-        ([{"@path": {}}], "can't be taken up"),
-    ],
-)
-def test_a_forged_value_calls_nothing(forged: Any, words: str) -> None:
-    named = named_by(Settled, [])
-    assert f"{__name__}:called" in named
-    with pytest.raises(CheckpointError, match=words):
-        decoded(forged, named, "the hyperparameter 'a' of x")
-
-
-def called(path: str = "") -> None:
-    raise AssertionError("a checkpoint has called this")
-
-
-class Settled(Line):
-    def __init__(self, function: Any = called, settings: Settings | None = None) -> None:
-        """Names a function and a dataclass."""

@@ -66,11 +66,8 @@ class Prepared:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for methods, answer in (
-            ({"step"}, "steps_directly"),
-            ({"forward", "evaluate"}, "forwards_directly"),
-            ({"backward"}, "backwards_directly"),
-        ):
+        methods_of = {"steps": {"step"}, "forwards": {"forward", "evaluate"}, "backwards": {"backward"}}
+        for answer, methods in ((f"{kind}_directly", own) for kind, own in methods_of.items()):
             if is_overridden(cls, Prepared, methods, answer):
                 setattr(cls, answer, False)
 
