@@ -85,7 +85,8 @@ def test_plugins_broken_left_out_and_with_commands_only(listed, site, monkeypatc
     monkeypatch.setenv("STRATAGEM_DISABLE_PLUGINS", "stratagem-mps")
     found = {record["distribution"]: record for record in listed("plugins")}
     assert found["stratagem-core"]["status"] == "ok"
-    assert {"kind": "checkpoint", "name": "directory"} in found["stratagem-core"]["components"]
+    assert {"kind": "environment", "name": "single"} in found["stratagem-core"]["components"]
+    assert found["stratagem-checkpoint"]["components"] == [{"kind": "checkpoint", "name": "directory"}]
     assert found["bad-plugin"]["status"] == "broken"
     assert found["bad-plugin"]["error"] == "ImportError: no vendor"
     assert (found["good-plugin"]["status"], found["good-plugin"]["version"]) == ("offers nothing", "2.5")

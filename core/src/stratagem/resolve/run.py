@@ -20,7 +20,7 @@ from stratagem.launchers.nodes import (
     parse_rdzv_conf,
     refuse_unused_rendezvous,
 )
-from stratagem.plugin.component import Capabilities, Component, Kind
+from stratagem.plugin.component import Capabilities, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
@@ -230,18 +230,6 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     run = Run(config, catalogue, resolved, devices, plan, hooks)
     strategy.value.check_run(run)
     return run
-
-
-def preload_for(strategy_module: str | None, *components: Component) -> tuple[str, ...]:
-    """Modules that every worker needs, for the fork server to import once per node.
-
-    Args:
-        strategy_module: where an installed strategy's class is; None for a class of the user's own,
-            whose module may do anything on import.
-        components: what else workers are going to make, as the checkpointer.
-    """
-    own = (strategy_module,) if strategy_module is not None else ()
-    return (*LaunchPlan.preload, *(module for each in components for module in each.modules()), *own)
 
 
 def _is_name(strategy: Any) -> bool:

@@ -1,8 +1,9 @@
 """From a configuration to a run: what the command line and the trainer are built on."""
 
+from stratagem.launchers.base import preload_for
 from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.launcher import installed_launcher
-from stratagem.resolve.run import Run, assemble, preload_for
+from stratagem.resolve.run import Run, assemble
 from stratagem.resolve.select import choose_strategy
 from stratagem.runtime.script_flags import run_config
 
