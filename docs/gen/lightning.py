@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratagem_lightning.absent import ABSENT, ARGUMENTS, DIFFERENT, HOOKS, MEMBERS
+from stratagem_lightning.absent import ABSENT, ARGUMENTS, DIFFERENT, MEMBERS
 from stratagem_lightning.names import MODULES
+from stratagem_trainer.hook_names import ELSEWHERE
 
 HEAD = """\
 # Coming from Lightning
@@ -39,7 +40,9 @@ def main() -> None:
     print("\n## The same names\n")
     print("| `stratagem_lightning.…` | names |\n| --- | --- |")
     for module, names in MODULES.items():
-        if names and not any(MODULES[each] is names for each in MODULES if each != module and len(each) < len(module)):
+        if names and not any(
+            MODULES[each] is names for each in MODULES if each != module and len(each) < len(module)
+        ):
             print(f"| `{module or '(the package)'}` | {', '.join(f'`{name}`' for name in sorted(names))} |")
     print("\nSubmodules such as `pytorch.callbacks.model_checkpoint` have the names of the one above.")
     for title, rows in _absent():
@@ -50,9 +53,12 @@ def main() -> None:
 
 def _absent() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Absent modules and names", sorted(ABSENT.items())
-    yield "Absent members", [(f"{c}.{m}", why) for c, members in MEMBERS.items() for m, why in sorted(members.items())]
+    yield (
+        "Absent members",
+        [(f"{c}.{m}", why) for c, members in MEMBERS.items() for m, why in sorted(members.items())],
+    )
     yield "Absent arguments", sorted(ARGUMENTS.items())
-    yield "Hooks of older versions", sorted(HOOKS.items())
+    yield "Hooks that aren't called", sorted(ELSEWHERE.items())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 copies each program of a folder, rewrites its imports as `stratagem migrate` does and nothing else, and prints
 what became of it: logged values (`metrics.csv` of CSVLogger) and lines that begin with RESULT are compared.
-For two processes `devices=1` is replaced by `devices=2, strategy="ddp"`.
+For two processes `devices=1` is replaced by `devices=2, strategy="ddp"` in it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from pathlib import Path
 
 from stratagem_lightning.migration.python import Lack, rewrite
 
-ONE_DEVICE, TWO_PROCESSES = "devices=1", 'devices=2, strategy="ddp"'
+TWO_PROCESSES = {
+    "devices=1,": 'devices=2, strategy="ddp",',
+    "devices=1)": 'devices=2, strategy="ddp")',
+    '"--trainer.devices=1"': '"--trainer.devices=2", "--trainer.strategy=ddp"',
+}
 TIMEOUT_S = 300
-Values = dict[tuple[str, str, int], float]
-"""Logged values by logger's name, metric's name and step."""
+Values = dict[tuple[str, str], list[tuple[int, float]]]
+"""Logged values with their steps, in their order, by the logger's and the metric's name."""
 
 
 @dataclass
@@ -52,14 +56,17 @@ def prepare(program: Path, folder: Path, imports: bool, processes: int = 1) -> l
     if imports:
         source, lacks = rewrite(source)
     if processes == 2:
-        source = source.replace(ONE_DEVICE, TWO_PROCESSES)
+        for one, two in TWO_PROCESSES.items():
+            source = source.replace(one, two)
     (folder / program.name).write_text(source)
     return lacks
 
 
 def run_together(folders: list[Path]) -> None:
     """Run the program of each folder, one after the other in a process of its own for all of them."""
-    subprocess.run([sys.executable, "-W", "ignore", __file__, "--together", *map(str, folders)], env=_environ())
+    subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, "--together", *map(str, folders)], env=_environ()
+    )
 
 
 def run_alone(folder: Path) -> None:
@@ -93,20 +100,31 @@ def outcome(folder: Path) -> Outcome:
                 step = int(row.pop("step"))
                 for metric, value in row.items():
                     if metric not in (None, "epoch", "") and value:
-                        found.logged[name, metric, step] = float(value)
+                        found.logged.setdefault((name, metric), []).append((step, float(value)))
     return found
 
 
 def difference(ours: Outcome, theirs: Outcome) -> str | None:
-    """Say in a sentence where two runs of a program differ; None where each value is equal, bit by bit."""
-    missing = sorted(set(theirs.logged) - set(ours.logged))
-    if missing:
-        return f"{len(missing)} of {len(theirs.logged)} logged values are missing: {missing[:3]}"
-    for key, value in theirs.logged.items():
-        mine = ours.logged[key]
-        if mine != value and not (math.isnan(mine) and math.isnan(value)):
-            return f"{key[1]} of step {key[2]} ({key[0]}) is {mine!r}, and {value!r} under Lightning"
-    if ours.printed != theirs.printed:
+    """Say in a sentence where two runs of a program differ; None where each value of a step is equal, bit by bit.
+
+    Means over an epoch, and what a program prints, may differ by 2e-6 of the value.
+    A row of ours has the number of completed steps, Lightning's that of the last step, from 0; what is logged
+    outside of steps may be in another row: the values of each metric are compared in their order.
+    """
+    mine, wanted = ours.logged, theirs.logged
+    for key, values in wanted.items():
+        if key not in mine:
+            return f"{key[1]} isn't logged ({key[0]}): there are {sorted(name for _, name in mine)}"
+        if len(mine[key]) != len(values):
+            return f"{key[1]} is logged {len(mine[key])} times, and {len(values)} times under Lightning ({key[0]})"
+        for (step, value), (_, other) in zip(mine[key], values, strict=True):
+            is_mean = len(values) < max(map(len, wanted.values()))  # ours in float64, Lightning's in float32
+            close = math.isclose(value, other, rel_tol=2e-6) if is_mean else value == other
+            if not close and not (math.isnan(value) and math.isnan(other)):
+                return f"{key[1]} of step {step} ({key[0]}) is {value!r}, and {other!r} under Lightning"
+    if len(ours.printed) != len(theirs.printed) or not all(
+        math.isclose(*pair, rel_tol=2e-6) for pair in zip(ours.printed, theirs.printed, strict=True)
+    ):
         return f"printed were {ours.printed[:4]}, and {theirs.printed[:4]} under Lightning"
     return None
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from stratagem_cli.main import main
-
 from stratagem_lightning.migration.python import rewrite, rewrite_text
 
 
@@ -62,7 +61,9 @@ def test_what_is_not_here_is_listed_by_line_with_the_reason() -> None:
 
 
 def test_class_paths_of_configurations() -> None:
-    text, lacks = rewrite_text("a: lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n")
+    text, lacks = rewrite_text(
+        "a: lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n"
+    )
     assert text == "a: stratagem_lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n"
     assert [lack.line for lack in lacks] == [2]
 
@@ -80,7 +81,10 @@ def test_the_command(tmp_path, capsys) -> None:
     out = capsys.readouterr().out
     assert f"{program}:2: lightning.nothing: stratagem_lightning has no 'nothing'\n" in out
     assert out.endswith("1 place needs a change by hand\n")
-    assert program.read_bytes() == b"import stratagem_lightning as L\r\nfrom stratagem_lightning import nothing\r\n"
+    assert (
+        program.read_bytes()
+        == b"import stratagem_lightning as L\r\nfrom stratagem_lightning import nothing\r\n"
+    )
     assert configuration.read_text() == "x: stratagem_lightning.pytorch.Trainer\n"
     program.write_text("x = 1\n")
     assert main(["migrate", str(program)]) == 0
@@ -89,7 +93,11 @@ def test_the_command(tmp_path, capsys) -> None:
 def test_bad_input_is_one_sentence(tmp_path, capsys) -> None:
     (tmp_path / "a.py").write_text("def\n")
     (tmp_path / "a.txt").write_text("")
-    for path, said in {"a.py": "isn't Python: line 1", "a.txt": "is none of .json", "b.py": "can't be found"}.items():
+    for path, said in {
+        "a.py": "isn't Python: line 1",
+        "a.txt": "is none of .json",
+        "b.py": "can't be found",
+    }.items():
         assert main(["migrate", str(tmp_path / path)]) == 2
         err = capsys.readouterr().err
         assert said in err

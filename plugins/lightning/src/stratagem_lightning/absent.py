@@ -9,7 +9,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 _PRECISION = "name it: Trainer(precision=…), docs/guides/precision.md; a precision of your own is a plugin"
-_PORTABLE = "a checkpoint here is one format under every strategy: load it under any other, without conversion"
+_PORTABLE = (
+    "a checkpoint here is one format under every strategy: load it under any other, without conversion"
+)
 _LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and Runtime is for a loop of your own"
 
 ABSENT: dict[str, str] = {
@@ -21,6 +23,11 @@ ABSENT: dict[str, str] = {
     "lightning.fabric.wrappers": "what setup() returns is a module, and answers isinstance as one",
     "lightning.pytorch.accelerators.find_usable_cuda_devices": "devices=2 takes the first ones, docs/guides/devices.md",
     "lightning.pytorch.callbacks.SpikeDetection": "terminate_on_nan=True ends a run, a Callback may look at each loss",
+    "lightning.fabric.is_wrapped": "setup() returns a module whose original_module is the one that it was given",
+    "lightning.pytorch.cli.ModuleType": "it is typing.TypeVar's",
+    "lightning.pytorch.cli.ReduceLROnPlateau": "torch.optim.lr_scheduler has it",
+    "lightning.pytorch.utilities.exceptions.SIGTERMException": "a fit that is to stop ends after its step, without one",
+    "lightning.pytorch.utilities.types.DistributedDataParallel": "torch.nn.parallel has it",
     "lightning.pytorch.cli.instantiate_class": "jsonargparse makes objects of class paths that are allowed",
     "lightning.pytorch.cli.instantiate_module": "jsonargparse makes objects of class paths that are allowed",
     "lightning.pytorch.core.mixins": "derive from LightningModule or LightningDataModule, which have save_hyperparameters",
@@ -52,17 +59,82 @@ ABSENT: dict[str, str] = {
 }
 """Dotted name of a module or of something in it → why not, or what instead."""
 
-HOOKS: dict[str, str] = {
-    "test_epoch_end": "it is now called on_test_epoch_end and takes no outputs",
-    "training_epoch_end": "it is now called on_train_epoch_end and takes no outputs",
-    "validation_epoch_end": "it is now called on_validation_epoch_end and takes no outputs",
+MEMBERS: dict[str, dict[str, str]] = {
+    "Trainer": {
+        "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
+        "device_ids": "device is this rank's, and num_devices how many a machine uses",
+        "distributed_sampler_kwargs": "data are shared among ranks without a sampler of the trainer's",
+        "enable_validation": "num_val_batches is empty where a fit has no validation",
+        "init_module": "build layers in configure_model",
+        "interrupted": "state.status says so",
+        "precision_plugin": "precision has its name",
+        "received_sigterm": "should_stop ends a fit after its step",
+        "scaler": "prepared.precision has it",
+    },
+    "LightningModule": {
+        **dict.fromkeys(
+            ("on_predict_model_eval", "on_test_model_eval", "on_validation_model_eval"),
+            "the module is in evaluation mode while it is evaluated: call train() of some layers in the step",
+        ),
+        **dict.fromkeys(
+            ("on_test_model_train", "on_validation_model_train"),
+            "the modes of all layers are given back after an evaluation",
+        ),
+        **dict.fromkeys(
+            ("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE"),
+            _PORTABLE,
+        ),
+        "backward": "set automatic_optimization = False, and call manual_backward",
+        "configure_sharded_model": "it is now called configure_model",
+        "device_mesh": "parallelize(mesh) gets it",
+        "fabric": "Runtime is for a loop of one's own",
+        "on_validation_model_zero_grad": "gradients are dropped right after a step",
+        "to_onnx": "torch.onnx.export does it",
+        "to_torchscript": "torch.export or torch.jit.script does it",
+    },
+    "LightningDataModule": {
+        **dict.fromkeys(
+            ("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE"),
+            _PORTABLE,
+        ),
+        "load_from_checkpoint": "make one; fit(ckpt_path=…) gives it its state",
+    },
+    "Fabric": {
+        "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
+        "load_raw": "load(path) returns what is there beside modules and optimizers",
+        "run": "pass the function that each rank is to run to launch",
+        "setup_optimizers": "pass them to setup, with their module",
+        "sharded_model": "build the module, and pass it to setup",
+    },
 }
-"""Methods that Lightning called once and no longer does, and what they are called now."""
-
-MEMBERS: dict[str, dict[str, str]] = {"Trainer": {"fit_loop": _LOOPS}}
 """Class → public attribute or method of Lightning's → why it isn't here."""
 
-ARGUMENTS: dict[str, str] = {}
+UNREACHABLE: dict[str, str] = {
+    "fit_loop": _LOOPS,
+    "test_loop": _LOOPS,
+    "validate_loop": _LOOPS,
+    "predict_loop": _LOOPS,
+}
+"""Attributes of a trainer that Lightning's documentation doesn't list and programs use."""
+
+_TAKEN = "an override that takes it gets it; a call of super() leaves it out"
+ARGUMENTS: dict[str, str] = {
+    **{
+        f"{owner}.on_{stage}_batch_{when}({argument})": _TAKEN
+        for owner, arguments in {
+            "Callback": ("pl_module", "dataloader_idx"),
+            "LightningModule": ("dataloader_idx",),
+        }.items()
+        for argument in arguments
+        for stage in ("validation", "test", "predict")
+        for when in ("start", "end")
+    },
+    "Callback.load_state_dict(state_dict)": "its name is free: it is given by position",
+    "Fabric.setup_module(_reapply_compile)": "a compiled module stays compiled",
+    "LightningDataModule.load_state_dict(state_dict)": "its name is free: it is given by position",
+    "LightningModule.log(enable_graph)": "what is logged has no graph",
+    "LightningModule.log(sync_dist_group)": "values are reduced over the ranks that read different data",
+}
 """\"Class.method(argument)\" of Lightning's → why it isn't here."""
 
 DIFFERENT: list[tuple[str, str, str]] = [
@@ -87,6 +159,23 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "each sample comes once",
     ),
     ("resuming in mid-epoch", "begins the epoch again", "goes on with the very next sample"),
+    (
+        "`on_before_zero_grad`",
+        "between the forward and the backward of the next batch",
+        "right after the step: gradients are dropped at once, which saves their memory",
+    ),
+    (
+        '`outputs["loss"]` in `on_train_batch_end`',
+        "divided by `accumulate_grad_batches`",
+        "as the step returned it",
+    ),
+    ("`step` of a logged row", "the last step, from 0", "completed steps"),
+    ("a mean over an epoch", "in float32", "in float64"),
+    (
+        "`save_checkpoint` after a fit",
+        "writes the objects that are still there",
+        "copies the checkpoint that the fit kept of its last step",
+    ),
     (
         "a class path of a command line",
         "imports what it names",
@@ -113,7 +202,10 @@ def reason_for(module: str, name: str) -> str:
     name_there = _dotted(module, name)
     if reason := _reason(name_there):
         return f"{name_there} isn't here: {reason}"
-    known = [*MODULES.get(module, ()), *(each.rpartition(".")[2] for each in MODULES if each.startswith(module + "."))]
+    known = [
+        *MODULES.get(module, ()),
+        *(each.rpartition(".")[2] for each in MODULES if each.startswith(module + ".")),
+    ]
     near = get_close_matches(name, known, 3, 0.6)
     here = ".".join(filter(None, ("stratagem_lightning", module)))
     return f"{here} has no {name!r}" + (f"; nearest: {', '.join(dict.fromkeys(near))}" if near else "")
@@ -125,4 +217,6 @@ def _dotted(module: str, name: str) -> str:
 
 def _reason(name: str) -> str | None:
     parts = name.split(".")
-    return next((ABSENT[".".join(parts[:n])] for n in range(len(parts), 1, -1) if ".".join(parts[:n]) in ABSENT), None)
+    return next(
+        (ABSENT[".".join(parts[:n])] for n in range(len(parts), 1, -1) if ".".join(parts[:n]) in ABSENT), None
+    )

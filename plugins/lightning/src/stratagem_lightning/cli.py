@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
+from stratagem_trainer.callbacks import Callback
+from stratagem_trainer.seeding import seed_everything
 
 from stratagem.errors import ConfigError
 from stratagem_lightning.datamodule import LightningDataModule
@@ -21,12 +23,15 @@ from stratagem_lightning.migration.lookup import where_is
 from stratagem_lightning.migration.modules import CLASS_PATH
 from stratagem_lightning.module import LightningModule
 from stratagem_lightning.trainer import Trainer
-from stratagem_trainer.callbacks import Callback
-from stratagem_trainer.seeding import seed_everything
 
 ALLOWED_VARIABLE = "STRATAGEM_CLASS_PATHS"
 """Packages whose classes configurations may name, separated by commas, beside those of the program."""
-SUBCOMMANDS = {"fit": "train_dataloaders", "validate": "dataloaders", "test": "dataloaders", "predict": "dataloaders"}
+SUBCOMMANDS = {
+    "fit": "train_dataloaders",
+    "validate": "dataloaders",
+    "test": "dataloaders",
+    "predict": "dataloaders",
+}
 _ALWAYS_ALLOWED = ("stratagem", "stratagem_lightning", "stratagem_trainer", "torch", "torchmetrics")
 
 
@@ -48,7 +53,10 @@ class LightningArgumentParser(ArgumentParser):
             self.add_class_arguments(lightning_class, nested_key, fail_untyped=False)
 
     def add_optimizer_args(
-        self, optimizer_class: Any = (torch.optim.Optimizer,), nested_key: str = "optimizer", link_to: str = "AUTOMATIC"
+        self,
+        optimizer_class: Any = (torch.optim.Optimizer,),
+        nested_key: str = "optimizer",
+        link_to: str = "AUTOMATIC",
     ) -> None:
         """Let an optimizer be given; `link_to` is where to, or the module's `configure_optimizers`."""
         self._add_made_later(optimizer_class, nested_key, "params", link_to)
@@ -63,7 +71,10 @@ class LightningArgumentParser(ArgumentParser):
         self._add_made_later(lr_scheduler_class, nested_key, "optimizer", link_to)
 
     def _add_made_later(self, kinds: Any, nested_key: str, skip: str, link_to: str) -> None:
-        is_any = isinstance(kinds, tuple) or kinds in (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+        is_any = isinstance(kinds, tuple) or kinds in (
+            torch.optim.Optimizer,
+            torch.optim.lr_scheduler.LRScheduler,
+        )
         options = {"instantiate": False, "fail_untyped": False, "skip": {skip}}
         if is_any:
             self.add_subclass_arguments(kinds, nested_key, required=False, **options)
@@ -76,7 +87,11 @@ class SaveConfigCallback(Callback):
     """Writes the configuration of the run beside its metrics, on rank 0."""
 
     def __init__(
-        self, parser: ArgumentParser, config: Namespace, config_filename: str = "config.yaml", overwrite: bool = False
+        self,
+        parser: ArgumentParser,
+        config: Namespace,
+        config_filename: str = "config.yaml",
+        overwrite: bool = False,
     ) -> None:
         self.text = parser.dump(config, skip_none=False)
         self.config_filename, self.overwrite = config_filename, overwrite
@@ -196,19 +211,29 @@ class LightningCLI:
 
     def _add_arguments(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
-            "--seed_everything", type=bool | int, default=self.seed_everything_default, help="Seeds all generators."
+            "--seed_everything",
+            type=bool | int,
+            default=self.seed_everything_default,
+            help="Seeds all generators.",
         )
-        parser.add_lightning_class_args(self.trainer_class, "trainer")
-        parser.set_defaults({f"trainer.{key}": v for key, v in self.trainer_defaults.items() if key != "callbacks"})
+        parser.add_class_arguments(self.trainer_class, "trainer", fail_untyped=False, instantiate=False)
+        parser.set_defaults(
+            {f"trainer.{key}": v for key, v in self.trainer_defaults.items() if key != "callbacks"}
+        )
         parser.add_lightning_class_args(self._model_class, "model", self.subclass_mode_model)
         parser.add_lightning_class_args(
             self._datamodule_class, "data", self.subclass_mode_data, required=not self.subclass_mode_data
         )
         self.add_arguments_to_parser(parser)
         if self.auto_configure_optimizers:
-            if not any(link == "AUTOMATIC" and _is(kinds, torch.optim.Optimizer) for kinds, link in _added(parser)):
+            if not any(
+                link == "AUTOMATIC" and _is(kinds, torch.optim.Optimizer) for kinds, link in _added(parser)
+            ):
                 parser.add_optimizer_args()
-            if not any(link == "AUTOMATIC" and not _is(kinds, torch.optim.Optimizer) for kinds, link in _added(parser)):
+            if not any(
+                link == "AUTOMATIC" and not _is(kinds, torch.optim.Optimizer)
+                for kinds, link in _added(parser)
+            ):
                 parser.add_lr_scheduler_args()
 
     def _add_subcommands(self, parser_kwargs: Mapping[str, Any] | None) -> None:
@@ -224,7 +249,9 @@ class LightningCLI:
     def _trainer_type(self) -> type:
         return self.trainer_class if isinstance(self.trainer_class, type) else Trainer
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: Sequence[str] | Mapping[str, Any] | None) -> None:
+    def parse_arguments(
+        self, parser: LightningArgumentParser, args: Sequence[str] | Mapping[str, Any] | None
+    ) -> None:
         """Parse `args`, or those of the program, into `self.config`."""
         if isinstance(args, Mapping):
             self.config = parser.parse_object(dict(args))
@@ -264,7 +291,11 @@ class LightningCLI:
 
     def _give_optimizers(self) -> None:
         parser = self._subparsers.get(self.subcommand or "", self.parser)
-        automatic = {key: self._made.get(key) for key, (_, link) in parser.optimizers_added.items() if link == "AUTOMATIC"}
+        automatic = {
+            key: self._made.get(key)
+            for key, (_, link) in parser.optimizers_added.items()
+            if link == "AUTOMATIC"
+        }
         for key, (kinds, link) in parser.optimizers_added.items():
             if link != "AUTOMATIC":
                 owner, _, attribute = link.rpartition(".")
@@ -290,7 +321,11 @@ class LightningCLI:
         for when in (f"before_{name}", name, f"after_{name}"):
             if when == name:
                 function = getattr(self.trainer, name)
-                keys = {action for action in ("ckpt_path", "verbose", "return_predictions") if action in self._made}
+                keys = {
+                    action
+                    for action in ("ckpt_path", "verbose", "return_predictions")
+                    if action in self._made
+                }
                 function(self.model, datamodule=self.datamodule, **{key: self._made[key] for key in keys})
             elif hasattr(self, when):
                 getattr(self, when)()
@@ -312,10 +347,13 @@ def _make_of(value: Any, kinds: Any, first: Any) -> Any:
 
 def _allow_class_paths(*owners: Any) -> None:
     """Let class paths name what is in these objects' packages, in torch, here, and what the variable names."""
-    packages = {getattr(owner, "__module__", "torch").partition(".")[0] for owner in owners if owner is not None}
+    packages = {
+        getattr(owner, "__module__", "torch").partition(".")[0] for owner in owners if owner is not None
+    }
     more = [each.strip() for each in os.environ.get(ALLOWED_VARIABLE, "").split(",") if each.strip()]
     set_parsing_settings(
-        import_path_denylist=["*"], import_path_allowlist=sorted({*packages, *_ALWAYS_ALLOWED, "__main__", *more})
+        import_path_denylist=["*"],
+        import_path_allowlist=sorted({*packages, *_ALWAYS_ALLOWED, "__main__", *more}),
     )
 
 

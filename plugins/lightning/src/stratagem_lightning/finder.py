@@ -57,7 +57,9 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             value = import_from(home, attribute or name)
         elif name in submodules:
             value = import_module(f"{module}.{name}")
-        elif is_absent(below, name):  # no AttributeError: `from … import` would say no more than that it failed
+        elif is_absent(
+            below, name
+        ):  # no AttributeError: `from … import` would say no more than that it failed
             raise ImportError(reason_for(below, name))
         else:
             raise AttributeError(reason_for(below, name))

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from stratagem.sdk.tensors import move
+from stratagem.sdk.tensors import to_device
 
 
-def grad_norm(module: nn.Module, norm_type: float | int | str, group_separator: str = "/") -> dict[str, float]:
+def grad_norm(
+    module: nn.Module, norm_type: float | int | str, group_separator: str = "/"
+) -> dict[str, float]:
     """Return the norm of each parameter's gradient by name, and that of all together.
 
     Keys are "grad_{norm_type}_norm{separator}{name}" and "grad_{norm_type}_norm_total".
@@ -33,4 +35,4 @@ def grad_norm(module: nn.Module, norm_type: float | int | str, group_separator: 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
     """Return `batch` with its tensors on `device`: lists, tuples, dicts and dataclasses are gone through."""
-    return move(batch, torch.device(device))
+    return to_device(batch, torch.device(device))

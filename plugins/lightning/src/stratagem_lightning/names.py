@@ -7,6 +7,7 @@ A key is a module below `stratagem_lightning`; a value says for each of its name
 from __future__ import annotations
 
 _ROOT = {
+    "__version__": "stratagem",
     "Callback": "stratagem_trainer.callbacks",
     "Fabric": "stratagem_lightning.fabric_object",
     "LightningDataModule": "stratagem_lightning.datamodule",
@@ -65,7 +66,7 @@ _STRATEGIES = {
 }
 _PROFILERS = {
     "AdvancedProfiler": "stratagem_trainer.profilers",
-    "PassThroughProfiler": "stratagem_trainer.profilers:Profiler",
+    "PassThroughProfiler": "stratagem_trainer.profilers",
     "Profiler": "stratagem_trainer.profilers",
     "PyTorchProfiler": "stratagem_trainer.profilers",
     "SimpleProfiler": "stratagem_trainer.profilers",
@@ -108,8 +109,8 @@ _STATES = dict.fromkeys(
 )
 _UTILITIES = {
     **_RANK_ZERO,
-    "AttributeDict": "stratagem_trainer.hparams:Hparams",
-    "CombinedLoader": "stratagem_trainer.loaders",
+    "AttributeDict": "stratagem_trainer.hyperparameters:Hyperparameters",
+    "CombinedLoader": "stratagem_trainer.data.combined_loader",
     "grad_norm": "stratagem_lightning.functions",
     "move_data_to_device": "stratagem_lightning.functions",
 }
@@ -150,8 +151,21 @@ MODULES: dict[str, dict[str, str]] = {
 
 _INNER = {
     "pytorch.callbacks": (
-        *("batch_size_finder", "callback", "checkpoint", "device_stats_monitor", "early_stopping", "finetuning"),
-        *("gradient_accumulation_scheduler", "lambda_function", "lr_finder", "lr_monitor", "model_checkpoint"),
+        *(
+            "batch_size_finder",
+            "callback",
+            "checkpoint",
+            "device_stats_monitor",
+            "early_stopping",
+            "finetuning",
+        ),
+        *(
+            "gradient_accumulation_scheduler",
+            "lambda_function",
+            "lr_finder",
+            "lr_monitor",
+            "model_checkpoint",
+        ),
         *("model_summary", "on_exception_checkpoint", "prediction_writer", "progress", "pruning"),
         *("rich_model_summary", "stochastic_weight_avg", "throughput_monitor", "timer", "weight_averaging"),
         *("progress.progress_bar", "progress.rich_progress", "progress.tqdm_progress"),
@@ -159,13 +173,19 @@ _INNER = {
     "pytorch.core": ("datamodule", "module"),
     "pytorch.loggers": ("comet", "csv_logs", "logger", "mlflow", "tensorboard", "wandb"),
     "pytorch.profilers": ("advanced", "base", "profiler", "pytorch", "simple"),
-    "pytorch.strategies": ("ddp", "deepspeed", "fsdp", "model_parallel", "parallel", "single_device", "strategy"),
+    "pytorch.strategies": (
+        "ddp",
+        "deepspeed",
+        "fsdp",
+        "model_parallel",
+        "parallel",
+        "single_device",
+        "strategy",
+    ),
     "pytorch.trainer": ("trainer",),
     "pytorch.tuner": ("tuning",),
     "fabric": ("fabric",),
     "fabric.loggers": ("csv_logs", "logger", "tensorboard"),
     "fabric.strategies": ("ddp", "deepspeed", "fsdp", "model_parallel", "single_device", "strategy"),
 }
-MODULES.update(
-    {f"{outer}.{inner}": MODULES[outer] for outer, inners in _INNER.items() for inner in inners}
-)
+MODULES.update({f"{outer}.{inner}": MODULES[outer] for outer, inners in _INNER.items() for inner in inners})

@@ -36,3 +36,12 @@ class TrainerStatus(_Text):
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
+
+
+class TrainerState:
+    """What `Trainer.state` has: `fn`, `stage` and `status`, for annotations."""
+
+    fn: TrainerFn | None
+    stage: RunningStage | None
+    status: TrainerStatus
+    finished: bool

@@ -47,7 +47,9 @@ def loaders():
 def main():
     pl.seed_everything(11, workers=True)
     train, val, test = loaders()
-    checkpoint = ModelCheckpoint(dirpath="saved", monitor="val_loss", mode="min", save_top_k=2, filename="{epoch}-{val_loss:.3f}")
+    checkpoint = ModelCheckpoint(
+        dirpath="saved", monitor="val_loss", mode="min", save_top_k=2, filename="{epoch}-{val_loss:.3f}"
+    )
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1,

@@ -34,7 +34,7 @@ class BYOL(L.LightningModule):
         self.log("train_loss", loss)
         return loss
 
-    def on_before_zero_grad(self, optimizer):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
         with torch.no_grad():
             for mine, theirs in zip(self.online.parameters(), self.momentum.parameters(), strict=True):
                 theirs.lerp_(mine, 1 - self.hparams.momentum)

@@ -31,11 +31,11 @@ class Net(L.LightningModule):
 
 
 if __name__ == "__main__":
-    L.seed_everything(20)
     x = torch.randn(48, 3, generator=torch.Generator().manual_seed(2))
     dataset = TensorDataset(x, x.mean(1, keepdim=True))
     tested = []
     for fold in range(3):
+        L.seed_everything(20 + fold)
         inside = [i for i in range(48) if i % 3 != fold]
         outside = [i for i in range(48) if i % 3 == fold]
         trainer = L.Trainer(

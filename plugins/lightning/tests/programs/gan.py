@@ -74,7 +74,9 @@ class GAN(L.LightningModule):
 
     def on_train_epoch_end(self):
         with torch.no_grad():
-            self.log("spread", self(self.fixed_noise.type_as(self.generator.net[0].weight)).std(), sync_dist=True)
+            self.log(
+                "spread", self(self.fixed_noise.type_as(self.generator.net[0].weight)).std(), sync_dist=True
+            )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,13 @@ class Writer(BasePredictionWriter):
         super().__init__(write_interval="batch_and_epoch")
         self.folder = folder
 
-    def write_on_batch_end(self, trainer, pl_module, prediction, batch_indices, batch, batch_idx, dataloader_idx):
+    def write_on_batch_end(
+        self, trainer, pl_module, prediction, batch_indices, batch, batch_idx, dataloader_idx
+    ):
         os.makedirs(self.folder, exist_ok=True)
-        torch.save((batch_indices, prediction), os.path.join(self.folder, f"{trainer.global_rank}_{batch_idx}.pt"))
+        torch.save(
+            (batch_indices, prediction), os.path.join(self.folder, f"{trainer.global_rank}_{batch_idx}.pt")
+        )
 
     def write_on_epoch_end(self, trainer, pl_module, predictions, batch_indices):
         torch.save(predictions, os.path.join(self.folder, f"all_{trainer.global_rank}.pt"))

@@ -43,6 +43,7 @@ class DQN(L.LightningModule):
         self.save_hyperparameters()
         self.net, self.target = nn.Linear(5, 2), nn.Linear(5, 2)
         self.target.load_state_dict(self.net.state_dict())
+        self.target.requires_grad_(False)
         self.environment, self.random = Chain(), np.random.default_rng(0)
         self.state = self.environment.reset()
         self.buffer = deque(maxlen=200)

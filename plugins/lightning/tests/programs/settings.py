@@ -43,16 +43,22 @@ if __name__ == "__main__":
     quick.fit(Net(), loader(), loader())
     assert quick.global_step == 1
 
+    L.seed_everything(18)
     few = trainer("few", max_epochs=2, overfit_batches=2, enable_checkpointing=False, profiler="simple")
     few.fit(Net(), loader(), loader())
     assert few.global_step == 4
 
-    limited = trainer("limited", max_steps=6, limit_train_batches=4, limit_val_batches=2, max_time={"minutes": 5})
+    L.seed_everything(18)
+    limited = trainer(
+        "limited", max_steps=8, limit_train_batches=4, limit_val_batches=2, max_time={"minutes": 5}
+    )
     limited.fit(Net(), loader(), loader())
-    assert limited.global_step == 6
+    assert limited.global_step == 8
     limited.save_checkpoint("limited.ckpt")
 
     L.seed_everything(18)
-    resumed = trainer("resumed", max_epochs=3, limit_train_batches=4, inference_mode=False, deterministic=True)
+    resumed = trainer(
+        "resumed", max_epochs=3, limit_train_batches=4, inference_mode=False, deterministic=True
+    )
     resumed.fit(Net(), loader(), loader(), ckpt_path="limited.ckpt")
     assert resumed.current_epoch == 3

@@ -33,7 +33,9 @@ class VAE(L.LightningModule):
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         losses = self.step(batch)
         self.log("val", losses["loss"], sync_dist=True)
-        self.log("everywhere", losses["kl"], add_dataloader_idx=False, sync_dist=True) if dataloader_idx else None
+        self.log(
+            "everywhere", losses["kl"], add_dataloader_idx=False, sync_dist=True
+        ) if dataloader_idx else None
 
     def configure_optimizers(self):
         return [torch.optim.Adam(self.parameters(), lr=1e-2)]

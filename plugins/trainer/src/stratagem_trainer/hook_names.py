@@ -15,6 +15,7 @@ from stratagem_trainer.module import Module
 from stratagem_trainer.module_hooks import ModuleHooks
 
 ELSEWHERE = {
+    "backward": "set automatic_optimization = False, and call manual_backward",
     "backward": "optimize manually, and pass arguments of backward to self.manual_backward",
     "configure_sharded_model": "it is now called configure_model",
     "test_epoch_end": "it is now called on_test_epoch_end and takes no outputs",

@@ -59,7 +59,9 @@ def _found(files: tuple[Path, ...]) -> list[Path]:
             raise ConfigError(f"FILE {str(path)!r} can't be found: give programs, configurations or folders")
         elif path.suffix not in _PYTHON | _CONFIGURATIONS:
             allowed = ", ".join(sorted(_PYTHON | _CONFIGURATIONS))
-            raise ConfigError(f"FILE {str(path)!r} is none of {allowed}: give programs, configurations or folders")
+            raise ConfigError(
+                f"FILE {str(path)!r} is none of {allowed}: give programs, configurations or folders"
+            )
         else:
             found.append(path)
     return found

@@ -6,7 +6,9 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from stratagem_lightning.absent import HOOKS, MEMBERS
+from stratagem.errors import ConfigError, nearest
+from stratagem.sdk.selection import renamed_selection
+from stratagem_lightning.absent import MEMBERS, UNREACHABLE
 from stratagem_lightning.migration.modules import module_here
 
 _BASES = {"LightningModule", "Callback", "LightningDataModule"}
@@ -26,7 +28,7 @@ def lacking_uses(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         elif isinstance(node, ast.ClassDef):
             yield from _methods(node, bound)
         elif isinstance(node, ast.Attribute) and _name_of(node.value).rpartition(".")[2] in _TRAINERS:
-            reason = MEMBERS["Trainer"].get(node.attr)
+            reason = {**UNREACHABLE, **MEMBERS["Trainer"]}.get(node.attr)
             if reason is not None:
                 yield node.lineno, f"trainer.{node.attr}", reason
 
@@ -59,17 +61,32 @@ def _resolved(node: ast.expr, bound: dict[str, str]) -> str:
 def _arguments(call: ast.Call, bound: dict[str, str]) -> Iterator[tuple[int, str, str]]:
     if _resolved(call.func, bound).rpartition(".")[2] != "Trainer":
         return
+    from stratagem_trainer.arguments import REPLACED
+
     from stratagem_lightning.trainer import Trainer
-    from stratagem_trainer.arguments import replacement
 
     known = set(inspect.signature(Trainer).parameters)
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg not in known:
-            yield keyword.value.lineno, f"Trainer({keyword.arg}=…)", replacement(keyword.arg)
+            try:
+                renamed_selection(**{keyword.arg: _value(keyword.value)})
+                reason = REPLACED.get(keyword.arg) or nearest(keyword.arg, sorted(known))
+            except ConfigError as error:
+                reason = str(error)
+            yield keyword.value.lineno, f"Trainer({keyword.arg}=…)", reason
 
 
 def _methods(node: ast.ClassDef, bound: dict[str, str]) -> Iterator[tuple[int, str, str]]:
+    from stratagem_trainer.hook_names import ELSEWHERE
+
     bases = {_resolved(base, bound).rpartition(".")[2] for base in node.bases} & _BASES
     for each in node.body if bases else ():
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in HOOKS:
-            yield each.lineno, f"{node.name}.{each.name}", HOOKS[each.name]
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in ELSEWHERE:
+            yield each.lineno, f"{node.name}.{each.name}", ELSEWHERE[each.name]
+
+
+def _value(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
