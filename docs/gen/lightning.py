@@ -22,11 +22,12 @@ stratagem run --strategy ddp --devices 2 train.py
 do is done by `stratagem.Trainer`, `stratagem.Module` and `stratagem.Runtime`, which new programs can use directly.
 What isn't here is refused by name with the reason, when it is imported, passed or overridden; nothing is ignored.
 
-`make moving DIR=folder` runs a folder of your own programs under Lightning, and under this in one and in two processes,
-and says what differs. The programs of `plugins/lightning/tests/programs` are run that way in every test run: what they
-log is equal to Lightning's, bit by bit.
+`make moving DIR=folder` runs a folder of your own programs under Lightning, and under this in one and in two
+processes, and says what differs. The programs of `plugins/lightning/tests/programs` are run that way in every test
+run: what they log for each step is equal to Lightning's, bit by bit.
 
-The tables below are generated from those that decide at run time, and a test compares them with the installed Lightning.
+The tables below are generated from those that decide at run time, and a test compares them with the installed
+Lightning.
 """
 
 

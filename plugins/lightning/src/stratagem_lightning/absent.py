@@ -21,16 +21,24 @@ ABSENT: dict[str, str] = {
     "lightning.fabric.utilities.consolidate_checkpoint": _PORTABLE,
     "lightning.fabric.utilities.throughput": "ThroughputMonitor of lightning.pytorch.callbacks measures it",
     "lightning.fabric.wrappers": "what setup() returns is a module, and answers isinstance as one",
-    "lightning.pytorch.accelerators.find_usable_cuda_devices": "devices=2 takes the first ones, docs/guides/devices.md",
-    "lightning.pytorch.callbacks.SpikeDetection": "terminate_on_nan=True ends a run, a Callback may look at each loss",
+    "lightning.pytorch.accelerators.find_usable_cuda_devices": (
+        "devices=2 takes the first ones: docs/guides/devices.md"
+    ),
+    "lightning.pytorch.callbacks.SpikeDetection": (
+        "a Callback may look at each loss; terminate_on_nan=True ends a run"
+    ),
     "lightning.fabric.is_wrapped": "setup() returns a module whose original_module is the one that it was given",
     "lightning.pytorch.cli.ModuleType": "it is typing.TypeVar's",
     "lightning.pytorch.cli.ReduceLROnPlateau": "torch.optim.lr_scheduler has it",
-    "lightning.pytorch.utilities.exceptions.SIGTERMException": "a fit that is to stop ends after its step, without one",
+    "lightning.pytorch.utilities.exceptions.SIGTERMException": (
+        "a fit that is to stop ends after its step, without one"
+    ),
     "lightning.pytorch.utilities.types.DistributedDataParallel": "torch.nn.parallel has it",
     "lightning.pytorch.cli.instantiate_class": "jsonargparse makes objects of class paths that are allowed",
     "lightning.pytorch.cli.instantiate_module": "jsonargparse makes objects of class paths that are allowed",
-    "lightning.pytorch.core.mixins": "derive from LightningModule or LightningDataModule, which have save_hyperparameters",
+    "lightning.pytorch.core.mixins": (
+        "derive from LightningModule or LightningDataModule, which have save_hyperparameters"
+    ),
     "lightning.pytorch.demos": "models for demonstrations aren't shipped: examples/ has programs",
     "lightning.pytorch.loggers.NeptuneLogger": "not written: derive from Logger, docs/guides/logging.md",
     "lightning.pytorch.loops": _LOOPS,
@@ -50,11 +58,15 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.is_shared_filesystem": "each node writes to the folder that it is given",
     "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
     "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
-    "lightning.pytorch.utilities.migration": "a checkpoint of Lightning's isn't read: load its state_dict by torch.load",
+    "lightning.pytorch.utilities.migration": (
+        "a checkpoint of Lightning's isn't read: load its state_dict by torch.load"
+    ),
     "lightning.pytorch.utilities.model_helpers": "ask the class: `Child.method is not Base.method`",
     "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
     "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
-    "lightning.pytorch.utilities.upgrade_checkpoint": "a checkpoint of Lightning's isn't read: load its state_dict by torch.load",
+    "lightning.pytorch.utilities.upgrade_checkpoint": (
+        "a checkpoint of Lightning's isn't read: load its state_dict by torch.load"
+    ),
     "lightning.store": "a registry of models isn't part of a trainer",
 }
 """Dotted name of a module or of something in it → why not, or what instead."""

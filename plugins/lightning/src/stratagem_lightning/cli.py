@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
-from stratagem_trainer.callbacks import Callback
+from jsonargparse import set_parsing_settings
 from stratagem_trainer.seeding import seed_everything
 
 from stratagem.errors import ConfigError
+from stratagem_lightning.argument_parser import LightningArgumentParser
+from stratagem_lightning.cli_parts import SaveConfigCallback, made_of
 from stratagem_lightning.datamodule import LightningDataModule
 from stratagem_lightning.migration.lookup import where_is
 from stratagem_lightning.migration.modules import CLASS_PATH
@@ -33,88 +34,6 @@ SUBCOMMANDS = {
     "predict": "dataloaders",
 }
 _ALWAYS_ALLOWED = ("stratagem", "stratagem_lightning", "stratagem_trainer", "torch", "torchmetrics")
-
-
-class LightningArgumentParser(ArgumentParser):
-    """A parser to which whole classes are added: jsonargparse's, with what a trainer's program adds."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration in YAML.")
-        self.optimizers_added: dict[str, Any] = {}
-
-    def add_lightning_class_args(
-        self, lightning_class: Any, nested_key: str, subclass_mode: bool = False, required: bool = True
-    ) -> None:
-        """Add a class's arguments below `nested_key`; in `subclass_mode` the class is chosen by its path."""
-        if subclass_mode:
-            self.add_subclass_arguments(lightning_class, nested_key, fail_untyped=False, required=required)
-        else:
-            self.add_class_arguments(lightning_class, nested_key, fail_untyped=False)
-
-    def add_optimizer_args(
-        self,
-        optimizer_class: Any = (torch.optim.Optimizer,),
-        nested_key: str = "optimizer",
-        link_to: str = "AUTOMATIC",
-    ) -> None:
-        """Let an optimizer be given; `link_to` is where to, or the module's `configure_optimizers`."""
-        self._add_made_later(optimizer_class, nested_key, "params", link_to)
-
-    def add_lr_scheduler_args(
-        self,
-        lr_scheduler_class: Any = (torch.optim.lr_scheduler.LRScheduler,),
-        nested_key: str = "lr_scheduler",
-        link_to: str = "AUTOMATIC",
-    ) -> None:
-        """The same for a scheduler of that optimizer."""
-        self._add_made_later(lr_scheduler_class, nested_key, "optimizer", link_to)
-
-    def _add_made_later(self, kinds: Any, nested_key: str, skip: str, link_to: str) -> None:
-        is_any = isinstance(kinds, tuple) or kinds in (
-            torch.optim.Optimizer,
-            torch.optim.lr_scheduler.LRScheduler,
-        )
-        options = {"instantiate": False, "fail_untyped": False, "skip": {skip}}
-        if is_any:
-            self.add_subclass_arguments(kinds, nested_key, required=False, **options)
-        else:
-            self.add_class_arguments(kinds, nested_key, sub_configs=True, **options)
-        self.optimizers_added[nested_key] = (kinds, link_to)
-
-
-class SaveConfigCallback(Callback):
-    """Writes the configuration of the run beside its metrics, on rank 0."""
-
-    def __init__(
-        self,
-        parser: ArgumentParser,
-        config: Namespace,
-        config_filename: str = "config.yaml",
-        overwrite: bool = False,
-    ) -> None:
-        self.text = parser.dump(config, skip_none=False)
-        self.config_filename, self.overwrite = config_filename, overwrite
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Write the file.
-
-        Raises:
-            ConfigError: there is one, of another run.
-        """
-        if trainer.log_dir is None or not trainer.is_global_zero:
-            return
-        path = os.path.join(trainer.log_dir, self.config_filename)
-        if os.path.exists(path) and not self.overwrite:
-            with open(path) as file:
-                if file.read() != self.text:
-                    raise ConfigError(
-                        f"{path} is another run's configuration: choose another folder, or pass "
-                        'save_config_kwargs={"overwrite": True}'
-                    )
-        os.makedirs(trainer.log_dir, exist_ok=True)
-        with open(path, "w") as file:
-            file.write(self.text)
 
 
 class LightningCLI:
@@ -300,7 +219,7 @@ class LightningCLI:
             if link != "AUTOMATIC":
                 owner, _, attribute = link.rpartition(".")
                 target = self.model if owner.startswith("model") else self.datamodule
-                setattr(target, attribute, partial(_make_of, self._made.get(key), kinds))
+                setattr(target, attribute, partial(made_of, self._made.get(key), kinds))
         given = {key: value for key, value in automatic.items() if value is not None}
         if not given:
             return
@@ -331,18 +250,13 @@ class LightningCLI:
                 getattr(self, when)()
 
 
-def _configure(owner: type[LightningCLI], module: Any, specs: Mapping[str, Any]) -> Any:
-    optimizer = _make_of(*specs["optimizer"], module.parameters())
-    scheduler = _make_of(*specs["lr_scheduler"], optimizer) if "lr_scheduler" in specs else None
+def _configure(owner: type[LightningCLI], module: Any, specs: dict[str, Any]) -> Any:
+    value, kinds = specs["optimizer"]
+    optimizer, scheduler = made_of(value, kinds, module.parameters()), None
+    if "lr_scheduler" in specs:
+        value, kinds = specs["lr_scheduler"]
+        scheduler = made_of(value, kinds, optimizer)
     return owner.configure_optimizers(module, optimizer, scheduler)
-
-
-def _make_of(value: Any, kinds: Any, first: Any) -> Any:
-    """Make an object of what the parser has for it: a class path and its arguments, or arguments alone."""
-    if "class_path" in value:
-        module, _, name = value["class_path"].rpartition(".")
-        return getattr(__import__(module, fromlist=[name]), name)(first, **(value.get("init_args") or {}))
-    return kinds(first, **value)
 
 
 def _allow_class_paths(*owners: Any) -> None:
@@ -364,7 +278,7 @@ def _path_here(match: Any) -> str:
 def _parser_options(options: Mapping[str, Any] | None, subcommand: str | None) -> dict[str, Any]:
     """Those for one parser: given for all, or by subcommand."""
     by_command = {key: value for key, value in (options or {}).items() if key in SUBCOMMANDS}
-    return dict(by_command.get(subcommand, {})) if by_command else dict(options or {})
+    return dict(by_command.get(subcommand or "", {})) if by_command else dict(options or {})
 
 
 def _added(parser: LightningArgumentParser) -> list[Any]:

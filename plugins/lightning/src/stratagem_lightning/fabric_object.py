@@ -85,8 +85,8 @@ class Fabric(Runtime):
         config = self.config
         if script is None or not isinstance(config.strategy, str):
             raise ConfigError(
-                "launch() without a function starts the script again, with a strategy by name: pass the function that "
-                "each rank is to run"
+                "launch() without a function starts the script again, with a strategy by name: pass the function "
+                "that each rank is to run"
             )
         flags = {
             "--strategy": config.strategy,
@@ -117,7 +117,7 @@ class Fabric(Runtime):
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
         return data if self.world_size == 1 else super().all_gather(data, sync_grads)
 
-    def all_reduce(self, data: Any, group: Any = None, reduce_op: str = "mean") -> Any:  # type: ignore[override]
+    def all_reduce(self, data: Any, group: Any = None, reduce_op: str = "mean") -> Any:
         """Reduce what all ranks have. Collective."""
         if group is not None:
             raise ConfigError("all_reduce takes no group: it reduces over all ranks")
@@ -137,7 +137,7 @@ class Fabric(Runtime):
         """The run's strategy."""
         return self.session.run.strategy
 
-    def setup_dataloaders(  # type: ignore[override]
+    def setup_dataloaders(
         self, *dataloaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True
     ) -> Any:
         """Return loaders whose samples are shared among ranks, and whose batches are on the device. Collective."""
@@ -153,7 +153,7 @@ class Fabric(Runtime):
             )
         super().backward(tensor, model)
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:  # type: ignore[override]
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Return what rank `src` has. Collective."""
         return super().broadcast(obj, src)
 
@@ -182,7 +182,9 @@ class Fabric(Runtime):
             yield
 
     @staticmethod
-    def seed_everything(seed: int | None = None, workers: bool = False, verbose: bool = True) -> int:  # type: ignore[override]
+    def seed_everything(  # type: ignore[override]
+        seed: int | None = None, workers: bool = False, verbose: bool = True
+    ) -> int:
         """Seed all generators of this process, and return the seed."""
         return seed_everything(seed, workers, verbose)
 
@@ -218,7 +220,8 @@ class Fabric(Runtime):
         """
         if not self._loggers:
             raise ConfigError("there is no logger: pass loggers to Fabric")
-        return self._loggers[0]
+        first: Logger = self._loggers[0]
+        return first
 
     def log(self, name: str, value: Any, step: int | None = None) -> None:
         """Log a value on rank 0."""

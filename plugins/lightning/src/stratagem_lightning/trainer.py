@@ -94,7 +94,7 @@ class Trainer(stratagem_trainer.trainer.Trainer):
                 given["logger"] = default_logger(default_root_dir)
         super().__init__(**given)
 
-    def save_checkpoint(  # type: ignore[override]
+    def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
     ) -> None:
         """Write a checkpoint to the folder `filepath`. Collective."""

@@ -1,4 +1,4 @@
-"""What a hydra template does: everything is instantiated from a config, metrics are objects, helpers run on rank 0."""
+"""What a hydra template does: all is instantiated from a config, metrics are objects, helpers run on rank 0."""
 
 from importlib import import_module
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import CheckpointError
 
@@ -22,8 +22,9 @@ def copy_last(trainer: TrainerView, path: str, weights_only: bool) -> None:
     if source is None or "://" in path:
         what = "with the weights alone " if weights_only else ""
         raise CheckpointError(
-            f"the fit is over, and a checkpoint {what}of its last step, {trainer.global_step}, wasn't kept in a folder "
-            "that could be copied: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in on_train_end"
+            f"the fit is over, and a checkpoint {what}of its last step, {trainer.global_step}, wasn't kept in a "
+            "folder that could be copied: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in "
+            "on_train_end"
         )
     if os.path.abspath(source) == os.path.abspath(path):
         return
@@ -35,10 +36,11 @@ def copy_last(trainer: TrainerView, path: str, weights_only: bool) -> None:
 
 
 def _kept(trainer: TrainerView) -> str | None:
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: list[Any] = list(trainer.checkpoint_callbacks)
+    for callback in callbacks:
         for path in dict.fromkeys((callback.last_model_path, *callback.best_k_models)):
             if path and "://" not in path and _step_of(path) == trainer.global_step:
-                return os.path.realpath(path)
+                return str(os.path.realpath(path))
     return None
 
 
@@ -54,4 +56,4 @@ def _step_of(path: str) -> int | None:
     except CheckpointError:
         return None
     progress = reader.state.get("progress")
-    return progress["step"] if progress else None
+    return int(progress["step"]) if progress else None

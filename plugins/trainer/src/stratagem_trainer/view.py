@@ -236,7 +236,8 @@ class TrainerView(RunView):
                 ended has kept no checkpoint of its last step.
         """
         if self._state is None and self._seen.progress.step:
-            return copy_last(self, os.fspath(path), weights_only)
+            copy_last(self, os.fspath(path), weights_only)
+            return
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")

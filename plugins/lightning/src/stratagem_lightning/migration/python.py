@@ -53,8 +53,9 @@ def rewrite(source: str) -> tuple[str, list[Lack]]:
                 changes.append(_replace(node, _import_from(node, here)))
                 lacks.update(Lack(node.lineno, *lack) for lack in _lacking_names(node, here))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if CLASS_PATH.fullmatch(node.value) and where_is(node.value) is not None:
-                changes.append(_replace(node, repr(where_is(node.value)).replace("'", '"')))
+            here = where_is(node.value) if CLASS_PATH.fullmatch(node.value) else None
+            if here is not None:
+                changes.append(_replace(node, f'"{here}"'))
     lacks.update(Lack(*use) for use in lacking_uses(tree))
     return _apply(source, changes), sorted(lacks)
 

@@ -9,7 +9,7 @@ import torch
 
 
 def seen_by_hooks(returned: Any) -> Any:
-    """Return a dict with "loss" and whatever else the step returned, without its graph; None where it returned that."""
+    """Return a dict with "loss" and what else the step returned, without its graph; None where that was returned."""
     if isinstance(returned, torch.Tensor):
         return {"loss": returned.detach()}
     if isinstance(returned, Mapping):
