@@ -235,12 +235,16 @@ def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     }
 
 
-def make_loggers(logger: bool | Sequence[Logger]) -> list[Logger]:
-    """Return the loggers of a fit, for rank 0.
+def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
+    """Return the loggers of a stage, for rank 0.
 
     Args:
         logger: True for the default, False for none, or loggers.
+        stage: a fit has all; a validation or a test those that take up where a fit has ended.
     """
+    if stage != "fit":
+        given = [] if isinstance(logger, bool) or stage == "predict" else logger
+        return [each for each in given if each.goes_on and each.save_dir is not None]
     if not isinstance(logger, bool):
         return list(logger)
     if not logger:

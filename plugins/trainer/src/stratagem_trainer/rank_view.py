@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     import torch
 
     from stratagem import Collectives, Runtime, Strategy
+    from stratagem_trainer.seen import Seen
 
 
 class RankView:
     """What a trainer says of this process among those of the stage that runs."""
 
     _worker: Runtime | None
+    _seen: Seen
 
     @property
     def is_live(self) -> bool:
@@ -60,8 +62,8 @@ class RankView:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks; 1 outside a stage."""
-        return self._worker.world_size if self._worker is not None else 1
+        """Number of ranks: of the stage that runs, or else of the last one; 1 before any."""
+        return self._worker.world_size if self._worker is not None else self._seen.world_size
 
     @property
     def node_rank(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from stratagem.errors import StratagemError
 from stratagem_trainer.absent import absent
 from stratagem_trainer.ended import EndedState
+from stratagem_trainer.kept_checkpoint import copy_last
 from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
 from stratagem_trainer.progress import Progress
 from stratagem_trainer.rank_view import RankView
@@ -119,8 +120,14 @@ class TrainerView(RunView, RankView):
 
     @property
     def loggers(self) -> list[Logger]:
-        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere."""
-        state, given = self.state, self.given_loggers
+        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
+
+        Those that the trainer was given where no stage runs.
+        """
+        given = self.given_loggers
+        if self._state is None:
+            return [] if isinstance(given, bool) else list(given)
+        state = self._state
         if self.is_main or state.stage != "fit" or isinstance(given, bool):
             return state.loggers
         return [logger.mute() for logger in given]
@@ -147,13 +154,19 @@ class TrainerView(RunView, RankView):
     def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
 
+        After a fit, the checkpoint that it kept of its last step is copied.
+
         Args:
             path: of the checkpoint's folder.
             weights_only: leave out optimizers and where the run is: for evaluations alone.
 
         Raises:
-            StratagemError: no stage runs in this process, or it hasn't come to its first batch.
+            StratagemError: no stage runs in this process, or it hasn't come to its first batch; or the fit that
+                ended has kept no checkpoint of its last step.
         """
+        if self._state is None and self._seen.progress.step:
+            copy_last(self, os.fspath(path), weights_only)
+            return
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")
