@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from stratagem.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from stratagem_trainer.view import TrainerView
+    from stratagem_trainer.run_view import RunView
 
 
-def copy_last(trainer: TrainerView, path: str, weights_only: bool) -> None:
+def copy_last(trainer: RunView, path: str, weights_only: bool) -> None:
     """Copy the checkpoint that the last fit kept of its last step.
 
     Raises:
@@ -35,7 +35,7 @@ def copy_last(trainer: TrainerView, path: str, weights_only: bool) -> None:
     os.rename(partial, path)
 
 
-def _kept(trainer: TrainerView) -> str | None:
+def _kept(trainer: RunView) -> str | None:
     callbacks: list[Any] = list(trainer.checkpoint_callbacks)
     for callback in callbacks:
         for path in dict.fromkeys((callback.last_model_path, *callback.best_k_models)):
