@@ -18,6 +18,12 @@ class _Given:
     """Has the attributes of the loader that it was made of, as `dataset` and `batch_size`."""
 
     _given: Iterable[Any]
+    _data: Any
+
+    def __len__(self) -> int:
+        if self._data.num_batches is None:
+            raise TypeError("this loader doesn't know how many batches it has")
+        return self._data.num_batches
 
     def __getattr__(self, name: str) -> Any:
         if name == "_given":  # while it is made from a pickle or a copy
@@ -50,11 +56,6 @@ class EpochLoader(_Given):
         batches = self._data.epoch(self.epoch)
         self.epoch += 1
         return iter(self._mover(batches))
-
-    def __len__(self) -> int:
-        if self._data.num_batches is None:
-            raise TypeError("this loader doesn't know how many batches it has")
-        return self._data.num_batches
 
 
 class EvalLoader(_Given):
@@ -101,11 +102,6 @@ class EvalLoader(_Given):
         others. Every rank must iterate to the end.
         """
         return iter(self._mover(self._data))
-
-    def __len__(self) -> int:
-        if self._data.num_batches is None:
-            raise TypeError("this loader doesn't know how many batches it has")
-        return self._data.num_batches
 
 
 def share_loader(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from stratagem import ConfigError
+from stratagem.errors import nearest
 from stratagem_deepspeed.keys import RENAMED, SECTIONS, ZERO
 
 PLACES = ("cpu", "nvme")
@@ -59,8 +59,7 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
             half[name] = value
         else:
             known = [*keyword, *ZERO, *SECTIONS["activation_checkpointing",], *SECTIONS["fp16",]]
-            near = get_close_matches(name, known, n=1)
-            hint = f"the nearest is {near[0]!r}" if near else "see docs/strategies/deepspeed.md"
+            hint = nearest(name, known, "see docs/strategies/deepspeed.md")
             raise ConfigError(f"strategy 'deepspeed' has no setting {name!r}: {hint}")
     made: dict[str, Any] = {
         "zero_optimization": zero,
