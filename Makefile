@@ -18,7 +18,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -29,6 +29,8 @@ help:
 	@echo "make format  let ruff fix what it can"
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md again from the hookspecs"
+	@echo "make coming-from write docs/coming-from-*.md again from the table of names"
+	@echo "make picture draw docs/assets/run.svg again from a run"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make dist    build every distribution into dist/ and check it"
@@ -90,6 +92,12 @@ hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/module_hooks.py > docs/guides/module-hooks.md
 	@$(BIN)/python docs/gen/trainer_arguments.py > docs/guides/trainer-arguments.md
 
+coming-from: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/coming_from.py
+
+picture: .venv/.ready-to-run
+	@$(BIN)/python docs/gen/picture.py > docs/assets/run.svg.new && mv docs/assets/run.svg.new docs/assets/run.svg
+
 conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(NAMES)
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
@@ -113,7 +121,7 @@ mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard strategies_speed strategy_memory deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -1,4 +1,4 @@
-"""What torch, DeepSpeed and torch_xla keep private is used in one file of each layer and plugin, and nowhere else."""
+"""What libraries keep private is used in one file of each layer and plugin, and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("torch", "deepspeed", "torch_xla")
-FILES = ("torch_private.py", "deepspeed_private.py", "xla_private.py")
+LIBRARIES = ("torch", "deepspeed", "torch_xla", "torchmetrics")
+FILES = ("torch_private.py", "deepspeed_private.py", "xla_private.py", "torchmetrics_private.py")
 STANDARD = {
     "_exit": "os",
     "_getframe": "sys",

@@ -162,6 +162,8 @@ STRATEGIES = (
     "pipeline",
     "model_parallel",
     "ddp_sharded",
+    "diloco",
+    "bagua",
     "xla",
     "auto",
 )

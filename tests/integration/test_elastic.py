@@ -164,8 +164,9 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
     check_each_sample_once(nodes, 2, 1)
 
 
-def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes) -> None:
-    flags = ("--num-nodes", "1:2", "--max-restarts", "0")
+@pytest.mark.parametrize("strategy", ["ddp", "diloco"])
+def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) -> None:
+    flags = ("--num-nodes", "1:2", "--max-restarts", "0", "--strategy", strategy)
     first = nodes.start(*flags)
     nodes.wait_until(lambda: any(step > EVERY for _, _, step, *_ in nodes.seen()))
     second = nodes.start(*flags)

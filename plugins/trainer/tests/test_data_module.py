@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from small import Line
+from small import Line, samples
+from stratagem_trainer.callbacks import ModelCheckpoint
+from stratagem_trainer.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import ConfigError
+from stratagem.errors import CheckpointError, ConfigError
 
 
 class Numbers(stratagem.DataModule):
@@ -169,3 +171,113 @@ def test_loaders_are_made_again_every_so_many_epochs(tmp_path: Path) -> None:
 def test_a_module_of_the_small_tests_has_loaders_of_its_own(tmp_path: Path) -> None:
     (found,) = trainer(tmp_path).test(Line(count=10), datamodule=stratagem.DataModule())
     assert found["count"] == 10
+
+
+class Pairs:
+    """A batch that is no tensor, list, tuple, dict or dataclass, and has no method `to`."""
+
+    def __init__(self, pair: Any) -> None:
+        self.pair = pair
+
+
+class Doubles(stratagem.DataModule):
+    """Keeps its arguments, moves batches itself, and doubles them on the device."""
+
+    def __init__(self, batch_size: int = 4, factor: float = 2.0, hidden: bool = False) -> None:
+        self.save_hyperparameters(ignore="hidden", logger=not hidden)
+        self.seen = 0
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(samples(8), self.hparams.batch_size)
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return Pairs(batch)
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        assert (device, dataloader_idx) == (self.trainer.device, 0)
+        return super().transfer_batch_to_device(batch.pair, device, dataloader_idx)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.seen += 1
+        return batch[0] * self.hparams.factor, batch[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_its_hooks_move_batches_in_the_place_of_the_modules(tmp_path: Path) -> None:
+    class Doubled(Line):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x * 2)
+
+    one, other = Line(), Doubled()
+    run = trainer(tmp_path, profiler="simple")
+    run.fit(one, datamodule=Doubles())
+    trainer(tmp_path).fit(other, DataLoader(samples(8), 4))
+    assert torch.equal(one.layer.weight, other.layer.weight)
+    assert "Doubles.on_after_batch_transfer" in run.profiler.summary()
+
+
+def test_a_hook_that_nothing_would_call_is_refused(tmp_path: Path) -> None:
+    class Moves(Line):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return batch
+
+    words = "Doubles and .*Moves both define on_after_batch_transfer, which is called once for each batch"
+    with pytest.raises(ConfigError, match=words):
+        trainer(tmp_path).fit(Moves(), datamodule=Doubles())
+    for name, words in [
+        ("on_train_start", "never called of data modules; nearest: on_after_batch_transfer, on_before"),
+        ("train_dataloaders", "never called of data modules; nearest: train_dataloader"),
+        ("setup", r"Wrong.setup takes \(\), and is called with \(stage\)"),
+    ]:
+        wrong = type("Wrong", (stratagem.DataModule,), {name: lambda self: None})()
+        with pytest.raises(ConfigError, match=words):
+            trainer(tmp_path).fit(Line(), datamodule=wrong)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_its_hyperparameters_are_in_checkpoints(weights_only: bool, tmp_path: Path) -> None:
+    class Sized(Line):
+        def __init__(self, width: int = 1) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    kept = ModelCheckpoint(save_weights_only=weights_only)
+    run = trainer(tmp_path, callbacks=kept)
+    run.fit(Sized(), datamodule=Doubles(2))
+    path = kept.last_model_path
+    loaded = Doubles.load_from_checkpoint(path, factor=3.0)
+    assert loaded.hparams == {"batch_size": 2, "factor": 3.0}
+    assert (loaded.seen > 0) is not weights_only
+    assert Sized.load_from_checkpoint(path).hparams == {"width": 1}
+    without = trainer(tmp_path / "2")
+    without.fit(Sized(), DataLoader(samples(8), 4))
+    with pytest.raises(
+        CheckpointError, match="no data module's hyperparameters: take a checkpoint of a fit that"
+    ):
+        Doubles.load_from_checkpoint(without.checkpoint_callback.last_model_path)
+
+
+def test_loggers_get_its_hyperparameters_with_the_modules(tmp_path: Path) -> None:
+    class Notes(CSVLogger):
+        def log_hyperparams(self, params: Any) -> None:
+            found.append(dict(params))
+
+    class Sized(Line):
+        def __init__(self, batch_size: int) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    found: list[Any] = []
+    trainer(tmp_path / "1", logger=Notes()).fit(Sized(4), datamodule=Doubles())
+    assert found == [{"batch_size": 4, "factor": 2.0}]
+    trainer(tmp_path / "2", logger=Notes(), enable_autolog_hparams=False).fit(Sized(8), datamodule=Doubles())
+    assert len(found) == 1
+    with pytest.raises(ConfigError, match=r"'batch_size' is 8 of .*Sized and 4 of Doubles: loggers take one"):
+        trainer(tmp_path / "3", logger=Notes()).fit(Sized(8), datamodule=Doubles())
+    trainer(tmp_path / "4", logger=Notes()).fit(Sized(8), datamodule=Doubles(hidden=True))
+    assert found[1] == {"batch_size": 8}

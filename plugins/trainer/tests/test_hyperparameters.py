@@ -259,9 +259,9 @@ def test_checkpoints_of_other_strategies_and_what_the_module_adds(strategy: str,
     trainer = stratagem.Trainer(
         **QUIET, devices=devices, strategy=strategy, logger=False, run_dir=tmp_path / "run"
     )
-    expected = trainer.test(Keeps(0.1), DataLoader(samples(), 4), ckpt_path=path)
+    (expected,) = trainer.test(Keeps(0.1), DataLoader(samples(), 4), ckpt_path=path)
     single = stratagem.Trainer(**QUIET, devices=1, logger=False, run_dir=tmp_path / "run")
-    found = single.test(loaded, DataLoader(samples(), 4))
+    (found,) = single.test(loaded, DataLoader(samples(), 4))
     assert found["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
 
 

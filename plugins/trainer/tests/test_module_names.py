@@ -261,7 +261,7 @@ def test_transfers_of_a_modules_own(tmp_path: Path) -> None:
     found = []
     for module in (one, other):
         trainer = train(module, tmp_path)
-        found.append(trainer.validate(module, DataLoader(samples(6), 4))["val_loss"])
+        found.append(trainer.validate(module, DataLoader(samples(6), 4))[0]["val_loss"])
     assert torch.equal(one.layer.weight, other.layer.weight)
     assert found[0] == found[1]
 

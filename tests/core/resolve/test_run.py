@@ -136,10 +136,9 @@ def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
 
 def test_several_nodes_without_a_secret_are_told_so() -> None:
     nodes = {"strategy": "ddp", "accelerator": "cpu", "num_nodes": 2, "rdzv_endpoint": "localhost:29400"}
-    told = [line for line in plan_lines(run(**nodes)) if line.startswith("secret")]
-    assert told == [
-        "secret      none: whoever reaches the nodes can take part; STRATAGEM_RUN_SECRET is what keeps others out"
-    ]
+    told = " ".join(" ".join(plan_lines(run(**nodes))).split())
+    said = "none: whoever reaches the nodes can take part; STRATAGEM_RUN_SECRET is what keeps others out"
+    assert f"secret {said}" in told
     assert not [x for x in plan_lines(run({"STRATAGEM_RUN_SECRET": "a"}, **nodes)) if x.startswith("secret")]
     assert not [x for x in plan_lines(run(accelerator="cpu")) if x.startswith("secret")]
 

@@ -42,14 +42,14 @@ def test_auto_is_the_first_accelerator_that_is_available_and_says_why() -> None:
     chosen = choose_accelerator(ALL, "auto", None)
     assert isinstance(chosen.value, Here)
     assert (chosen.name, chosen.component, str(chosen.origin)) == ("here", "here", "a-party 1.0")
-    assert chosen.why == "auto: absent: no driver; 2 devices"
+    assert chosen.why == "auto: 2 devices; absent: no driver"
     assert chosen.capabilities.strategies == ("plain",)
 
 
 def test_auto_leaves_out_accelerators_that_the_strategy_does_not_work_on() -> None:
     chosen = choose_accelerator(ALL, "auto", Capabilities(accelerators=("absent", "second")))
     assert isinstance(chosen.value, Second)
-    assert chosen.why == "auto: here: not with this strategy; absent: no driver; 2 devices"
+    assert chosen.why == "auto: 2 devices; here: not with this strategy; absent: no driver"
     # One that it works on, after one that it doesn't, is taken as without the other.
     assert choose_accelerator(ALL, "auto", Capabilities()).name == "here"
 
@@ -57,7 +57,7 @@ def test_auto_leaves_out_accelerators_that_the_strategy_does_not_work_on() -> No
 def test_auto_leaves_out_accelerators_of_other_devices() -> None:
     chosen = choose_accelerator(ALL, "auto", None, device_type="cpu")
     assert isinstance(chosen.value, Second)
-    assert chosen.why == "auto: here: not for cpu; absent: no driver; 2 devices"
+    assert chosen.why == "auto: 2 devices; here: not for cpu; absent: no driver"
     assert choose_accelerator(ALL, "auto", None, device_type="meta").name == "here"
 
 

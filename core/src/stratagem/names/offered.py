@@ -7,6 +7,8 @@ _OFFERS: dict[str, dict[str, str]] = {
         "ddp_find_unused_parameters_true ddp_fp16 ddp_bf16 ddp_powersgd ddp_post_local_sgd "
         "ddp_hierarchical_sgd",
         "stratagem-dp": "dp ddp2",
+        "stratagem-diloco": "diloco streaming_diloco",
+        "stratagem-bagua": "bagua bagua_bytegrad bagua_decentralized bagua_low_precision_decentralized",
         "stratagem-sharded": "ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",

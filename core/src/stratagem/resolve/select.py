@@ -138,7 +138,7 @@ def choose_accelerator(
             left_out.append(f"{name}: not for {device_type}")
             continue
         if availability.ok:
-            why = f"auto: {'; '.join([*left_out, *refused, availability.reason])}"
+            why = f"auto: {'; '.join([availability.reason, *left_out, *refused])}"
             return resolved_from(component, accelerator, why=why)
         refused.append(f"{name}: {availability.reason}")
     reasons = "; ".join(refused) or "none is installed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stratagem.launchers.base import RUN_SECRET_VARIABLE
@@ -12,44 +13,77 @@ if TYPE_CHECKING:
     from stratagem.resolve.run import Run
 
 _MAX_NAMES = 5
+_WIDTH = 98
+"""Of a line, which is printed two columns to the right; what is longer goes on below, in its own column."""
+_LABEL, _MAX_REASON_AT = 12, 60
 
 
 def plan_lines(run: Run) -> list[str]:
-    """Return the plan, a line per part of the run."""
+    """Return the plan, a part of the run per line: what it is, who brings it, and why it was chosen."""
     world_size = run.world_size
     how = "in this process" if world_size == 1 else f"start_method {run.plan.start_method}"
     if run.environment.creates_processes:
         how = f"made by {run.environment.name}"
     nodes = f"{run.plan.num_nodes} node{'s' * (run.plan.num_nodes != 1)}"
+    processes = f"{world_size} on {nodes}"
     if run.plan.is_elastic and not run.environment.creates_processes:
         least = (run.plan.min_nodes or 1) * run.plan.processes_per_node
-        lines = [f"{'processes':<12}{least} to {world_size} on {run.plan.min_nodes} to {nodes}, {how}"]
-    else:
-        lines = [f"{'processes':<12}{world_size} on {nodes}, {how}"]
-    for each in run.resolved:
-        why = f" · {each.why}" if each.why else ""
-        lines.append(f"{each.kind:<12}{each.name:<13} {each.origin}{why}")
+        processes = f"{least} to {world_size} on {run.plan.min_nodes} to {nodes}"
+    chosen = [(each.kind, each.name, each.origin, each.why) for each in run.resolved]
+    lines = _columns([("processes", processes, "", how), *chosen])
     if run.plan.num_nodes > 1 and run.plan.rdzv_endpoint:
-        lines.append(f"{'rendezvous':<12}{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
+        lines += _labelled("rendezvous", f"{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
         if run.plan.run_id is None:
             told = f"none: whoever reaches the nodes can take part; {RUN_SECRET_VARIABLE} is what keeps others out"
-            lines.append(f"{'secret':<12}{told}")
-    return [*lines, *run.strategy.plan_lines()]
+            lines += _labelled("secret", told)
+    for line in run.strategy.plan_lines():
+        lines += _wrapped("", line, _LABEL)
+    return lines
 
 
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
-    print("\n".join(["plan", *(f"  {line}" for line in plan_lines(run))]), file=sys.stderr, flush=True)
+    _print(plan_lines(run), "plan\n")
 
 
 def announce_by_value(names: Sequence[str]) -> None:
     """Print what workers are sent the code of, since they can't import it; in the launching process."""
     listed = ", ".join(names[:_MAX_NAMES]) + " …" * (len(names) > _MAX_NAMES)
-    line = f"{listed} · by cloudpickle, since workers can't import it"
-    print(f"  {'by value':<12}{line}", file=sys.stderr, flush=True)
+    _print(_labelled("by value", f"{listed} · by cloudpickle, since workers can't import it"))
 
 
 def announce_data(training: str, validation: str) -> None:
     """Print how ranks share the data, once it is known; on rank 0."""
-    lines = [f"  {'training':<12}{training}", f"  {'validation':<12}{validation}"]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    _print([*_labelled("training", training), *_labelled("validation", validation)])
+
+
+def _columns(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    heads = [f"{label:<{_LABEL}}{name:<13} {origin}".rstrip() for label, name, origin, _ in rows]
+    reason_at = max(len(head) for head, row in zip(heads, rows) if row[-1]) + 2
+    reason_at = min(reason_at, _MAX_REASON_AT)
+    lines = []
+    for head, (*_, reason) in zip(heads, rows):
+        if reason and len(head) < reason_at:
+            lines += _wrapped(f"{head:<{reason_at}}", reason, reason_at)
+        else:
+            lines += [*_wrapped("", head, _LABEL), *_wrapped(" " * reason_at, reason, reason_at)]
+    return lines
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return _wrapped(f"{label:<{_LABEL}}", text, _LABEL)
+
+
+def _wrapped(before: str, text: str, indent: int) -> list[str]:
+    return wrap(
+        text,
+        _WIDTH,
+        initial_indent=before,
+        subsequent_indent=" " * indent,
+        break_long_words=False,  # a name or an address is copied whole
+        break_on_hyphens=False,
+    )
+
+
+def _print(lines: Sequence[str], before: str = "") -> None:
+    print(before + "\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.own_part import OwnPart
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
@@ -17,7 +18,6 @@ from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem_ddp.exchange import StoreExchange
 from stratagem_ddp.local_sgd import average
-from stratagem_ddp.own_part import OwnPart
 from stratagem_ddp.power_sgd import PowerSGDMemory
 from stratagem_ddp.registration import (
     hook_state,

@@ -13,6 +13,8 @@ from stratagem.errors import CombinationError
 if TYPE_CHECKING:
     from stratagem import Collectives, Runtime
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""The layers that keep statistics of the batches that they saw."""
 _ranks: list[Collectives] = []
 """Of the stage that runs in this process: layers are copied and pickled, and collectives aren't."""
 

@@ -17,7 +17,7 @@ from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.batch_norm import synchronize_batch_norms
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.data.sources import prepare_data
+from stratagem_trainer.data.sources import prepare_data, transfer_hooks
 from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
 from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
@@ -217,7 +217,8 @@ def prepare_module(
     trainer.callbacks = merge_callbacks(trainer.callbacks, module)
     if stage == "fit":
         refuse_callbacks(runtime.session.run, trainer.callbacks)
-    hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module))
+    of_data = transfer_hooks(module, datamodule)
+    hooks = HookRunner(trainer.callbacks, trainer, module, (Callback, Module), of_data)
     prepare_data(runtime, datamodule)
     if hooks.of("prepare_data"):
         if runtime.local_rank == 0:

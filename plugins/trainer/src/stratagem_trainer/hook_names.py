@@ -8,11 +8,13 @@ from inspect import Signature, signature
 
 from stratagem.errors import ConfigError, nearest
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.data.data_module import DataModule
 from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
 from stratagem_trainer.loops.loader_index import NAME as LOADER_INDEX
 from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.module import Module
 from stratagem_trainer.module_hooks import ModuleHooks
+from stratagem_trainer.transfer_hooks import TransferHooks
 
 ELSEWHERE = {
     "backward": "optimize manually, and pass arguments of backward to self.manual_backward",
@@ -23,7 +25,10 @@ ELSEWHERE = {
 }
 """Hooks of other trainers, and what does the same here."""
 _ARGUMENTS = {hook.name: hook.arguments for hook in TABLE}
-_METHODS = tuple(name for name in {**vars(ModuleHooks), **vars(Module)} if not name.startswith("_"))
+_METHODS = tuple(
+    name for each in (TransferHooks, ModuleHooks, Module) for name in vars(each) if not name.startswith("_")
+)
+_OF_DATA = tuple(name for name in dir(DataModule) if not name.startswith("_"))
 
 
 def refuse_uncalled(module: Module) -> None:
@@ -70,6 +75,25 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
         if name.startswith("on_") and name not in OF_CALLBACKS:
             raise ConfigError(
                 f"{type(callback).__qualname__} defines {name}, which is never called; {nearest(name, OF_CALLBACKS)}"
+            )
+
+
+def refuse_uncalled_of_data(data: DataModule) -> None:
+    """Refuse a data module with a method that begins with "on_", or nearly has a hook's name, and is none.
+
+    Raises:
+        ConfigError: names the method and the nearest hooks.
+    """
+    owner = type(data).__qualname__
+    names = {name for name, _ in _own_methods(type(data), DataModule)}
+    for name in sorted(names):
+        if name in _ARGUMENTS and name in _OF_DATA:
+            _refuse_wrong_arguments(owner, name, getattr(data, name), _ARGUMENTS[name])
+        near = [match for match in get_close_matches(name, _OF_DATA, 3, 0.92) if match not in names]
+        if name not in _OF_DATA and (name.startswith("on_") or near):
+            known = ", ".join(near or [each for each in _OF_DATA if each.startswith("on_")])
+            raise ConfigError(
+                f"{owner} defines {name}, which is never called of data modules; nearest: {known}"
             )
 
 

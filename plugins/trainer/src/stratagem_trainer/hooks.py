@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
@@ -163,9 +163,17 @@ class HookRunner:
         trainer: what a callback's method gets first.
         module: what a callback's method gets second.
         bases: the classes whose own methods do nothing, of callbacks and of modules.
+        of_data: hook → the data module's method, which stands for the module's.
     """
 
-    def __init__(self, callbacks: Iterable[Any], trainer: Any, module: Any, bases: tuple[type, type]) -> None:
+    def __init__(
+        self,
+        callbacks: Iterable[Any],
+        trainer: Any,
+        module: Any,
+        bases: tuple[type, type],
+        of_data: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
         callback_base, module_base = bases
         self._of_callbacks: dict[str, list[Callable[..., Any]]] = {
@@ -179,6 +187,8 @@ class HookRunner:
         self._of_module: dict[str, list[Callable[..., Any]]] = {
             name: [getattr(module, name)] for name in OF_MODULES if overrides(module, name, module_base)
         }
+        for name, method in (of_data or {}).items():
+            self._of_module[name] = [method]
 
     def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""

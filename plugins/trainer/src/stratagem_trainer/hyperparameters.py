@@ -131,6 +131,25 @@ class HyperparametersMixin:
         return {name: shown(value) for name, value in self.hparams.items() if name not in skipped}
 
 
+def logged_together(module: HyperparametersMixin, data: HyperparametersMixin | None) -> dict[str, Any]:
+    """What loggers get of a module and its data module.
+
+    Raises:
+        ConfigError: both have one of a name, with different values.
+    """
+    of_module = module.logged_hyperparameters()
+    of_data = {} if data is None else data.logged_hyperparameters()
+    differ = [name for name, value in of_data.items() if name in of_module and of_module[name] != value]
+    if differ:
+        name, owners = differ[0], (type(module).__qualname__, type(data).__qualname__)
+        raise ConfigError(
+            f"hyperparameter {name!r} is {of_module[name]!r} of {owners[0]} and {of_data[name]!r} of {owners[1]}: "
+            "loggers take one; give it another name in one of them, or call "
+            "save_hyperparameters(logger=False) there"
+        )
+    return {**of_module, **of_data}
+
+
 def _arguments(owner: object, frame: FrameType | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments of the constructors of `owner` that run now, and the names of the outermost one's."""
     found: dict[str, Any] = {}

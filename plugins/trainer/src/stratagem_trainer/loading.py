@@ -19,9 +19,15 @@ from stratagem_trainer.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.module import Module
 
 M = TypeVar("M", bound="Module")
+D = TypeVar("D", bound="DataModule")
+T = TypeVar("T")
+
+OF_MODULE, OF_DATA = "hyperparameters", "datamodule_hyperparameters"
+"""Entries of a checkpoint's state."""
 
 
 class SavedHyperparameters(msgspec.Struct):
@@ -46,10 +52,8 @@ def load_module(
         raise ConfigError(
             f'map_location is a {type(map_location).__name__}: give a device, as "cpu" or "cuda:0"'
         )
-    from stratagem_checkpoint import DirectoryCheckpointer
-
-    reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(os.fspath(path))
-    module = make(kind, reader, allowed, overrides)
+    reader = _open(path)
+    module = make(kind, reader, OF_MODULE, allowed, overrides)
     from stratagem_trainer.building import configure_alone
 
     configure_alone(module)
@@ -61,10 +65,35 @@ def load_module(
     return module if map_location is None else module.to(map_location)
 
 
-def make(kind: type[M], reader: CheckpointReader, allowed: Iterable[Any], overrides: Mapping[str, Any]) -> M:
+def load_data(
+    kind: type[D], path: str | os.PathLike[str], allowed: Iterable[Any], overrides: Mapping[str, Any]
+) -> D:
+    """Return a data module of class `kind`; see `DataModule.load_from_checkpoint`."""
+    reader = _open(path)
+    if OF_DATA not in reader.state:
+        raise CheckpointError(
+            f"{reader.path} has no data module's hyperparameters: take a checkpoint of a fit that had a datamodule"
+        )
+    data = make(kind, reader, OF_DATA, allowed, overrides)
+    state = reader.state.get("datamodule")
+    if state:
+        with fitting(reader, "the state of the data module"):
+            data.load_state_dict(dict(state))
+    return data
+
+
+def _open(path: str | os.PathLike[str]) -> CheckpointReader:
+    from stratagem_checkpoint import DirectoryCheckpointer
+
+    return DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(os.fspath(path))
+
+
+def make(
+    kind: type[T], reader: CheckpointReader, entry: str, allowed: Iterable[Any], overrides: Mapping[str, Any]
+) -> T:
     """Call the class with the hyperparameters in a checkpoint, and with `overrides` in their place."""
     try:
-        saved = msgspec.convert(dict(reader.state.get("hyperparameters", {})), SavedHyperparameters)
+        saved = msgspec.convert(dict(reader.state.get(entry, {})), SavedHyperparameters)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{reader.path} is damaged: its hyperparameters are none ({error}); use another"

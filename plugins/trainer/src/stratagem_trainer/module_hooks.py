@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from stratagem.sdk.tensors import to_device
+from stratagem_trainer.transfer_hooks import TransferHooks
 
 
-class ModuleHooks:
+class ModuleHooks(TransferHooks):
     """Methods that do nothing, or what the loop does, until a module overrides them.
 
     docs/guides/module-hooks.md has all, in order.
@@ -36,18 +36,6 @@ class ModuleHooks:
 
     def on_train_epoch_start(self) -> None:
         """Before the first batch of an epoch."""
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Return the batch that is to be moved to the device; every stage's, as its loader gave it."""
-        return batch
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Return the batch on `device`: of what isn't made of tensors, lists, tuples, dicts and dataclasses."""
-        return to_device(batch, device)
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Return the batch that the step gets; it is on the device."""
-        return batch
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
         """Before a micro-batch's forward; -1 ends the epoch."""

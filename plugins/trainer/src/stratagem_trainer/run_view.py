@@ -14,7 +14,6 @@ from stratagem_trainer.seen import Seen
 if TYPE_CHECKING:
     from stratagem import Runtime
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.state import StageState
@@ -41,7 +40,7 @@ class RunView:
         self._at = Progress()
         self.model: Any = None
         """The module of the stage that runs, or ran last; what was passed to `fit` and its like."""
-        self.datamodule: DataModule | None = None
+        self.datamodule: Any = None
         """The `DataModule` of the stage that runs, or ran last."""
         self.ckpt_path: str | None = None
         """The checkpoint that the stage was given; "best" and "last" are a path by then."""

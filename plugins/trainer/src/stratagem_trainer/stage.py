@@ -29,6 +29,7 @@ from stratagem_trainer.data.evaluation import EvalLoader, eval_loaders
 from stratagem_trainer.data.fit_data import FitData
 from stratagem_trainer.data.sources import LoaderSource, make_datamodule
 from stratagem_trainer.explaining import explain
+from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.profilers.instrument import end_profile
@@ -93,7 +94,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     datamodule: DataModule | None = None
     try:
         with torch_settings(trainer.settings):
-            datamodule = make_datamodule(runtime, trainer, request)
+            datamodule = make_datamodule(trainer, request.datamodule)
             source = LoaderSource(module, datamodule, request.loader, request.val_loader)
             if attempts is not None:
                 return _fit(runtime, trainer, source, request, attempts, loggers)
@@ -167,11 +168,11 @@ def _fit(
         resume.save(state, data.train, path)
 
     with locked(runtime, run_dir):
-        params = module.logged_hyperparameters()
+        params = logged_together(module, source.datamodule) if settings.enable_autolog_hparams else {}
         if run_dir is not None:
             for logger in loggers:
                 logger.open(run_dir, describe(trainer, module), state.progress.step)
-                if params and settings.enable_autolog_hparams:
+                if params:
                     logger.log_hyperparams(params)
                 logger.log_graph(module)
         loop = FitLoop(state, data, validate if data.val else None, data_state, restore_generators)

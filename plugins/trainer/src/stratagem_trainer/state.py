@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stratagem_trainer.progress import Progress
 
 if TYPE_CHECKING:
     from stratagem import Prepared, Runtime
     from stratagem.sdk.loops import ReplicaGuard
-    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.evaluation import EvalLoader
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.hooks import HookRunner
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.loops.optimization import Schedule
-    from stratagem_trainer.module import Module
     from stratagem_trainer.settings import TrainerSettings
 
 
@@ -39,8 +37,8 @@ class StageState:
     runtime: Runtime
     stage: str
     """"fit", "validate", "test" or "predict"."""
-    module: Module
-    """The user's."""
+    module: Any
+    """The user's `Module`, which knows its trainer."""
     settings: TrainerSettings
     run_dir: str | None
     """Equal on all ranks; None where the stage writes nothing."""
@@ -70,7 +68,8 @@ class StageState:
     """Per epoch and rank, where known."""
     num_eval_batches: int | None = None
     """Per evaluation and rank, where known."""
-    datamodule: DataModule | None = None
+    datamodule: Any = None
+    """The `DataModule`, where there is one."""
     eval_batches: dict[str, list[int | None]] = field(default_factory=dict)
     """Stage → the same for each loader."""
     status: str = "running"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
+from stratagem_trainer.batch_norm import BATCH_NORMS
 from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class BaseFinetuning(Callback):
     ) -> Iterator[nn.Parameter]:
         """Yield parameters with this `requires_grad`; those of batch normalization only with `train_bn`."""
         for each in BaseFinetuning.flatten_modules(modules):
-            if train_bn or not isinstance(each, _BatchNorm):
+            if train_bn or not isinstance(each, BATCH_NORMS):
                 yield from (p for p in each.parameters(recurse=False) if p.requires_grad == requires_grad)
 
     @staticmethod
     def freeze(modules: Modules, train_bn: bool = True) -> None:
         """Freeze parameters; with `train_bn`, batch normalization goes on being trained."""
         for each in BaseFinetuning.flatten_modules(modules):
-            if isinstance(each, _BatchNorm) and train_bn:
+            if isinstance(each, BATCH_NORMS) and train_bn:
                 BaseFinetuning.make_trainable(each)
             else:
                 BaseFinetuning.freeze_module(each)
@@ -74,7 +74,7 @@ class BaseFinetuning(Callback):
     @staticmethod
     def freeze_module(module: nn.Module) -> None:
         """Freeze a module's own parameters, and its running statistics where it has some."""
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, BATCH_NORMS):
             module.track_running_stats = False
         for parameter in module.parameters(recurse=False):
             parameter.requires_grad_(False)
@@ -83,7 +83,7 @@ class BaseFinetuning(Callback):
     def make_trainable(modules: Modules) -> None:
         """Unfreeze parameters."""
         for each in BaseFinetuning.flatten_modules(modules):
-            if isinstance(each, _BatchNorm):
+            if isinstance(each, BATCH_NORMS):
                 each.track_running_stats = True
             for parameter in each.parameters(recurse=False):
                 parameter.requires_grad_(True)

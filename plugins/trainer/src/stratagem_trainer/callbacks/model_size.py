@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.callbacks.averages import local_of
 from stratagem_trainer.callbacks.model_summary import LayerSummary
+from stratagem_trainer.torch_private import without_values
 
 
 def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -54,7 +54,7 @@ def count_flops(module: nn.Module) -> dict[str, int] | None:
         return None
     arguments = map_tensors(lambda tensor: torch.empty_like(tensor, device="meta"), example)
     counter = FlopCounterMode(display=False)
-    shell = _on_meta(module, {})
+    shell = without_values(module, {})
     shell._trainer = None  # nothing is logged
     try:
         with torch.no_grad(), counter:
@@ -71,33 +71,6 @@ def count_flops(module: nn.Module) -> dict[str, int] | None:
     }
     counted.setdefault("", counter.get_total_flops())
     return counted
-
-
-def _on_meta(module: nn.Module, done: dict[int, nn.Module]) -> Any:
-    """Copy the structure of a module, with tensors that have no values, and without hooks."""
-    if id(module) in done:
-        return done[id(module)]
-    copy: Any = object.__new__(type(module))
-    done[id(module)] = copy
-    copy.__dict__ = dict(module.__dict__)
-    for name in vars(module):
-        if name.startswith("_") and "hooks" in name and isinstance(vars(module)[name], dict):
-            copy.__dict__[name] = OrderedDict()
-    copy.__dict__["_parameters"] = {
-        name: None if value is None else nn.Parameter(_empty(value), requires_grad=False)
-        for name, value in module._parameters.items()
-    }
-    copy.__dict__["_buffers"] = {
-        name: None if value is None else _empty(value) for name, value in module._buffers.items()
-    }
-    copy.__dict__["_modules"] = {
-        name: None if child is None else _on_meta(child, done) for name, child in module._modules.items()
-    }
-    return copy
-
-
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
 
 
 def _kind(module: nn.Module) -> str:

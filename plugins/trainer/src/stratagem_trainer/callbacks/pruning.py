@@ -13,6 +13,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.loops import forked_rng
 from stratagem_trainer.callbacks.averages import local_of
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.torch_private import pruning_mask
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared
@@ -196,10 +197,10 @@ class ModelPruning(Callback):
         before = [(whole != 0).to(whole.dtype) if self._masks else torch.ones_like(whole) for whole in wholes]
         if not self._global:
             method = self._method(amount, **self._how)
-            return [_computed(method, whole, mask) for whole, mask in zip(wholes, before) if whole.numel()]
+            return [pruning_mask(method, whole, mask) for whole, mask in zip(wholes, before) if whole.numel()]
         method = self._method(amount)
         flat = torch.cat([whole.reshape(-1) for whole in wholes])
-        mask = _computed(method, flat, torch.cat([each.reshape(-1) for each in before]))
+        mask = pruning_mask(method, flat, torch.cat([each.reshape(-1) for each in before]))
         parts = torch.split(mask, [whole.numel() for whole in wholes])
         return [part.reshape(whole.shape) for part, whole in zip(parts, wholes)]
 
@@ -212,15 +213,6 @@ class ModelPruning(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_names": [], "_masks": {}, "_first": {}}
-
-
-def _computed(method: Any, values: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """As torch's PruningContainer, which prunes among what the mask before has left."""
-    container: Any = prune.PruningContainer()
-    method._tensor_name = container._tensor_name = "weight"
-    container.add_pruning_method(method)
-    mask: torch.Tensor = container.compute_mask(values, before)
-    return mask
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import SWALR, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
+from stratagem_trainer.batch_norm import BATCH_NORMS
 from stratagem_trainer.callbacks.averages import Averages, put_back, read_saved
 from stratagem_trainer.callbacks.base import Callback
 
@@ -178,7 +178,7 @@ def renew_batch_norm(trainer: TrainerView, module: nn.Module) -> None:
     Ranks' statistics are averaged. Nothing is logged, and no parameter changes.
     """
     norms = [
-        each for each in module.modules() if isinstance(each, _BatchNorm) and each.running_mean is not None
+        each for each in module.modules() if isinstance(each, BATCH_NORMS) and each.running_mean is not None
     ]
     data = trainer.state.train_data
     if not norms or data is None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from stratagem.errors import StratagemError
+from stratagem_trainer.hyperparameters import HyperparametersMixin
+from stratagem_trainer.transfer_hooks import TransferHooks
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from stratagem_trainer.view import TrainerView
 
 
-class DataModule:
+class DataModule(TransferHooks, HyperparametersMixin):
     """Data for `fit`, `validate`, `test` and `predict`, given as their `datamodule`.
 
     Override what is needed. Everything but `prepare_data` runs in every worker, which has an object of its own: what
     a worker keeps in it doesn't come back to the launching process, but for what `state_dict` puts into checkpoints.
+    Its hooks that move batches stand for the module's. `save_hyperparameters` is as a module's.
     """
 
     prepare_data_per_node: bool = True
@@ -74,6 +80,25 @@ class DataModule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned; on every rank, when a run is continued, before its first batch."""
+
+    @classmethod
+    def load_from_checkpoint(
+        cls, checkpoint_path: str | os.PathLike[str], allowed: Iterable[Any] = (), **overrides: Any
+    ) -> Self:
+        """Return a data module made with what `save_hyperparameters` kept, and with the state in the checkpoint.
+
+        Args:
+            checkpoint_path: of a fit with a data module: a folder, or an fsspec URL.
+            allowed: classes and functions that hyperparameters may name; see `Module.load_from_checkpoint`.
+            overrides: arguments of the constructor, in the place of those in the checkpoint.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, of no data module, or names what isn't allowed.
+            ConfigError: an argument of the constructor is missing, or there is none of that name.
+        """
+        from stratagem_trainer.loading import load_data
+
+        return load_data(cls, checkpoint_path, allowed, overrides)
 
     @classmethod
     def from_datasets(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -15,8 +15,17 @@ from stratagem_trainer.data.training import AnyTrainData, train_data
 
 if TYPE_CHECKING:
     from stratagem import Runtime
-    from stratagem_trainer.data.sources import LoaderSource
     from stratagem_trainer.settings import TrainerSettings
+
+
+class Source(Protocol):
+    """Gives a fit's loaders."""
+
+    def of(self, stage: str) -> Any:
+        """Return the training loaders, for "fit"."""
+
+    def of_validation(self) -> Any:
+        """Return the validation's; None where there is none."""
 
 
 class FitData:
@@ -41,9 +50,7 @@ class FitData:
     train: AnyTrainData
     val: list[EvalLoader]
 
-    def __init__(
-        self, runtime: Runtime, settings: TrainerSettings, source: LoaderSource, epoch: int = 0
-    ) -> None:
+    def __init__(self, runtime: Runtime, settings: TrainerSettings, source: Source, epoch: int = 0) -> None:
         self._runtime, self._settings, self._source = runtime, settings, source
         self._make(epoch)
 

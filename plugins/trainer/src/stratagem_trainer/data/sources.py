@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError
 from stratagem_trainer.data.data_module import DataModule
+from stratagem_trainer.hook_names import refuse_uncalled_of_data
 from stratagem_trainer.hooks import overrides
 from stratagem_trainer.module import Module
+from stratagem_trainer.transfer_hooks import NAMES as TRANSFERS
 
 if TYPE_CHECKING:
     from stratagem import Runtime
-    from stratagem_trainer.stage import StageRequest
     from stratagem_trainer.view import TrainerView
 
 _METHODS = {
@@ -69,18 +71,18 @@ class LoaderSource:
         return loader if loader is not None else getattr(self.module, name)()
 
 
-def make_datamodule(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> DataModule | None:
-    """Return the stage's data module, made here where it is a callable, with its data prepared. Collective.
+def make_datamodule(trainer: TrainerView, given: Any) -> DataModule | None:
+    """Return the stage's data module, made here where it is a callable.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it is something else, or defines a hook that would never be called.
     """
-    given = request.datamodule
     if given is None:
         return None
     data = given if not callable(given) or isinstance(given, DataModule) else given()
     if not isinstance(data, DataModule):
         raise ConfigError(f"datamodule is a {type(data).__name__}: derive it from stratagem.DataModule")
+    refuse_uncalled_of_data(data)
     data._trainer = trainer
     trainer.datamodule = data
     return data
@@ -93,3 +95,21 @@ def prepare_data(runtime: Runtime, datamodule: DataModule | None) -> None:
     if (runtime.local_rank if datamodule.prepare_data_per_node else runtime.rank) == 0:
         datamodule.prepare_data()
     runtime.barrier()
+
+
+def transfer_hooks(module: Module, datamodule: DataModule | None) -> dict[str, Callable[..., Any]]:
+    """Return hook → the data module's method, of those that it overrides and that move batches.
+
+    Raises:
+        ConfigError: the module overrides one of them, too.
+    """
+    if datamodule is None:
+        return {}
+    names = [name for name in TRANSFERS if overrides(datamodule, name, DataModule)]
+    for name in names:
+        if overrides(module, name, Module):
+            raise ConfigError(
+                f"{type(datamodule).__qualname__} and {type(module).__qualname__} both define {name}, which is "
+                "called once for each batch: define it in one of them"
+            )
+    return {name: getattr(datamodule, name) for name in names}

@@ -11,6 +11,7 @@ from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.states import fitting, same_ranks, writing
+from stratagem_trainer.loading import OF_DATA, OF_MODULE
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
-        "hyperparameters": state.module.hyperparameter_state(),
+        **_hyperparameters(state),
         "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
     state.hooks("on_save_checkpoint", content["user"])
@@ -66,11 +67,18 @@ def save_weights(state: StageState, path: str) -> None:
         "kind": "weights",
         "module": type(state.module).__qualname__,
         "prepared": {"extra": state.prepared.state()["extra"]},
-        "hyperparameters": state.module.hyperparameter_state(),
+        **_hyperparameters(state),
     }
     with writing(path):
         weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
         state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
+
+
+def _hyperparameters(state: StageState) -> dict[str, Any]:
+    kept = {OF_MODULE: state.module.hyperparameter_state()}
+    if state.datamodule is not None:
+        kept[OF_DATA] = state.datamodule.hyperparameter_state()
+    return kept
 
 
 def epoch_of(reader: CheckpointReader) -> int:

@@ -1,4 +1,7 @@
-"""What torchmetrics keeps to itself, and a trainer needs: all private names of it that are used are here."""
+"""What torchmetrics keeps to itself, and a trainer needs: all private names of it that are used are here.
+
+plugins/trainer/tests/loops/test_torchmetrics_private.py tells when it changes one.
+"""
 
 from __future__ import annotations
 

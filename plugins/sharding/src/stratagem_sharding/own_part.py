@@ -9,6 +9,8 @@ import torch
 
 from stratagem import CheckpointReader
 
+__all__ = ["OwnPart"]
+
 
 class OwnPart(CheckpointReader):
     """The tensors of `whole` whose names begin with `prefix`, without it."""
@@ -25,3 +27,9 @@ class OwnPart(CheckpointReader):
 
     def read(self, targets: Mapping[str, torch.Tensor]) -> None:
         self._whole.read({f"{self._prefix}{key}": target for key, target in targets.items()})
+
+    def read_all(self) -> dict[str, torch.Tensor]:
+        """Return all its tensors, on the CPU."""
+        found = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in self.tensors.items()}
+        self.read(found)
+        return found

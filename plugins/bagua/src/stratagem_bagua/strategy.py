@@ -1,0 +1,174 @@
+"""`BaguaStrategy`: the algorithms of Bagua, which no longer installs itself, on torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_sharding.buckets import broadcast_coalesced
+
+from stratagem import (
+    Accelerator,
+    Capabilities,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    Precision,
+    Prepared,
+    ProcessGroupStrategy,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_bagua.decentralized import DecentralizedPrepared, LowPrecisionDecentralizedPrepared
+from stratagem_bagua.gradients import GradientPrepared
+
+if TYPE_CHECKING:
+    from stratagem.sdk.runs import Run
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "gradient_allreduce": {"average": True},
+    "bytegrad": {"average": True},
+    "decentralized": {"peer_selection_mode": "all", "communication_interval": 1},
+    "low_precision_decentralized": {"communication_interval": 1},
+}
+"""Algorithm → its settings, by Bagua's names, and their values when not given."""
+MISSING = {"qadam": "bytegrad with Adam", "async": "decentralized with communication_interval"}
+"""Bagua's algorithms that aren't built here → what comes nearest."""
+
+
+class BaguaStrategy(ProcessGroupStrategy):
+    """Bagua's algorithms (https://arxiv.org/abs/2107.01499), on one node or several.
+
+    Args:
+        algorithm: "gradient_allreduce", "bytegrad", "decentralized" or "low_precision_decentralized".
+        flatten: send tensors in flat buckets, which is always so.
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        hierarchical: reduce within nodes first, which isn't built: False or left out.
+        average: of gradients, the mean over ranks; False sums them. For gradient_allreduce and bytegrad.
+        peer_selection_mode: for decentralized: average with "all" ranks, or by "shift_one" with one, another one
+            each time.
+        communication_interval: for decentralized and low_precision_decentralized: optimizer steps from one
+            message to the next.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't one of those above, or a setting that the algorithm doesn't have.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "gradient_allreduce",
+        flatten: bool = True,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        hierarchical: bool = False,
+        average: bool | None = None,
+        peer_selection_mode: str | None = None,
+        communication_interval: int | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
+        self.algorithm = algorithm
+        if algorithm in MISSING:
+            raise ConfigError(
+                f"algorithm={algorithm!r} of Bagua is not available: choose {MISSING[algorithm]}, or one of "
+                f"{', '.join(SETTINGS)}"
+            )
+        if algorithm not in SETTINGS:
+            raise ConfigError(f"algorithm={algorithm!r} must be one of {', '.join(SETTINGS)}")
+        if hierarchical or not flatten:
+            raise ConfigError(
+                "hierarchical=True is not available, all ranks talk to each other: leave it out"
+                if hierarchical
+                else "flatten=False is not available, tensors are always sent in flat buckets: leave it out"
+            )
+        self.settings = self._checked(
+            {
+                "average": average,
+                "peer_selection_mode": peer_selection_mode,
+                "communication_interval": communication_interval,
+            }
+        )
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {**SETTINGS[self.algorithm]}
+        for name, value in given.items():
+            if value is None:
+                continue
+            if name not in settings:
+                raise ConfigError(
+                    f"algorithm={self.algorithm!r} has no setting {name!r}; it has {', '.join(settings)}"
+                )
+            settings[name] = value
+        if settings.get("peer_selection_mode", "all") not in ("all", "shift_one"):
+            raise ConfigError(
+                f'peer_selection_mode={settings["peer_selection_mode"]!r} must be "all" or "shift_one"'
+            )
+        if settings.get("communication_interval", 1) < 1:
+            raise ConfigError(
+                f"communication_interval={settings['communication_interval']} must be at least 1 optimizer step"
+            )
+        return settings
+
+    @property
+    def _drifts(self) -> bool:
+        return "communication_interval" in self.settings
+
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Replicas that differ count their own steps, and may not skip one alone as under 16-mixed."""
+        if not self._drifts:
+            return declared
+        precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
+        features = (declared.features - {"manual_backward"}) | {"sparse_gradients"}
+        return replace(declared, features=features, precisions=precisions)
+
+    def check_run(self, run: Run) -> None:
+        """Refuse an odd number of ranks in pairs."""
+        pairs = self.settings.get("peer_selection_mode") == "shift_one"
+        if pairs and run.world_size > 1 and (run.world_size % 2 or run.plan.is_elastic):
+            raise ConfigError(
+                f'peer_selection_mode="shift_one" makes pairs of ranks, and this run has {run.world_size}'
+                f'{" or fewer" * run.plan.is_elastic}: choose a fixed even number, or "all"'
+            )
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a replica that is synchronised by the algorithm."""
+        settings = self.settings
+        if not request.loop.training:
+            prepared = Prepared(request)
+            broadcast_coalesced((*prepared.module.parameters(), *prepared.module.buffers()))
+            return prepared
+        if not self._drifts:
+            return GradientPrepared(request, self.algorithm == "bytegrad", settings["average"])
+        interval = settings["communication_interval"]
+        if self.algorithm == "decentralized":
+            return DecentralizedPrepared(request, settings["peer_selection_mode"] == "shift_one", interval)
+        return LowPrecisionDecentralizedPrepared(request, interval)

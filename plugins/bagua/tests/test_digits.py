@@ -1,0 +1,74 @@
+"""On digits every algorithm ends where ddp does, and sends what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from stratagem_sharding.traffic import watch_traffic
+from torch import nn
+from torch.nn import functional as F
+
+import stratagem
+
+STEPS = 300
+
+
+def trained(runtime: Any) -> tuple[Counter[str], int, float]:
+    """Return bytes per step of this rank's messages by collective, those of the parameters, and the final loss."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model, optimizer = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    generator = torch.Generator().manual_seed(runtime.rank)
+    own = torch.arange(runtime.rank, len(x), runtime.world_size)
+    sent: Counter[str] = Counter()
+    stop = watch_traffic(lambda name, size_bytes: sent.update({name: size_bytes}))
+    for _ in range(STEPS):
+        chosen = own[torch.randint(len(own), (32,), generator=generator)]
+        runtime.backward(F.cross_entropy(model(x[chosen]), y[chosen]), model)
+        optimizer.step()
+        optimizer.zero_grad()
+    stop()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(runtime.all_reduce(parameter.detach(), "mean"))
+        size = sum(4 * parameter.numel() for parameter in net.parameters())
+        per_step = Counter({name: total // STEPS for name, total in sent.items()})
+        return per_step, size, float(F.cross_entropy(net(x), y))
+
+
+def launched(name: str, devices: int = 2, **options: Any) -> tuple[Counter[str], int, float]:
+    options = {"start_method": "fork", "timeout_s": 200, **options}
+    runtime = stratagem.Runtime(name, accelerator="cpu", devices=devices, strategy_options=options)
+    found: tuple[Counter[str], int, float] = runtime.launch(trained, quiet=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ddp() -> float:
+    return launched("ddp")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "options"),
+    [
+        ("bagua", "all_reduce", {}),
+        ("bagua_bytegrad", "all_to_all", {}),
+        ("bagua_decentralized", "all_reduce", {}),
+        ("bagua_decentralized", "send", {"peer_selection_mode": "shift_one"}),
+        ("bagua_low_precision_decentralized", "send", {}),
+    ],
+)
+def test_ends_where_ddp_does(name: str, collective: str, options: dict[str, Any], ddp: float) -> None:
+    sent, size, loss = launched(name, **options)
+    assert loss <= 1.02 * ddp
+    in_bytes = "bytegrad" in name or "low_precision" in name
+    messages = 2 if "low_precision" in name else 1  # to two neighbours, which are one on two ranks
+    # A number of 8 bits and a scale for 256 of them, filled up to whole blocks.
+    expected = messages * (size / 4 * (1 + 4 / 256) + 2 * 260 if in_bytes else size)
+    assert 0.95 * messages * size / (4 if in_bytes else 1) <= sent[collective] <= 1.02 * expected

@@ -1,0 +1,150 @@
+"""`DiLoCoStrategy`: replicas on slow links, which agree every so many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.mean_exchange import SENT_AS
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    Precision,
+    Prepared,
+    ProcessGroupStrategy,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_diloco.outer import OuterSettings
+from stratagem_diloco.prepared import DiLoCoPrepared
+
+
+class DiLoCoStrategy(ProcessGroupStrategy):
+    """DiLoCo (https://arxiv.org/abs/2311.08105) and Streaming DiLoCo (https://arxiv.org/abs/2501.18512).
+
+    Each replica trains by itself with the user's own optimizer. Every `sync_every` steps the replicas send how far
+    they have gone from the parameters that they last agreed on, and an outer optimizer, SGD with Nesterov momentum,
+    takes the mean of that for a gradient. On one node or several; a replica per device.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        sync_every: optimizer steps from one outer step to the next; H in the papers.
+        outer_lr: learning rate of the outer optimizer; with 1 and no momentum, replicas are averaged.
+        outer_momentum: its momentum, from 0 to less than 1.
+        outer_nesterov: whether that is Nesterov's; says nothing with `outer_momentum=0`.
+        outer_grad_dtype: send outer gradients as "fp16", "bf16" or "int8" (with a scale for each 256 numbers), and
+            add them up in float32; in the parameters' own dtype, at least float32, when None.
+        fragments: parts of the model that are sent one after the other, evenly over `sync_every` steps.
+        overlap_steps: optimizer steps that go on while a fragment is on its way, fewer than `sync_every`.
+        mixing: weight of a replica's own parameters when a fragment arrives, from 0 to less than 1; when None,
+            0.5 with `overlap_steps` and 0 without.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None. Outer gradients go by gloo.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        sync_every: int = 100,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        outer_nesterov: bool = True,
+        outer_grad_dtype: str | None = None,
+        fragments: int = 1,
+        overlap_steps: int = 0,
+        mixing: float | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        timeout_s: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
+        if mixing is None:
+            mixing = 0.5 if overlap_steps else 0.0
+        self.outer = OuterSettings(
+            sync_every,
+            outer_lr,
+            outer_momentum,
+            outer_nesterov,
+            outer_grad_dtype,
+            fragments,
+            overlap_steps,
+            mixing,
+        )
+        self._check()
+
+    def _check(self) -> None:
+        outer = self.outer
+        rules = (
+            ("sync_every", outer.sync_every, outer.sync_every >= 1, "at least 1 optimizer step"),
+            ("outer_lr", outer.lr, outer.lr > 0, "greater than 0"),
+            ("outer_momentum", outer.momentum, 0 <= outer.momentum < 1, "from 0 to less than 1"),
+            (
+                "outer_grad_dtype",
+                outer.sent_as,
+                outer.sent_as is None or outer.sent_as in SENT_AS,
+                f"{', '.join(SENT_AS)} or left out",
+            ),
+            (
+                "fragments",
+                outer.fragments,
+                1 <= outer.fragments <= outer.sync_every,
+                f"from 1 to sync_every={outer.sync_every}",
+            ),
+            (
+                "overlap_steps",
+                outer.overlap_steps,
+                0 <= outer.overlap_steps < outer.sync_every,
+                f"from 0 to less than sync_every={outer.sync_every}",
+            ),
+            ("mixing", outer.mixing, 0 <= outer.mixing < 1, "from 0 to less than 1"),
+        )
+        for name, value, is_good, allowed in rules:
+            if not is_good:
+                raise ConfigError(f"{name}={value!r} must be {allowed}")
+
+    def plan_lines(self) -> Sequence[str]:
+        """Say how often replicas agree."""
+        outer = self.outer
+        parts = f", in {outer.fragments} fragments" if outer.fragments > 1 else ""
+        return [
+            f"replicas train by themselves, with an outer step every {outer.sync_every} optimizer steps{parts}"
+        ]
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a replica that takes outer steps with the others."""
+        if request.loop.training:
+            return DiLoCoPrepared(request, self)
+        prepared = Prepared(request)
+        broadcast_coalesced((*prepared.module.parameters(), *prepared.module.buffers()))
+        return prepared

@@ -1,0 +1,119 @@
+"""Steps of each rank on one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratagem_report.page.charts import key, x_axis
+from stratagem_report.page.text import duration, escape
+from stratagem_report.phases import PHASES, START
+from stratagem_report.reading import RankRecord, Row
+from stratagem_report.summary import WARM_UP
+
+COLORS: tuple[str, ...] = (
+    "data",
+    "forward",
+    "backward",
+    "both",
+    "communication",
+    "optimizer",
+    "other",
+    "start",
+    "validation",
+    "checkpoint",
+    "load",
+    "start",
+)
+"""By phase: the name of a CSS variable."""
+MOST_LANES = 16
+"""Ranks that are drawn; of more, the slowest and the fastest."""
+TYPICAL, AROUND = 10, 2
+"""Steps of a typical span, and on both sides of the longest step."""
+
+
+class Window(NamedTuple):
+    """Some rows of each rank."""
+
+    title: str
+    note: str
+    first: int
+    last: int
+    """Indices into rows, the last one included."""
+
+
+def windows(ranks: Sequence[RankRecord]) -> list[Window]:
+    """Choose what to draw: steps from the middle, and the longest one with its neighbours."""
+    last = min(len(rank.rows) for rank in ranks)
+    rows = ranks[0].rows[:last]
+    single = [index for index, row in enumerate(rows) if row.steps == 1][WARM_UP:]
+    if not single:
+        return []
+    usual = [index for index in single if not any(rows[index].ns[START:])]
+    middle = single[len(single) // 2]
+    first = min(usual or single, key=lambda index: (-_run_length(usual, index), abs(index - middle)))
+    found = [
+        Window("Steps from the middle of the run", "", first, first + max(1, _run_length(usual, first)) - 1)
+    ]
+    longest = max(single, key=lambda index: rows[index].total_ns)
+    if longest not in range(found[0].first, found[0].last + 1):
+        number = sum(row.steps for row in rows[: longest + 1])
+        note = f"Step {number:,} took the longest: {duration(rows[longest].total_ns / 1e9)}."
+        low, high = max(single[0], longest - AROUND), min(longest + AROUND, single[-1])
+        found.append(Window("The longest step and its neighbours", note, low, high))
+    return found
+
+
+def _run_length(indices: Sequence[int], first: int) -> int:
+    """How many of `indices` follow each other from `first` on, at most as many as are drawn."""
+    known = frozenset(indices)
+    return next((length for length in range(TYPICAL) if first + length not in known), TYPICAL)
+
+
+def timeline(ranks: Sequence[RankRecord], window: Window, shown: Sequence[int]) -> str:
+    """Return lanes of the ranks `shown` (indices); each step's phases in the order in which they usually come."""
+    chosen = [(ranks[index], ranks[index].rows[window.first : window.last + 1]) for index in shown]
+    origin = min(begin_s(rank, rows[0]) for rank, rows in chosen)
+    span = max(end_s(rank, rows[-1]) for rank, rows in chosen) - origin or 1e-9
+    lanes, seen = [], set()
+    for rank, rows in chosen:
+        drawn = []
+        for row in rows:
+            at = begin_s(rank, row) - origin
+            drawn.append(f'<u style="left:{100 * at / span:.3f}%"></u>')
+            for phase, ns in enumerate(row.ns):
+                if ns / 1e9 < span / 3000:
+                    at += ns / 1e9
+                    continue
+                seen.add(phase)
+                drawn.append(
+                    f'<i style="left:{100 * at / span:.3f}%;width:{100 * ns / 1e9 / span:.3f}%;'
+                    f'background:var(--{COLORS[phase]})" title="{PHASES[phase]} {duration(ns / 1e9)}"></i>'
+                )
+                at += ns / 1e9
+        lanes.append(f'<span>rank {rank.rank}</span><div class="lane">{"".join(drawn)}</div>')
+    entries = [(PHASES[phase], COLORS[phase]) for phase in sorted(seen)]
+    note = f'<p class="note">{escape(window.note)}</p>' if window.note else ""
+    axis = x_axis(0.0, span, duration)
+    return (
+        f'<div class="card timeline"><h3>{escape(window.title)}</h3>{note}'
+        f'<div class="lanes">{"".join(lanes)}{axis}</div>{key(entries)}</div>'
+    )
+
+
+def begin_s(rank: RankRecord, row: Row) -> float:
+    """When a row begins, in seconds since 1970."""
+    return rank.began + (row.end_ns - row.total_ns) / 1e9
+
+
+def end_s(rank: RankRecord, row: Row) -> float:
+    """When a row ends, in seconds since 1970."""
+    return rank.began + row.end_ns / 1e9
+
+
+def lanes_of(own_ns: Sequence[float]) -> list[int]:
+    """Return which ranks to draw: all, or the slowest and the fastest."""
+    order = sorted(range(len(own_ns)), key=lambda index: own_ns[index])
+    if len(order) > MOST_LANES:
+        order = order[: MOST_LANES // 2] + order[-MOST_LANES // 2 :]
+    return sorted(order)

@@ -1,0 +1,169 @@
+"""Reads what a run has left in its folder: its record and its metrics."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratagem.errors import ConfigError
+from stratagem_report.files import FOLDER, FORMAT, attempt_folders
+from stratagem_report.phases import PHASES
+
+METRICS = "metrics.csv"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Some steps of a rank; none before the first one and after the last."""
+
+    steps: int
+    end_ns: int
+    """Since the rank began."""
+    samples: int
+    ns: tuple[int, ...]
+    """By phase; they add up to the time since the row before."""
+
+    @property
+    def total_ns(self) -> int:
+        """How long it took."""
+        return sum(self.ns)
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank wrote in one attempt."""
+
+    rank: int
+    began: float
+    """Seconds since 1970."""
+    header: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    memory: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    """(nanoseconds since it began, bytes by name)."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    end: str | None = None
+    """"done", "failed", or None for a process that was killed, or still runs."""
+
+    @property
+    def wall_ns(self) -> int:
+        """From its beginning to the last that is known of it."""
+        return self.rows[-1].end_ns if self.rows else 0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps."""
+        return sum(row.steps for row in self.rows)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's folder."""
+
+    path: str
+    name: str
+    attempts: list[list[RankRecord]]
+    """Ranks, in order, of each start of the run."""
+    metrics: dict[str, list[tuple[float, float]]]
+    """Metric → (step, value)."""
+
+
+def read_run(path: str) -> RunRecord:
+    """Read a run's folder.
+
+    Raises:
+        ConfigError: there is none, it has no record, or a file of it is damaged.
+    """
+    if not os.path.isdir(path):
+        raise ConfigError(
+            f"there is no run folder {path}: name the folder of a run, as runs/20260131-120000-Net"
+        )
+    attempts = []
+    for _, folder in attempt_folders(path):
+        files = sorted(name for name in os.listdir(folder) if re.fullmatch(r"rank-\d+\.jsonl", name))
+        ranks = [rank for name in files if (rank := _read_rank(os.path.join(folder, name))) is not None]
+        if ranks:
+            attempts.append(ranks)
+    if not attempts:
+        raise ConfigError(
+            f"{path} has no record (no rank's file in {FOLDER}/): train with --use record, or plugins=['record']"
+        )
+    name = os.path.basename(os.path.abspath(path))
+    return RunRecord(path, name, attempts, _read_metrics(os.path.join(path, METRICS)))
+
+
+def _read_rank(path: str) -> RankRecord | None:
+    """Read a rank's file; None for one that was only just made."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+    # A machine that went down may have left a part of a line at the end; what is before it counts.
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    if not lines:
+        return None
+    record: RankRecord | None = None
+    read = 0
+    try:
+        for line in lines:
+            read += 1
+            entry = json.loads(line)
+            if record is None:
+                record = _begun(entry)
+            else:
+                _add(record, entry)
+            if "end" in entry and record is not None:
+                record = RankRecord(**{**vars(record), "end": str(entry["end"])})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is damaged: line {read} isn't a record's ({type(error).__name__}); take the file away to see "
+            "the others"
+        ) from error
+    return record
+
+
+def _begun(header: dict[str, Any]) -> RankRecord:
+    if header["format"] != FORMAT or tuple(header["phases"]) != PHASES:
+        raise ValueError("another format")
+    return RankRecord(int(header["rank"]), float(header["began"]), header)
+
+
+def _add(record: RankRecord, entry: dict[str, Any]) -> None:
+    for steps, end_ns, samples, *ns in entry.get("rows", ()):
+        numbers = (steps, end_ns, samples, *ns)
+        if len(ns) != len(PHASES) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ValueError("another shape")
+        record.rows.append(Row(steps, end_ns, samples, tuple(ns)))
+    if "memory" in entry:
+        record.memory.append((int(entry["at"]), {str(k): int(v) for k, v in entry["memory"].items()}))
+    if "event" in entry:
+        record.events.append(entry)
+
+
+def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:
+    """Read the lines that are whole; empty where there is no such file."""
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            rows = list(csv.reader(file))
+    except (OSError, csv.Error):
+        return {}
+    if not rows or rows[0][:2] != ["step", "epoch"]:
+        return {}
+    names = rows[0][2:]
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for row in rows[1:]:
+        if len(row) != len(names) + 2 or not row[0].isdecimal():
+            continue
+        for name, cell in zip(names, row[2:]):
+            try:
+                value = float(cell)
+            except ValueError:
+                continue
+            if math.isfinite(value):
+                found[name].append((float(row[0]), value))
+    return {name: points for name, points in found.items() if points}

@@ -1,0 +1,270 @@
+"""What the extension's hooks return: the wrapped objects, timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch import nn
+
+from stratagem import CheckpointerWrapper, CollectivesWrapper, PreparedWrapper
+from stratagem.sdk.tensors import batch_size_of
+from stratagem_report.phases import (
+    BACKWARD,
+    CHECKPOINT,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    FORWARD_BACKWARD,
+    LOAD,
+    OPTIMIZER,
+    START,
+    VALIDATION,
+)
+from stratagem_report.torch_private import at_backward_end
+
+if TYPE_CHECKING:
+    from stratagem import Checkpoint, CheckpointReader, Clipping, Collectives, Prepared
+    from stratagem_report.recording.recorder import Recorder
+
+
+class RecordedPrepared(PreparedWrapper):
+    """Times what the loop calls per step.
+
+    Args:
+        inner: what the strategy answered with.
+        recorder: open.
+    """
+
+    def __init__(self, inner: Prepared, recorder: Recorder) -> None:
+        super().__init__(inner)
+        self._recorder, self._clock = recorder, recorder.clock
+        self._phase = FORWARD
+        """What `forward_backward` begins with: the forward, where its end is seen."""
+        self._calls = -1
+        """Of the module within a `forward_backward`; below 0 outside of one."""
+        self._syncs = True
+        self._thread = get_ident()
+        self._waits = recorder.world_size > 1
+        self._at_backward = at_backward_end(self._wait)
+        self._undo: Callable[[], None] | None = None
+
+    def watch_forward(self, module: nn.Module) -> None:
+        """Tell forward and backward apart by the end of `module`'s call; until `release`."""
+        self._undo = module.register_forward_hook(self.end_forward).remove
+
+    def release(self) -> None:
+        if self._undo is not None:
+            self._undo()
+        self.inner.release()
+
+    def end_forward(self, module: Any, args: Any, output: Any) -> None:
+        """From here on it is the backward."""
+        if self._calls < 0 or self._phase != FORWARD or get_ident() != self._thread:
+            return
+        self._calls += 1
+        if self._calls == 1:
+            self._clock.enter(BACKWARD)
+            if self._syncs:
+                self._watch(output)
+
+    def _watch(self, output: Any) -> None:
+        """See when a backward has computed all gradients."""
+        if not self._waits:
+            return
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            loss.register_hook(self._at_backward)  # type: ignore[no-untyped-call]
+
+    def _wait(self) -> None:
+        if self._clock.phase == BACKWARD:
+            self._clock.enter(COMMUNICATION)
+
+    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+        self._recorder.before_forward()
+        before, self._calls, self._syncs = self._clock.enter(self._phase), 0, sync
+        try:
+            return self.inner.forward_backward(*args, divisor=divisor, sync=sync)
+        finally:
+            self._clock.leave(before)
+            if self._calls != 1:
+                # The strategy calls something else, or part by part: no moment between forward and backward.
+                self._phase = FORWARD_BACKWARD
+            self._calls = -1
+
+    def manual_step(self, *args: Any) -> Any:
+        self._recorder.before_forward()
+        before = self._clock.enter(FORWARD)
+        try:
+            return self.inner.manual_step(*args)
+        finally:
+            self._clock.leave(before)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._recorder.before_forward()
+        return self._timed(FORWARD, self.inner.forward, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        return self._timed(VALIDATION, self.inner.evaluate, *args, **kwargs)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        before = self._clock.enter(VALIDATION)
+        try:
+            with self.inner.evaluating():
+                yield
+        finally:
+            self._clock.leave(before)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        before = self._clock.enter(BACKWARD)
+        try:
+            self._watch(loss)
+            self.inner.backward(loss, **kwargs)
+        finally:
+            self._clock.leave(before)
+
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        before = self._clock.enter(OPTIMIZER)
+        try:
+            return self.inner.clip(index, clipping)
+        finally:
+            self._clock.leave(before)
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        before = self._clock.enter(OPTIMIZER)
+        try:
+            return self.inner.step(index, closure)
+        finally:
+            self._clock.leave(before)
+            self._recorder.stepped = True
+
+    def dataloader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        return _RecordedLoader(self.inner.dataloader(loader), self._recorder)
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._timed(LOAD, self.inner.load, reader, state, model_only=model_only)
+        if not model_only:
+            self._recorder.event("loaded", path=reader.path)
+
+    def _timed(self, phase: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = self._clock.enter(phase)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._clock.leave(before)
+
+
+class _RecordedLoader:
+    def __init__(self, loader: Iterable[Any], recorder: Recorder) -> None:
+        self._loader, self._recorder = loader, recorder
+
+    def __iter__(self) -> Iterator[Any]:
+        recorder, clock = self._recorder, self._recorder.clock
+        batches, end = None, object()
+        while True:
+            if clock.phase <= START:
+                recorder.before_data()
+            before = clock.enter(DATA)
+            try:
+                batches = iter(self._loader) if batches is None else batches
+                batch = next(batches, end)
+            finally:
+                clock.leave(before)
+            if batch is end:
+                return
+            if clock.phase < START:
+                recorder.samples += batch_size_of(batch) or 0
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+
+class RecordedCollectives(CollectivesWrapper):
+    """Times what the loop, callbacks and users call; what strategies' engines send by themselves isn't seen.
+
+    Args:
+        inner: what the wrapped implementation answered with.
+        recorder: told when the run is over.
+    """
+
+    def __init__(self, inner: Collectives, recorder: Recorder) -> None:
+        super().__init__(inner)
+        self._recorder = recorder
+        self._data: tuple[Collectives, Collectives] | None = None
+
+    @property
+    def data(self) -> Collectives:
+        inner = self.inner.data
+        if inner is self.inner:
+            return self
+        if self._data is None or self._data[0] is not inner:
+            self._data = inner, _OfData(inner, self._recorder)
+        return self._data[1]
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = "mean") -> torch.Tensor:
+        with self._timed():
+            return self.inner.all_reduce(tensor, op)
+
+    def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
+        with self._timed():
+            return self.inner.all_gather(tensor, sync_grads)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        with self._timed():
+            return self.inner.broadcast(value, src)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        with self._timed():
+            return self.inner.gather_objects(value)
+
+    def barrier(self, name: str | None = None) -> None:
+        with self._timed():
+            self.inner.barrier(name)
+
+    def close(self, failed: bool = False) -> None:
+        self._recorder.begin_end(failed)
+        try:
+            self.inner.close(failed)  # waits for the others, unless this rank failed
+        finally:
+            self._recorder.close(failed)
+
+    def _timed(self) -> AbstractContextManager[None]:
+        return self._recorder.timed(COMMUNICATION)
+
+
+class _OfData(RecordedCollectives):
+    """The ranks that read different batches; the run's own are what is closed."""
+
+    def close(self, failed: bool = False) -> None:
+        self.inner.close(failed)
+
+
+class RecordedCheckpointer(CheckpointerWrapper):
+    """Times checkpoints, and notes where they are.
+
+    Args:
+        inner: what the wrapped implementation answered with.
+        recorder: of the run.
+    """
+
+    def __init__(self, inner: Any, recorder: Recorder) -> None:
+        super().__init__(inner)
+        self._recorder = recorder
+
+    def save(self, path: str, checkpoint: Checkpoint) -> None:
+        with self._recorder.timed(CHECKPOINT):
+            self.inner.save(path, checkpoint)
+        self._recorder.event("saved", path=path)
+
+    def open(self, path: str, verify: bool = True) -> CheckpointReader:
+        with self._recorder.timed(LOAD):
+            return self.inner.open(path, verify)
+
+    def remove(self, path: str) -> None:
+        with self._recorder.timed(CHECKPOINT):
+            self.inner.remove(path)

@@ -1,0 +1,48 @@
+"""`Writer`: appends to a file in a thread of its own, so that no disk makes a step wait."""
+
+from __future__ import annotations
+
+import os
+import sys
+from queue import SimpleQueue
+from threading import Thread
+
+
+class Writer:
+    """A new file, to which whole pieces are appended in order.
+
+    Training is worth more than its record: where the disk is full, a line on standard error says that it ends.
+
+    Args:
+        path: of the file; its folder is made if needed.
+
+    Raises:
+        OSError: the file can't be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = Thread(target=self._write, name="stratagem-record", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Append `data`, soon."""
+        self._queue.put(data)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Wait until everything is in the file, at most so long."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _write(self) -> None:
+        try:
+            while (data := self._queue.get()) is not None:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            print(f"the record {self._path} ends here: {error.strerror}", file=sys.stderr, flush=True)
+        finally:
+            os.close(self._descriptor)

@@ -1,0 +1,156 @@
+"""What a run's record says, in figures: speed, memory, slow ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from stratagem_report.goodput import Goodput, goodput
+from stratagem_report.phases import OTHER, OWN, PHASES
+from stratagem_report.reading import RankRecord, Row, RunRecord
+from stratagem_report.slowness import Slow, slow_ranks
+
+WARM_UP = 2
+"""Steps at an attempt's beginning that aren't typical."""
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank's typical step, and its memory."""
+
+    rank: int
+    host: str
+    device: str
+    step_ns: tuple[float, ...]
+    """Of a step, by phase of a step: the means."""
+    own_ns: float
+    """Of a step without waiting: the median."""
+    peak_bytes: dict[str, int]
+    """The most that was in use at once, by name."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in figures."""
+
+    run: RunRecord
+    goodput: Goodput
+    steps: int
+    """All that were made, also those that were made again."""
+    steps_per_s: float
+    """While it trained: without start, validation, checkpoints and loading."""
+    samples_per_s: float | None
+    """Over all ranks; None where batches don't tell their size."""
+    ranks: list[RankSummary]
+    """Of the last attempt."""
+    slow: list[Slow]
+    """By the median over the last attempt's steps."""
+    told: list[dict[str, object]]
+    """What was said of slow ranks while it trained."""
+    outcome: str
+
+
+def summarize(run: RunRecord) -> Summary:
+    """Return a run's figures."""
+    last = run.attempts[-1]
+    mains = [ranks[0] for ranks in run.attempts]
+    training_ns = sum(sum(row.ns[: OTHER + 1]) for rank in mains for row in rank.rows if row.steps)
+    steps = sum(rank.steps for rank in mains)
+    samples = sum(row.samples for ranks in run.attempts for rank in ranks for row in rank.rows) * sharing(
+        last
+    )
+    ranks = [_of_rank(rank) for rank in last]
+    told = [event for main in mains for event in main.events if event["event"] == "slow"]
+    return Summary(
+        run=run,
+        goodput=goodput(run),
+        steps=steps,
+        steps_per_s=steps / (training_ns / 1e9) if training_ns else 0.0,
+        samples_per_s=samples / (training_ns / 1e9) if samples and training_ns else None,
+        ranks=ranks,
+        slow=slow_ranks([rank.own_ns for rank in ranks]),
+        told=told,
+        outcome=_outcome(run),
+    )
+
+
+def sharing(ranks: Sequence[RankRecord]) -> float:
+    """How much of what ranks read counts: ranks that share a copy of the model read the same samples."""
+    header = ranks[0].header
+    return float(header.get("data_ranks", 1)) / float(header.get("world_size", 1) or 1)
+
+
+def typical_rows(rank: RankRecord) -> list[Row]:
+    """Rows with steps, without the first ones where there are others."""
+    rows = [row for row in rank.rows if row.steps]
+    return rows[WARM_UP:] or rows
+
+
+def _of_rank(rank: RankRecord) -> RankSummary:
+    rows = typical_rows(rank)
+    steps = sum(row.steps for row in rows) or 1
+    peak: dict[str, int] = {}
+    for _, memory in rank.memory:
+        for name, size in memory.items():
+            peak[name] = max(peak.get(name, 0), size)
+    return RankSummary(
+        rank=rank.rank,
+        host=str(rank.header.get("host", "")),
+        device=str(rank.header.get("device", "")),
+        step_ns=tuple(sum(row.ns[phase] for row in rows) / steps for phase in range(OTHER + 1)),
+        own_ns=median([sum(row.ns[phase] for phase in OWN) / row.steps for row in rows] or [0.0]),
+        peak_bytes=peak,
+    )
+
+
+def _outcome(run: RunRecord) -> str:
+    ends = {rank.end for rank in run.attempts[-1]}
+    restarts = len(run.attempts) - 1
+    again = f" after {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
+    if ends == {"done"}:
+        return f"ended well{again}"
+    return f"ended with an error{again}" if "failed" in ends else f"was killed, or still runs{again}"
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """A run's last attempt in equal spans of time."""
+
+    span_s: float
+    steps_per_s: list[float]
+    samples_per_s: list[float]
+    phase_shares: list[tuple[float, ...]]
+    """By phase, of all ranks' time; each adds up to 1, or to 0 where nothing is known."""
+
+
+def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
+    """Spread rows over spans of time; a step counts where its middle lies, and its phases where they do."""
+    wall_ns = max((rank.wall_ns for rank in ranks), default=0) or 1
+    count = max(1, min(count, max(len(rank.rows) for rank in ranks) // 10))
+    span = wall_ns / count
+    steps, samples = [0.0] * count, [0.0] * count
+    phases = [[0.0] * len(PHASES) for _ in range(count)]
+    for rank in ranks:
+        for row in rank.rows:
+            at = row.end_ns - row.total_ns
+            middle = min(int((at + row.end_ns) / 2 / span), count - 1)
+            steps[middle] += row.steps / len(ranks)
+            samples[middle] += row.samples
+            for phase, ns in enumerate(row.ns):
+                for index in range(min(int(at / span), count - 1), min(int((at + ns) / span), count - 1) + 1):
+                    inside = min(at + ns, span * (index + 1)) - max(at, span * index)
+                    phases[index][phase] += max(0.0, inside)
+                at += ns
+    share = sharing(ranks)
+    return Buckets(
+        span / 1e9,
+        [value / (span / 1e9) for value in steps],
+        [value * share / (span / 1e9) for value in samples],
+        [tuple(ns / (sum(each) or 1.0) for ns in each) for each in phases],
+    )
+
+
+def mean_step_ns(summary: Summary) -> tuple[float, ...]:
+    """A step by phase: the mean over ranks."""
+    return tuple(fmean(column) for column in zip(*(rank.step_ns for rank in summary.ranks)))

@@ -1,0 +1,8 @@
+import pytest
+from command_line import folder, net, refused  # noqa: F401
+from records import write_rank
+
+
+@pytest.fixture
+def rank_file():
+    return write_rank

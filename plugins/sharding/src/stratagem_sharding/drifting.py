@@ -1,0 +1,188 @@
+"""`DriftingPrepared`: replicas that step by themselves, of which everybody else sees one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from stratagem import CheckpointReader, ConfigError, Prepared, SetupRequest
+from stratagem.sdk.shards import fingerprint
+from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets
+from stratagem_sharding.own_part import OwnPart
+
+__all__ = ["DriftingPrepared"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+class DriftingPrepared(Prepared):
+    """A replica with parameters, buffers and optimizer states of its own between two synchronisations.
+
+    Evaluations, checkpoints and what a run leaves have the average of the parameters, and rank 0's buffers. A
+    checkpoint has each rank's own beside them, so that as many ranks go on exactly; any other number of ranks, and
+    any other strategy, goes on from the average.
+
+    Args:
+        request: as everywhere.
+        name: of the strategy: the beginning of the names of what it keeps in a checkpoint.
+
+    Attributes:
+        steps: optimizer steps so far, on every rank alike.
+
+    Raises:
+        ConfigError: an optimizer whose step needs all ranks.
+    """
+
+    def __init__(self, request: SetupRequest, name: str) -> None:
+        super().__init__(request)
+        self._name = name
+        self._collectives = request.collectives
+        self.steps = 0
+        # Importing the class takes long, and warns.
+        for optimizer in self.optimizers:
+            if any(cls.__name__ == "ZeroRedundancyOptimizer" for cls in type(optimizer).__mro__):
+                raise ConfigError(
+                    f"under {name} each replica steps by itself, and ZeroRedundancyOptimizer needs all ranks in one "
+                    "step: choose SGD, AdamW or another optimizer of its own per rank, or strategy ddp"
+                )
+        broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
+
+    def after_step(self) -> None:
+        """Do what is due after optimizer step `steps`. Collective where it is."""
+        raise NotImplementedError
+
+    def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
+        """Return what a checkpoint needs to go on exactly: what all ranks have alike, the rank's own, and JSON."""
+        return {}, {}, {}
+
+    def restore(self, shared: Tensors, own: Tensors | None, state: Mapping[str, Any]) -> None:
+        """Take up what `kept` returned; with nothing in it, begin from the parameters as they are.
+
+        Args:
+            shared: what all ranks had alike.
+            own: the rank's own; None where another number of ranks had theirs.
+            state: what isn't a tensor; empty where another strategy wrote the checkpoint.
+        """
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        applied = super().step(index, closure)
+        if index == len(self.optimizers) - 1:
+            self.steps += 1
+            self.after_step()
+        return applied
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        return iter(())  # what differs on purpose isn't compared
+
+    # What everybody else sees -------------------------------------------------------------------
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        if not self._drifted:
+            yield
+            return
+        parameters = self._differing(dict(self.original_module.named_parameters()))
+        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        buffers = list(self.original_module.buffers())
+        own_buffers = [buffer.clone() for buffer in buffers]
+        self._average(parameters)
+        broadcast_coalesced(buffers)
+        shown = [buffer.clone() for buffer in buffers]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, value in own.items():
+                    parameters[name].copy_(value)
+                for buffer, value, mine in zip(buffers, shown, own_buffers):
+                    if torch.equal(buffer, value):  # what the evaluation itself wrote, stays
+                        buffer.copy_(mine)
+
+    def restore_module(self) -> None:
+        super().restore_module()
+        if self._drifted:
+            self.agree()
+            broadcast_coalesced(self.original_module.buffers())
+
+    def agree(self) -> None:
+        """Give all ranks the average of the parameters, where these differ. Collective."""
+        self._average(self._differing(dict(self.original_module.named_parameters())))
+
+    # Checkpoint ---------------------------------------------------------------------------------
+
+    def model_tensors(self) -> Tensors:
+        tensors = super().model_tensors()
+        if not self._drifted:
+            return tensors
+        names = {f"model/{name}" for name, _ in self.original_module.named_parameters(remove_duplicate=False)}
+        parameters = {name: tensors[name] for name in tensors if name in names}
+        buffers = {name: tensors[name].clone() for name in tensors if name not in names}
+        broadcast_coalesced(buffers.values())
+        return {**tensors, **buffers, **self._averaged(parameters)}
+
+    def optimizer_tensors(self) -> Tensors:
+        tensors, own = super().optimizer_tensors(), self._own
+        shared, extra, _ = self.kept()
+        more = {f"{self._name}/shared/{key}": value for key, value in shared.items()}
+        more.update({f"{own}extra/{key}": value for key, value in extra.items()})
+        if not self._drifted:
+            return {**tensors, **more}
+        drifted = {f"{own}{key}": value for key, value in {**super().model_tensors(), **tensors}.items()}
+        return {**tensors, **self._averaged(tensors), **drifted, **more}
+
+    def state(self) -> dict[str, Any]:
+        hidden = {"steps": self.steps, "drifted": self._drifted, **self.kept()[2]}
+        return {**super().state(), self._name: hidden}
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        hidden = {} if model_only else state.get(self._name, {})
+        same = reader.world_size == self._collectives.world_size
+        self.steps = 0  # what is filled below are the parameters, not copies of their averages
+        if hidden.get("drifted") and same:
+            super().load(OwnPart(reader, self._own), state)
+        else:
+            super().load(reader, state, model_only=model_only)
+        self.steps = hidden.get("steps", 0)
+        shared = OwnPart(reader, f"{self._name}/shared/").read_all() if hidden else {}
+        own = OwnPart(reader, f"{self._own}extra/").read_all() if hidden and same else None
+        self.restore(shared, own, hidden)
+
+    # --------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> str:
+        return f"{self._name}/rank{self._collectives.rank}/"
+
+    @property
+    def _drifted(self) -> bool:
+        return self._collectives.world_size > 1 and self.steps > 0
+
+    def _averaged(self, tensors: Tensors) -> Tensors:
+        """Return copies of those tensors that differ between ranks, averaged. Collective."""
+        copies = {name: tensor.detach().clone() for name, tensor in self._differing(tensors).items()}
+        self._average(copies)
+        return copies
+
+    def _average(self, tensors: Tensors) -> None:
+        for flat in flattened_buckets(tensors.values()):
+            dist.all_reduce(flat)
+            flat.div_(self._collectives.world_size)
+
+    def _differing(self, tensors: Tensors) -> Tensors:
+        """Return the floating-point tensors that all ranks have, and not all alike. Collective."""
+        named = {
+            name: tensor.detach()
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() or tensor.is_complex()
+        }
+        prints = {name: int(fingerprint([tensor], tensor.device)) for name, tensor in named.items()}
+        ranks = self._collectives.gather_objects(prints)
+        return {
+            name: tensors[name]
+            for name in sorted(named)
+            if all(name in each for each in ranks) and len({each[name] for each in ranks}) > 1
+        }

@@ -1,0 +1,101 @@
+"""Means over ranks that are on their way while training goes on, and the small numbers that they are sent as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["BLOCK", "SENT_AS", "MeanExchange", "decoded", "encoded", "padded"]
+
+BLOCK = 256
+"""Elements that share one scale in int8."""
+SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+"""What an exchange may send instead of float32 or float64."""
+
+
+class MeanExchange:
+    """The mean of a flat tensor over ranks, not waited for. Collective to make, as are both methods.
+
+    In a smaller dtype each rank gets a chunk of everybody's, adds it up in float32, and sends the chunk of the mean
+    to all: 2 × (n - 1) / n of the small numbers per rank, as an all-reduce does, however many ranks there are.
+    All ranks come to the same bits.
+
+    Args:
+        flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
+        group: of the ranks; None where there is one.
+        sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
+    """
+
+    def __init__(self, flat: torch.Tensor, group: Any, sent_as: str | None) -> None:
+        self._flat, self._group, self._sent_as = flat, group, sent_as
+        self._size = 1 if group is None else dist.get_world_size(group)
+        self._work: Any = None
+        self._received = flat
+        self._has_advanced = sent_as is None
+        if group is None:
+            self._has_advanced = True
+        elif sent_as is None:
+            self._work = dist.all_reduce(flat, group=group, async_op=True)
+        else:
+            rows = padded(flat.float(), self._size).view(self._size, -1)
+            self._sent = encoded(rows, sent_as)
+            self._received = torch.empty_like(self._sent)
+            self._work = dist.all_to_all_single(self._received, self._sent, group=group, async_op=True)
+
+    def advance(self) -> None:
+        """Wait for the first of two messages, and send the second; nothing where there is one, or it is sent."""
+        if self._has_advanced or self._sent_as is None:
+            return
+        self._work.wait()
+        mean = decoded(self._received, self._sent_as).mean(0, keepdim=True)
+        self._sent = encoded(mean, self._sent_as)
+        self._received = self._received.new_empty((self._size, self._sent.shape[1]))
+        rows = list(torch.split(self._received, 1))
+        self._work = dist.all_gather(rows, self._sent, group=self._group, async_op=True)
+        self._has_advanced = True
+
+    def result(self) -> torch.Tensor:
+        """Wait for the mean, and return it in the shape and dtype of what was given."""
+        self.advance()
+        if self._work is None:
+            return self._flat
+        self._work.wait()
+        if self._sent_as is None:
+            self._flat.div_(self._size)
+        else:
+            whole = decoded(self._received, self._sent_as).reshape(-1)
+            self._flat = whole[: self._flat.numel()].to(self._flat.dtype)
+        self._work = None
+        return self._flat
+
+
+def encoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
+    """Return float32 rows, each of whole blocks, as rows of bytes.
+
+    In int8 an element is within 1/254 of the largest one of its block.
+    """
+    if sent_as != "int8":
+        return rows.to(SENT_AS[sent_as]).view(torch.uint8)
+    blocks = rows.view(rows.shape[0], -1, BLOCK)
+    scales = blocks.abs().amax(-1) / 127
+    codes = (blocks / scales.where(scales != 0, 1).unsqueeze(-1)).round_().to(torch.int8)
+    return torch.cat([codes.view(rows.shape).view(torch.uint8), scales.view(torch.uint8)], dim=1)
+
+
+def decoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
+    """Return the float32 rows that `encoded` was given, rounded."""
+    if sent_as != "int8":
+        return rows.view(SENT_AS[sent_as]).float()
+    blocks = rows.shape[1] // (BLOCK + 4)
+    codes, scales = torch.split(rows, [blocks * BLOCK, blocks * 4], dim=1)
+    values = codes.view(torch.int8).reshape(rows.shape[0], blocks, BLOCK).float()
+    values *= scales.contiguous().view(torch.float32).unsqueeze(-1)
+    return values.view(rows.shape[0], -1)
+
+
+def padded(flat: torch.Tensor, count: int) -> torch.Tensor:
+    """Return `flat` with zeros, so that it divides into `count` rows of whole blocks."""
+    missing = -flat.numel() % (count * BLOCK)
+    return torch.nn.functional.pad(flat, (0, missing))

@@ -1,0 +1,63 @@
+"""What torch keeps private of modules and of pruning, and callbacks need: all private names of it are here.
+
+plugins/trainer/tests/test_torch_private.py tells when torch changes one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+
+def without_values(module: nn.Module, done: dict[int, nn.Module]) -> Any:
+    """Copy the structure of a module, with tensors on the meta device, and without hooks.
+
+    Args:
+        module: what to copy.
+        done: id of a module → its copy, of those that are copied already.
+    """
+    if id(module) in done:
+        return done[id(module)]
+    copy: Any = object.__new__(type(module))
+    done[id(module)] = copy
+    copy.__dict__ = dict(module.__dict__)
+    for name in vars(module):
+        if name.startswith("_") and "hooks" in name and isinstance(vars(module)[name], dict):
+            copy.__dict__[name] = OrderedDict()
+    copy.__dict__["_parameters"] = {
+        name: None if value is None else nn.Parameter(_empty(value), requires_grad=False)
+        for name, value in module._parameters.items()
+    }
+    copy.__dict__["_buffers"] = {
+        name: None if value is None else _empty(value) for name, value in module._buffers.items()
+    }
+    copy.__dict__["_modules"] = {
+        name: None if child is None else without_values(child, done)
+        for name, child in module._modules.items()
+    }
+    return copy
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+
+
+def pruning_mask(method: Any, values: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Return the next mask as torch's PruningContainer does, which prunes among what the mask before has left.
+
+    It asks for the name of a tensor that both have, and offers no other way to give it.
+
+    Args:
+        method: a `torch.nn.utils.prune.BasePruningMethod`.
+        values: of the tensor.
+        before: the mask so far, of the same shape.
+    """
+    container: Any = prune.PruningContainer()
+    method._tensor_name = container._tensor_name = "weight"
+    container.add_pruning_method(method)
+    mask: torch.Tensor = container.compute_mask(values, before)
+    return mask

@@ -1,0 +1,30 @@
+"""Torch still has what callbacks use of its private names, with the same meaning."""
+
+from __future__ import annotations
+
+import torch
+from stratagem_trainer import torch_private as private
+from torch import nn
+from torch.nn.utils import prune
+
+
+def test_a_copy_has_the_structure_and_no_values():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    net[0].register_forward_hook(lambda *_: 1 / 0)
+    copy = private.without_values(net, {})
+    assert type(copy[1]) is nn.BatchNorm1d
+    assert copy(torch.empty(4, 3, device="meta")).shape == (4, 2)
+    assert {value.device.type for value in copy.state_dict().values()} == {"meta"}
+    assert {value.device.type for value in net.state_dict().values()} == {"cpu"}
+
+
+def test_a_second_mask_is_within_the_first():
+    layer = nn.Linear(8, 1)
+    for amount in (0.5, 0.5):
+        prune.l1_unstructured(layer, "weight", amount)
+    values = layer.weight_orig.detach()
+    mask = torch.ones_like(values)
+    for _ in range(2):
+        mask = private.pruning_mask(prune.L1Unstructured(0.5), values, mask)
+    assert torch.equal(mask, layer.weight_mask)
+    assert int(mask.sum()) == 2
