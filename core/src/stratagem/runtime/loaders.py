@@ -18,7 +18,7 @@ class _Given:
     """Has the attributes of the loader that it was made of, as `dataset` and `batch_size`."""
 
     _given: Iterable[Any]
-    _data: Any
+    _data: TrainData | EvalData
 
     def __len__(self) -> int:
         if self._data.num_batches is None:
@@ -37,6 +37,8 @@ class EpochLoader(_Given):
     Attributes:
         epoch: index of the epoch that the next iteration runs; set it to go on where a run stopped.
     """
+
+    _data: TrainData
 
     def __init__(
         self,
@@ -68,6 +70,8 @@ class EvalLoader(_Given):
         repeats: whether `pairs` gives some rank batches that don't count; True where that isn't known.
             Only under a strategy whose forward is a collective.
     """
+
+    _data: EvalData
 
     def __init__(
         self,
