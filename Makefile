@@ -18,7 +18,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -30,6 +30,7 @@ help:
 	@echo "make docs    build the documentation into site/"
 	@echo "make hooks   write docs/hooks.md again from the hookspecs"
 	@echo "make coming-from write docs/coming-from-*.md again from the table of names"
+	@echo "make moving  run programs written for Lightning (DIR=folder) under it and under stratagem-lightning, and compare"
 	@echo "make picture draw docs/assets/run.svg again from a run"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
@@ -94,6 +95,10 @@ hooks: .venv/.ready-to-develop
 
 coming-from: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/coming_from.py
+	@$(BIN)/python docs/gen/lightning.py > docs/coming-from-lightning.md
+
+moving: .venv/.ready-to-develop
+	@$(BIN)/python plugins/lightning/tests/moving.py $(or $(DIR),plugins/lightning/tests/programs)
 
 picture: .venv/.ready-to-run
 	@$(BIN)/python docs/gen/picture.py > docs/assets/run.svg.new && mv docs/assets/run.svg.new docs/assets/run.svg

@@ -65,6 +65,11 @@ def test_what_is_refused(script, refused):
     assert "--accelerator cpu contradicts accelerator='mps'" in refused("run", *HERE, path)
 
 
+def test_a_flag_that_says_the_same_as_the_script_is_no_contradiction(script):
+    path = script("from stratagem import Runtime; Runtime('single', 'cpu', devices=1).launch()")
+    assert main(["run", *HERE, path]) == 0
+
+
 def test_two_processes(script, folder):
     path = script("""
         import os, sys

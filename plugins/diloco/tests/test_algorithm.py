@@ -97,7 +97,6 @@ def compared(runtime: Any, *settings: Any) -> tuple[float, float]:
 
 CASES: dict[str, tuple[int, tuple[Any, ...]]] = {
     "DiLoCo": (3, (5, 0.7, 0.9, True, 1, 0, 0.0)),
-    "without Nesterov": (2, (5, 0.7, 0.5, False, 1, 0, 0.0)),
     "overlapped": (2, (6, 0.7, 0.9, True, 3, 1, 0.5)),
     "several in flight": (2, (6, 0.4, 0.9, True, 3, 5, 0.25)),
 }

@@ -70,7 +70,7 @@ def kept(path: Path, beginning: str) -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1)])
 def test_another_number_of_ranks_keeps_the_outer_state(tmp_path: Path, before: int, after: int) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     fit(tmp_path, Task(first), before)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from stratagem_diloco.outer import OuterSettings, fragments_of
+from stratagem_diloco.outer import OuterOptimizer, OuterSettings, fragments_of
 
 
 def test_fragments_are_of_neighbours_and_about_equal() -> None:
@@ -17,3 +18,15 @@ def test_fragments_are_due_evenly_and_once_in_a_round() -> None:
     settings = OuterSettings(sync_every=10, fragments=3)
     due = [(step, p) for step in range(1, 21) for p in range(3) if settings.due(p, step)]
     assert due == [(3, 0), (6, 1), (10, 2), (13, 0), (16, 1), (20, 2)]
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, True), (0.5, False), (0.0, True)])
+def test_steps_as_sgd_of_torch(momentum: float, nesterov: bool) -> None:
+    theirs = torch.nn.Parameter(torch.randn(5))
+    sgd = torch.optim.SGD([theirs], lr=0.7, momentum=momentum, nesterov=nesterov and momentum > 0)
+    ours = OuterOptimizer(OuterSettings(momentum=momentum, nesterov=nesterov), {"p": theirs})
+    for _ in range(4):
+        theirs.grad = torch.randn(5)
+        sgd.step()
+        ours.step(["p"], theirs.grad, set())
+    torch.testing.assert_close(ours.parameters["p"], theirs.detach())

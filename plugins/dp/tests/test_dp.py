@@ -47,7 +47,7 @@ class Losses(stratagem.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.values.append(float(trainer.callback_metrics["loss"]))
-        assert self.values[-1] == pytest.approx(outputs.item(), abs=1e-6)
+        assert self.values[-1] == pytest.approx(outputs["loss"].item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["dp", "ddp2"])

@@ -58,7 +58,9 @@ def _with_flags(config: RunConfig) -> RunConfig:
     for name, flag in flags.items():
         flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
         mine = getattr(config, name)
-        if mine not in (getattr(defaults, name), flag):
+        if mine not in (getattr(defaults, name), flag) and str(mine) != str(
+            flag
+        ):  # 2 and "2" are the same devices
             raise ConfigError(
                 f"--{name.replace('_', '-')} {flag} contradicts {name}={mine!r} in {sys.argv[0]}: leave out one"
             )

@@ -15,6 +15,7 @@ from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, req
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
     **dict.fromkeys(("conformance", "new", "verify"), "stratagem-testing"),
+    "migrate": "stratagem-lightning",
 }
 """Command → the distribution of ours that adds it, for install hints."""
 

@@ -13,23 +13,22 @@ from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
 from stratagem.errors import ConfigError, UsageError
-from stratagem.sdk.catalogue import FEATURES
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.batch_norm import synchronize_batch_norms
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.data.sources import prepare_data, transfer_hooks
-from stratagem_trainer.hook_names import refuse_uncalled, refuse_uncalled_hooks
+from stratagem_trainer.hook_names import refuse_uncalled
 from stratagem_trainer.hooks import HookRunner, overrides
 from stratagem_trainer.loops.metrics import Metrics
 from stratagem_trainer.loops.optimization import Schedule, needs_closure, read_optimizers
 from stratagem_trainer.loops.step_module import EndedSteps, step_module
 from stratagem_trainer.module import Module
 from stratagem_trainer.seeding import worker_seed
+from stratagem_trainer.stage_callbacks import merge_callbacks, refuse_callbacks
 from stratagem_trainer.state import STEPS, StageState
 
 if TYPE_CHECKING:
     from stratagem import Runtime
-    from stratagem.sdk.runs import Run
     from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.settings import TrainerSettings
@@ -154,18 +153,6 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
     return needed
 
 
-def refuse_callbacks(run: Run, callbacks: Sequence[Callback]) -> None:
-    """Refuse a callback that needs what the run's strategy doesn't declare.
-
-    Raises:
-        CombinationError: names the callback, the strategy, and those that can.
-    """
-    for callback in callbacks:
-        for feature in callback.needs:
-            if feature not in run.capabilities.features:
-                raise run.refusal(feature, f"{type(callback).__name__}, which needs {FEATURES[feature]}")
-
-
 def construct_module(runtime: Runtime, module: Any) -> Module:
     """Return the user's module, constructed under the precision's context where it is a callable.
 
@@ -240,45 +227,6 @@ def tear_down(hooks: HookRunner, datamodule: DataModule | None, stage: str) -> N
     hooks("teardown", stage)
 
 
-def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
-    """Return the trainer's callbacks and the module's, which go before those of the same class.
-
-    Raises:
-        ConfigError: the module returned something else, or two have one key for their states.
-    """
-    returned = module.configure_callbacks()
-    own = [returned] if isinstance(returned, Callback) else list(returned)
-    for callback in own:
-        if not isinstance(callback, Callback):
-            raise ConfigError(
-                f"{type(module).__qualname__}.configure_callbacks returned a {type(callback).__name__}: return "
-                "callbacks, derived from stratagem.Callback"
-            )
-        refuse_uncalled_hooks(callback)
-    classes = {type(callback) for callback in own}
-    merged = [*(callback for callback in given if type(callback) not in classes), *own]
-    refuse_equal_keys(merged)
-    return merged
-
-
-def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
-    """Refuse two states under one key, of which a checkpoint would keep the last alone.
-
-    Raises:
-        ConfigError: names the key.
-    """
-    keys: set[str] = set()
-    for callback in callbacks:
-        if type(callback).state_dict is Callback.state_dict:
-            continue
-        if callback.state_key in keys:
-            raise ConfigError(
-                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
-                "another monitor, dirname or filename, or a state_key of their own)"
-            )
-        keys.add(callback.state_key)
-
-
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     """Step → the method that ends it, for those that the user's class defines."""
     steps = ("training_step", "validation_step", "test_step")
@@ -287,12 +235,16 @@ def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     }
 
 
-def make_loggers(logger: bool | Sequence[Logger]) -> list[Logger]:
-    """Return the loggers of a fit, for rank 0.
+def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
+    """Return the loggers of a stage, for rank 0.
 
     Args:
         logger: True for the default, False for none, or loggers.
+        stage: a fit has all; a validation or a test those that take up where a fit has ended.
     """
+    if stage != "fit":
+        given = [] if isinstance(logger, bool) or stage == "predict" else logger
+        return [each for each in given if each.goes_on and each.save_dir is not None]
     if not isinstance(logger, bool):
         return list(logger)
     if not logger:

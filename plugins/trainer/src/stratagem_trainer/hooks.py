@@ -117,7 +117,7 @@ TABLE: tuple[Hook, ...] = (
         "on_train_batch_end",
         ("outputs", "batch", "batch_idx"),
         "both",
-        "after backward and, at a window's end, the step",
+        'after backward and, at a window\'s end, the step; `outputs` has "loss" and what else the step returned',
     ),
     Hook("on_evaluation_start", ("stage",), "callback", "before the first batch of any evaluation"),
     *_evaluation("validation", "a validation"),

@@ -55,6 +55,11 @@ class RunView:
         return self._at if self._worker is not None else self._seen.progress
 
     @property
+    def progress_before(self) -> Progress:
+        """Where the stage before has ended; the beginning, where there was none."""
+        return self._seen.progress
+
+    @property
     def current_epoch(self) -> int:
         """Index of the current epoch; how many were finished, after a fit."""
         return self.progress.epoch

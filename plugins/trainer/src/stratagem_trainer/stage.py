@@ -88,7 +88,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
     module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
     run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
-    loggers = make_loggers(trainer.given_loggers) if runtime.is_main and request.stage == "fit" else []
+    loggers = make_loggers(trainer.given_loggers, request.stage) if runtime.is_main else []
     module._trainer = trainer
     trainer.enter(runtime, run_dir, module, request.ckpt_path)
     datamodule: DataModule | None = None
@@ -98,7 +98,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
             source = LoaderSource(module, datamodule, request.loader, request.val_loader)
             if attempts is not None:
                 return _fit(runtime, trainer, source, request, attempts, loggers)
-            return _evaluate(runtime, trainer, source, request)
+            return _evaluate(runtime, trainer, source, request, loggers)
     except BaseException as error:
         explain(error)
         state = trainer.state if trainer.has_state else None
@@ -199,15 +199,30 @@ def _fit(
 
 
 def _evaluate(
-    runtime: Runtime, trainer: TrainerView, source: LoaderSource, request: StageRequest
+    runtime: Runtime,
+    trainer: TrainerView,
+    source: LoaderSource,
+    request: StageRequest,
+    loggers: list[Logger],
 ) -> StageResult:
     stage, module = request.stage, source.module
     hooks = prepare_module(runtime, trainer, module, stage, source.datamodule)
     loader = source.of(stage)
     data = eval_loaders(runtime, trainer.settings, loader, stage)
     state = begin_stage(
-        trainer.settings, runtime, module, hooks, stage, None, [], data[0].batch_size, sample_of_any(loader)
+        trainer.settings,
+        runtime,
+        module,
+        hooks,
+        stage,
+        None,
+        loggers,
+        data[0].batch_size,
+        sample_of_any(loader),
     )
+    state.progress = replace(trainer.progress_before)
+    for logger in loggers:
+        logger.open(trainer.run_dir or ".", describe(trainer, module))
     state.datamodule = source.datamodule
     trainer.show_loader(stage, loader)
     _count_batches(state, data, stage)
@@ -225,6 +240,7 @@ def _evaluate(
         metrics = evaluation.evaluate(state, data, stage)
     hooks("on_end", stage)
     tear_down(hooks, source.datamodule, stage)
+    _close(state, loggers)
     return _result(state, trainer, metrics, predictions)
 
 

@@ -4,52 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
-from stratagem import RunConfig, Task
-from stratagem.errors import ConfigError
-from stratagem.sdk.loops import announce, announce_by_value, launch
-from stratagem.sdk.runs import assemble, run_config
+from stratagem import RunConfig
+from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
-from stratagem_trainer.bringing_back import (
-    SEVERAL_NODES,
-    bring_back,
-    destination,
-    refuse_untrained,
-    say_untrained,
-)
-from stratagem_trainer.building import needed_features, refuse_callbacks, refuse_equal_keys
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.choices import (
-    best_where_there_is_one,
-    chosen_checkpoint,
-    last_module,
-    told_apart,
-)
 from stratagem_trainer.fast_dev_run import fast, without_files
-from stratagem_trainer.hook_names import refuse_uncalled_hooks
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loggers.named import checked_loggers
-from stratagem_trainer.module import Module
 from stratagem_trainer.profilers.base import Profiler
 from stratagem_trainer.profilers.instrument import make_profiler
 from stratagem_trainer.registry import refuse_without_registry
-from stratagem_trainer.run_folder import absolute_run_dir, refuse_unusable
-from stratagem_trainer.seeding import latest_seed
-from stratagem_trainer.seen import Seen
+from stratagem_trainer.run_folder import absolute_run_dir
 from stratagem_trainer.settings import Limit, TrainerSettings
-from stratagem_trainer.stage import StageRequest, StageResult, run_stage
-from stratagem_trainer.view import TrainerView
-
-PRELOAD = (__name__,)
-"""Modules that a trainer's workers need."""
+from stratagem_trainer.stage_callbacks import with_defaults
+from stratagem_trainer.trainer_commands import TrainerCommands
 
 
-class Trainer(TrainerView):
+class Trainer(TrainerCommands):
     """Trains and evaluates a `Module`: docs/guides/trainer.md.
 
     Args:
@@ -198,7 +175,7 @@ class Trainer(TrainerView):
             run_dir=folder,
             **further,
         )
-        used = _with_defaults(
+        used = with_defaults(
             callbacks,
             enable_progress_bar is not False,
             enable_model_summary is not False,
@@ -210,168 +187,6 @@ class Trainer(TrainerView):
             settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
         super().__init__(config, settings, used, loggers)
         self.profiler = make_profiler(profiler)
-        self._given: Any = None
-        """The module of the last fit, or what made it, for an evaluation that is given none."""
-
-    # Commands ---------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        model: Any,
-        train_dataloaders: Any = None,
-        val_dataloaders: Any = None,
-        datamodule: Any = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-    ) -> None:
-        """Train `model`, in as many processes as the strategy wants.
-
-        Args:
-            model: a `Module`, or a picklable callable that makes one in each worker.
-            train_dataloaders: training batches: a loader, or several in a list, tuple, dict or `CombinedLoader`; the
-                data module's, or the module's own `train_dataloader`, when None. A `DataModule` may be passed here.
-            val_dataloaders: validation batches; the data module's, or the module's own, when None.
-            datamodule: a `DataModule`, or a picklable callable that makes one in each worker.
-            ckpt_path: continue exactly where this checkpoint was written; "last" is the last one of the fit before.
-
-        Where workers were processes of their own, the trained weights, the metrics and the callbacks'
-        states are brought back into this process's objects: all that is in `model.state_dict()`, with the
-        dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
-        several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
-        """
-        self._given = model
-        with destination(model) as where:
-            loader, datamodule = told_apart("fit", train_dataloaders, val_dataloaders, datamodule)
-            path = chosen_checkpoint(self, "fit", ckpt_path)
-            result = self._launch(
-                StageRequest("fit", model, loader, val_dataloaders, datamodule, path, where)
-            )
-            reason = result.not_brought_back
-            if where is not None and reason is None and not result.in_launching_process:
-                reason = bring_back(model, where)
-        if where is not None and reason is not None:
-            say_untrained(model, reason)
-
-    def validate(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-    ) -> list[dict[str, float]]:
-        """Run `validation_step` over each sample once.
-
-        Args:
-            model: a `Module`, or a picklable callable; when None, that of the last fit, with the best checkpoint's
-                weights where that fit kept any and no `ckpt_path` is given.
-            dataloaders: as for `fit`; several are read one after the other, but for a `CombinedLoader` of another
-                mode.
-            ckpt_path: of a checkpoint's weights, or "best" or "last" of the last fit.
-            verbose: taken for the sake of other trainers' programs: this one prints nothing.
-            datamodule: as for `fit`.
-
-        Returns:
-            The metrics, one dict for each loader.
-        """
-        return self._evaluate("validate", model, dataloaders, ckpt_path, datamodule).metrics
-
-    def test(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-    ) -> list[dict[str, float]]:
-        """Run `test_step` over each sample once, and return the metrics, one dict for each loader; see `validate`."""
-        return self._evaluate("test", model, dataloaders, ckpt_path, datamodule).metrics
-
-    def predict(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        datamodule: Any = None,
-        return_predictions: bool | None = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-    ) -> list[Any]:
-        """Return `predict_step` of all samples, in the order of the data, on the CPU.
-
-        Args:
-            model: as for `validate`.
-            dataloaders: as for `validate`.
-            datamodule: as for `fit`.
-            return_predictions: False returns none, where callbacks write them; nothing is gathered then.
-            ckpt_path: as for `validate`.
-
-        Returns:
-            A list of batches' predictions; of several loaders, a list of them for each.
-        """
-        returns = return_predictions is not False
-        return self._evaluate("predict", model, dataloaders, ckpt_path, datamodule, returns).predictions or []
-
-    def _evaluate(
-        self, stage: str, model: Any, loaders: Any, ckpt_path: Any, datamodule: Any, returns: bool = True
-    ) -> StageResult:
-        loader, datamodule = told_apart(stage, loaders, None, datamodule)
-        if model is None:
-            model = last_module(self._given, stage)
-            ckpt_path = best_where_there_is_one(self, ckpt_path)
-        path = chosen_checkpoint(self, stage, ckpt_path)
-        return self._launch(
-            StageRequest(stage, model, loader, None, datamodule, path, return_predictions=returns)
-        )
-
-    def _launch(self, request: StageRequest) -> StageResult:
-        if request.ckpt_path is None:
-            refuse_untrained(request.module, request.stage)
-        for callback in self.callbacks:
-            callback.before_launch(self, request.module, request.loader, request.stage)
-        run = assemble(self.config)
-        self.given_seed = latest_seed()
-        if request.stage == "fit":
-            known = request.module if isinstance(request.module, Module) else None
-            run.require(needed_features(self.settings, known))
-            refuse_callbacks(run, self.callbacks)
-            if run.environment.global_rank == 0:
-                root = self.settings.default_root_dir
-                refuse_unusable(self.config.run_dir, root, is_only_node=self.config.num_nodes in (1, "1"))
-        if run.environment.global_rank == 0:
-            announce(run)
-        self._seen = replace(self._seen, stage=request.stage, status="interrupted")
-        result: StageResult | None = launch(
-            run, Task(run_stage, (self, request), preload=PRELOAD, notice=announce_by_value)
-        )
-        self.model, self.ckpt_path = request.module, request.ckpt_path
-        self.datamodule = None if callable(request.datamodule) else request.datamodule
-        if result is None:  # not the node of rank 0
-            return StageResult([], Seen(), False, not_brought_back=SEVERAL_NODES)
-        self._seen, self.run_dir = result.seen, result.seen.run_dir
-        for callback in self.callbacks:
-            if callback.state_key in result.callbacks:
-                callback.load_state_dict(dict(result.callbacks[callback.state_key]))
-        return result
-
-
-def _with_defaults(
-    callbacks: Callback | Sequence[Callback] | None, progress_bar: bool, summary: bool, checkpointing: bool
-) -> list[Callback]:
-    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
-    from stratagem_trainer.callbacks.model_summary import ModelSummary
-    from stratagem_trainer.callbacks.progress import ProgressBar
-
-    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
-    for callback in given:
-        if not isinstance(callback, Callback):
-            raise ConfigError(f"callbacks has a {type(callback).__name__}: derive it from stratagem.Callback")
-        refuse_uncalled_hooks(callback)
-    if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
-        given.append(ProgressBar())
-    if summary and not any(isinstance(callback, ModelSummary) for callback in given):
-        given.append(ModelSummary())
-    if checkpointing and not any(isinstance(callback, ModelCheckpoint) for callback in given):
-        given.append(ModelCheckpoint())
-    refuse_equal_keys(given)
-    return given
 
 
 def _path(path: str | os.PathLike[str] | None) -> str | None:

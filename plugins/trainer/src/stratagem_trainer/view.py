@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 from stratagem.errors import StratagemError
 from stratagem_trainer.absent import absent
 from stratagem_trainer.ended import EndedState
+from stratagem_trainer.kept_checkpoint import copy_last
 from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
 from stratagem_trainer.progress import Progress
+from stratagem_trainer.rank_view import RankView
 from stratagem_trainer.run_view import RunView
 from stratagem_trainer.seen import Seen
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
 
-    from stratagem import Collectives, Prepared, RunConfig, Runtime, Strategy
+    from stratagem import Prepared, RunConfig, Runtime
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
@@ -35,7 +36,7 @@ CHECKPOINTS = "checkpoints"
 """Folder of a run's checkpoints within its run folder."""
 
 
-class TrainerView(RunView):
+class TrainerView(RunView, RankView):
     """A trainer as modules and callbacks see it: where its run is, and what it is made of.
 
     Apart from `Trainer`, so that a module knows its trainer without importing what runs it.
@@ -92,72 +93,6 @@ class TrainerView(RunView):
     # Live parts, for modules and callbacks ------------------------------------------------------------
 
     @property
-    def is_live(self) -> bool:
-        """Whether this process is a rank of a running stage."""
-        return self._worker is not None
-
-    @property
-    def strategy(self) -> Strategy:
-        """The run's strategy, as this worker has it."""
-        return self.runtime.session.run.strategy
-
-    @property
-    def runtime(self) -> Runtime:
-        """The live runtime.
-
-        Raises:
-            StratagemError: no stage runs in this process.
-        """
-        if self._worker is None:
-            raise StratagemError("no stage of this trainer runs now")
-        return self._worker
-
-    @property
-    def collectives(self) -> Collectives:
-        """How the ranks talk."""
-        return self.runtime.collectives
-
-    @property
-    def device(self) -> torch.device:
-        """This rank's device."""
-        return self.runtime.device
-
-    @property
-    def global_rank(self) -> int:
-        """This process among all; 0 outside a stage."""
-        return self._worker.rank if self._worker is not None else 0
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node; 0 outside a stage."""
-        return self._worker.local_rank if self._worker is not None else 0
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks; 1 outside a stage."""
-        return self._worker.world_size if self._worker is not None else 1
-
-    @property
-    def node_rank(self) -> int:
-        """This machine among those of the run; 0 outside a stage."""
-        return self.runtime.collectives.node_rank if self._worker is not None else 0
-
-    @property
-    def num_nodes(self) -> int:
-        """Machines of the run; 1 outside a stage."""
-        return self._worker.session.run.plan.num_nodes if self._worker is not None else 1
-
-    @property
-    def num_devices(self) -> int:
-        """Devices of this machine that the run uses; 0 outside a stage, where nothing is resolved."""
-        return len(self.runtime.session.run.devices) if self._worker is not None else 0
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this is rank 0."""
-        return self.global_rank == 0
-
-    @property
     def precision(self) -> str:
         """The precision's name, or its class's for an object."""
         precision = self.config.precision
@@ -174,11 +109,6 @@ class TrainerView(RunView):
         return list(self.state.schedules)
 
     @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0."""
-        return self.global_rank == 0
-
-    @property
     def metrics(self) -> Metrics:
         """Where modules log."""
         return self.state.metrics
@@ -190,8 +120,14 @@ class TrainerView(RunView):
 
     @property
     def loggers(self) -> list[Logger]:
-        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere."""
-        state, given = self.state, self.given_loggers
+        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
+
+        Those that the trainer was given where no stage runs.
+        """
+        given = self.given_loggers
+        if self._state is None:
+            return [] if isinstance(given, bool) else list(given)
+        state = self._state
         if self.is_main or state.stage != "fit" or isinstance(given, bool):
             return state.loggers
         return [logger.mute() for logger in given]
@@ -218,13 +154,19 @@ class TrainerView(RunView):
     def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
 
+        After a fit, the checkpoint that it kept of its last step is copied.
+
         Args:
             path: of the checkpoint's folder.
             weights_only: leave out optimizers and where the run is: for evaluations alone.
 
         Raises:
-            StratagemError: no stage runs in this process, or it hasn't come to its first batch.
+            StratagemError: no stage runs in this process, or it hasn't come to its first batch; or the fit that
+                ended has kept no checkpoint of its last step.
         """
+        if self._state is None and self._seen.progress.step:
+            copy_last(self, os.fspath(path), weights_only)
+            return
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")

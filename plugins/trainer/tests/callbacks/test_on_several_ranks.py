@@ -211,7 +211,12 @@ def test_weights_alone_serve_evaluations_and_nothing_else(tmp_path):
 def test_a_strategy_that_cannot_is_refused_by_name_before_launch(tmp_path):
     from stratagem.errors import CombinationError
 
-    for callback in (BackboneFinetuning(), StochasticWeightAveraging(0.1), ModelPruning("l1_unstructured")):
+    for callback in (
+        BackboneFinetuning(),
+        EMAWeightAveraging(),
+        StochasticWeightAveraging(0.1),
+        ModelPruning("l1_unstructured"),
+    ):
         with pytest.raises(CombinationError, match=f"'pipeline'.*{type(callback).__name__}"):
             trainer("pipeline", tmp_path, callback, devices=2).fit(Net())
     assert os.listdir(tmp_path) == []

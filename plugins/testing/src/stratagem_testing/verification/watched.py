@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,8 +61,7 @@ class Watched:
         configure = type(module).configure_optimizers
 
         def configure_optimizers(own: Module) -> Any:
-            asked: Any = SimpleNamespace(configure_optimizers=lambda: configure(own))
-            optimizers, _ = read_optimizers(asked)
+            optimizers, _ = read_optimizers(own, configure=partial(configure, own))
             groups = [[{"params": g["params"]} for g in o.param_groups] for o in optimizers]
             # In manual optimization, a step may follow upon the change that another one made.
             rate = 1.0 if own.automatic_optimization else 0.01

@@ -54,7 +54,7 @@ def count_flops(module: nn.Module) -> dict[str, int] | None:
         return None
     arguments = map_tensors(lambda tensor: torch.empty_like(tensor, device="meta"), example)
     counter = FlopCounterMode(display=False)
-    shell = without_values(module, {})
+    shell = without_values(module, {}).eval()
     shell._trainer = None  # nothing is logged
     try:
         with torch.no_grad(), counter:

@@ -50,8 +50,8 @@ class ModelSummary(Callback):
 
         held = held_bytes(trainer.prepared.model_tensors().values())
         self.bytes_per_rank = trainer.collectives.gather_objects(held)
+        self.layers = layers_of(module, self.max_depth)  # on all ranks: a layer's forward may be collective
         if trainer.is_main:
-            self.layers = layers_of(module, self.max_depth)
             print("\n".join(self.lines()), file=sys.stderr, flush=True)
 
     def state_dict(self) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class WeightAveraging(Callback):
         ConfigError: a device, or both functions.
     """
 
+    needs = ("changes_between_steps",)
+
     def __init__(
         self,
         device: Any = None,

@@ -23,6 +23,10 @@ class Logger:
     A class of one's own overrides `write`, or `log_metrics`, which then gets each row.
     """
 
+    goes_on: bool = False
+    """Whether it can be opened again after `close`, and then adds to what it has: validations and tests outside of a
+    fit log to it, where it has a `save_dir`."""
+
     is_muted: bool = False
     """Whether this process isn't rank 0 of a run: whatever is logged is dropped."""
 

@@ -41,6 +41,8 @@ class CSVLogger(Logger):
         ConfigError: a value that can't be meant.
     """
 
+    goes_on = True
+
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,

@@ -37,6 +37,8 @@ class TensorBoardLogger(LibraryLogger):
 
     library = package = "tensorboard"
 
+    goes_on = True
+
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,

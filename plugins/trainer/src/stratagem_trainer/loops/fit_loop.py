@@ -30,6 +30,7 @@ from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer, mentions
+from stratagem_trainer.loops.outputs import seen_by_hooks
 from stratagem_trainer.loops.schedules import step_schedules
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
@@ -160,6 +161,7 @@ class FitLoop:
         # What that has logged belongs to this epoch, and callbacks act on it.
         self.metrics.end_epoch(progress.step, progress.epoch)
         self.state.hooks.of_callbacks("on_train_epoch_end")
+        self.metrics.end_epoch(progress.step, progress.epoch)
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
 
@@ -210,8 +212,7 @@ class FitLoop:
             state.batch_idx = idx
             if position == size:
                 self._steps.step(idx - 1, outputs)
-            for end in self._ends:
-                end(outputs, batch, idx - 1)
+            self._end_batch(outputs, batch, idx - 1)
 
         if state.batch_idx != first + size:
             raise DataError(
@@ -251,8 +252,7 @@ class FitLoop:
         outputs = outputs or [None] * size  # of a step that the module left out
         self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
-            for end in self._ends:
-                end(outputs[offset], batch, first + offset)
+            self._end_batch(outputs[offset], batch, first + offset)
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
@@ -270,8 +270,13 @@ class FitLoop:
                 self.state.guard.after_step(self.progress.step)
                 step_schedules(self.state, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)
-            for end in self._ends:
-                end(outputs, batch, self.state.batch_idx - 1)
+            self._end_batch(outputs, batch, self.state.batch_idx - 1)
+
+    def _end_batch(self, outputs: Any, batch: Any, idx: int) -> None:
+        if self._ends:
+            outputs = seen_by_hooks(outputs)
+        for end in self._ends:
+            end(outputs, batch, idx)
 
     def _skipped(self, batch: Any, idx: int, first: int) -> bool:
         """Call `on_train_batch_start`; whether one of them ends the epoch here, by returning -1."""

@@ -14,8 +14,9 @@ from torch import nn
 
 from stratagem.errors import LoggingError
 from stratagem_trainer.loggers.base import Logger
-from stratagem_trainer.loops.accumulator import Value, as_float
+from stratagem_trainer.loops.accumulator import Value
 from stratagem_trainer.loops.fused import Partial, RankLog
+from stratagem_trainer.loops.latest import LatestValues, by_key
 from stratagem_trainer.loops.loss_watch import LossWatch
 from stratagem_trainer.loops.metric_objects import (
     is_metric_object,
@@ -27,7 +28,7 @@ from stratagem_trainer.loops.metric_objects import (
 )
 from stratagem_trainer.loops.reducing import Reducer, refuse_shared
 from stratagem_trainer.loops.row_buffer import RowBuffer
-from stratagem_trainer.scope import LOADER, REDUCTIONS, LogOptions, Scope
+from stratagem_trainer.scope import LOADER, REDUCTIONS, Scope
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -48,13 +49,12 @@ class Metrics:
         """The current batch: its size weighs means."""
         self.muted = False
         self._collectives = collectives
-        self._rows = RowBuffer(loggers)
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
         self._train = Scope("train")
         self._scope = self._train
-        self._latest: dict[str, Value] = {}
-        self._on_bar: dict[str, None] = {}
+        self._latest = LatestValues()
+        self._rows = RowBuffer(loggers, self._latest.unlogged)
         self._ended: tuple[int, int, dict[str, Value]] | None = None
         self._is_between = False
         """A step has just ended that is no logging point."""
@@ -106,11 +106,11 @@ class Metrics:
         else:
             kept = float(value)
         if options.on_step or not options.on_epoch:
-            self._latest[name] = kept
-            if options.on_epoch:
-                self._latest[options.step_key(name)] = kept
+            self._latest.take(
+                {name: kept, options.step_key(name): kept} if options.on_epoch else {name: kept}
+            )
         if prog_bar or not logger:
-            self._note(name, options)
+            self._latest.note(name, options)
         weighs = options.reduce_fx == "mean" and (options.on_epoch or options.sync_dist)
         scope.add(name, kept, self._weight(batch_size) if weighs else 1, options)
 
@@ -123,18 +123,11 @@ class Metrics:
             value = value_of_step(name, metric)
             # Of an object only the epoch's value is reduced, by itself.
             scope.add(name, value, 1, options._replace(on_epoch=False))
-            self._latest[name] = self._latest[options.step_key(name)] = scope.step.values[name]
+            self._latest.take(dict.fromkeys((name, options.step_key(name)), scope.step.values[name]))
         if options.on_epoch and scope.objects.get(name) is not metric:
             path_in(self._module, metric, name, told)
             scope.objects[name] = metric
-        self._note(name, options)
-
-    def _note(self, name: str, options: LogOptions) -> None:
-        for key in options.keys(name):
-            if options.prog_bar:
-                self._on_bar[key] = None
-            if not options.logger:
-                self._rows.unlogged.add(key)
+        self._latest.note(name, options)
 
     def _weight(self, batch_size: int | None) -> int:
         if batch_size is None:
@@ -191,8 +184,8 @@ class Metrics:
             own = {key: value for key, value in values.items() if key not in synced}
             reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
             values.update(reduced)
-            self._latest.update(reduced)
-            self._latest.update({names[key]: value for key, value in reduced.items() if key in names})
+            self._latest.take(reduced)
+            self._latest.take({names[key]: value for key, value in reduced.items() if key in names})
         elif self.losses.is_due:
             self._reducer.look_at_losses()
         return values
@@ -248,7 +241,7 @@ class Metrics:
             refuse_shared(values, its_values)
             steps += its_steps
             values.update(its_values)
-            results.append(_by_key(its_steps, its_values))
+            results.append(by_key(its_steps, its_values))
         everything = self._take(steps, values, step, epoch)
         of_any = everything.keys() - {key for theirs in results for key in theirs}
         shared = {key: everything[key] for key in everything if key in of_any}
@@ -262,8 +255,8 @@ class Metrics:
             self._rows.write(step, epoch, dict(row))
         if values:
             self._rows.write(step, epoch, dict(values))
-        latest = _by_key(steps, values)
-        self._latest.update(latest)
+        latest = by_key(steps, values)
+        self._latest.take(latest)
         return latest
 
     # Out --------------------------------------------------------------------------------------------
@@ -278,17 +271,15 @@ class Metrics:
 
     def latest(self) -> dict[str, float]:
         """The latest value of each key; waits for the device."""
-        latest = {name: as_float(value) for name, value in self._latest.items()}
-        self._latest = {**latest}
-        return latest
+        return self._latest.all()
 
     def logged(self) -> dict[str, float]:
         """The latest value of each key that loggers get; waits for the device."""
-        return {name: value for name, value in self.latest().items() if name not in self._rows.unlogged}
+        return self._latest.logged()
 
     def on_bar(self) -> dict[str, float]:
         """The latest value of each key that was logged with `prog_bar`; waits for the device."""
-        return {name: as_float(self._latest[name]) for name in self._on_bar if name in self._latest}
+        return self._latest.on_bar()
 
     def state_dict(self) -> dict[str, Any]:
         """What was accumulated in this epoch so far, and the latest values."""
@@ -301,13 +292,8 @@ class Metrics:
 
     def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
         """Take up what `state_dict` returned; the accumulated part only at the same world size."""
-        self._latest.update(state.get("latest", {}))
+        self._latest.take(state.get("latest", {}))
         if with_epoch:
             self._train.load(state.get("sums", {}))
             put_states(self._module, state.get("objects", {}))
             self._train.load_objects(state.get("logged_objects", {}), self._module)
-
-
-def _by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
-    """Of single steps the last value, and where a name has both, the epoch's is the name's."""
-    return {**{key: value for row in steps for key, value in row.items()}, **values}

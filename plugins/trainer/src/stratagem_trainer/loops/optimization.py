@@ -85,20 +85,21 @@ class NoOptimizer(Optimizer):
 
 
 def read_optimizers(
-    module: Any, settings: TrainerSettings | None = None
+    module: Any, settings: TrainerSettings | None = None, configure: Callable[[], Any] | None = None
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Call `configure_optimizers` and sort what it returns.
 
     Args:
         module: the user's `Module`.
         settings: whose limits a scheduler must be able to be stepped within.
+        configure: called in the place of the module's `configure_optimizers`.
 
     Raises:
         ConfigError: it returned something else than an optimizer, several, a dict, or
             ([optimizers], [schedulers]); or a scheduler that would never be stepped, or sets the rates of
             an optimizer that isn't returned, or lacks its metric's name.
     """
-    returned = module.configure_optimizers()
+    returned = (configure or module.configure_optimizers)()
     if returned is None:
         warnings.warn(
             f"{type(module).__qualname__}.configure_optimizers returned None: the fit changes no parameter; return "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from stratagem_trainer.loggers.base import Logger, Row
 from stratagem_trainer.loops.accumulator import Value, as_float
@@ -17,12 +17,11 @@ class RowBuffer:
 
     Args:
         loggers: empty on all ranks but 0.
+        unlogged: keys that loggers don't get, by now.
     """
 
-    def __init__(self, loggers: Sequence[Logger]) -> None:
-        self.unlogged: set[str] = set()
-        """Keys that loggers don't get."""
-        self._loggers = loggers
+    def __init__(self, loggers: Sequence[Logger], unlogged: Collection[str] = ()) -> None:
+        self._loggers, self._unlogged = loggers, unlogged
         self._rows: list[tuple[int, int, dict[str, Value]]] = []
         self._flushed_at = time.perf_counter()
 
@@ -30,8 +29,8 @@ class RowBuffer:
         """Take up a row; hands out a group that is full, or a second old."""
         if not self._loggers:
             return
-        if self.unlogged:
-            values = {key: value for key, value in values.items() if key not in self.unlogged}
+        if self._unlogged:
+            values = {key: value for key, value in values.items() if key not in self._unlogged}
         self._rows.append((step, epoch, values))
         if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
             self.hand_out()

@@ -1,0 +1,234 @@
+"""What Lightning has and this distribution doesn't, and what to write instead.
+
+Names and arguments are in the words of Lightning's documentation. A test compares these tables, and names.py,
+with what the installed Lightning offers; docs/coming-from-lightning.md is made of them.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+_PRECISION = "name it: Trainer(precision=…), docs/guides/precision.md; a precision of your own is a plugin"
+_PORTABLE = (
+    "a checkpoint here is one format under every strategy: load it under any other, without conversion"
+)
+_LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and Runtime is for a loop of your own"
+
+ABSENT: dict[str, str] = {
+    "lightning.app": "apps aren't part of a trainer",
+    "lightning.data": "streaming data sets are litdata's: its loaders work here as any iterable",
+    "lightning.fabric.plugins": _PRECISION,
+    "lightning.fabric.utilities.consolidate_checkpoint": _PORTABLE,
+    "lightning.fabric.utilities.throughput": "ThroughputMonitor of lightning.pytorch.callbacks measures it",
+    "lightning.fabric.wrappers": "what setup() returns is a module, and answers isinstance as one",
+    "lightning.pytorch.accelerators.find_usable_cuda_devices": (
+        "devices=2 takes the first ones: docs/guides/devices.md"
+    ),
+    "lightning.pytorch.callbacks.SpikeDetection": (
+        "a Callback may look at each loss; terminate_on_nan=True ends a run"
+    ),
+    "lightning.fabric.is_wrapped": "setup() returns a module whose original_module is the one that it was given",
+    "lightning.pytorch.cli.ModuleType": "it is typing.TypeVar's",
+    "lightning.pytorch.cli.ReduceLROnPlateau": "torch.optim.lr_scheduler has it",
+    "lightning.pytorch.utilities.exceptions.SIGTERMException": (
+        "a fit that is to stop ends after its step, without one"
+    ),
+    "lightning.pytorch.utilities.types.DistributedDataParallel": "torch.nn.parallel has it",
+    "lightning.pytorch.cli.instantiate_class": "jsonargparse makes objects of class paths that are allowed",
+    "lightning.pytorch.cli.instantiate_module": "jsonargparse makes objects of class paths that are allowed",
+    "lightning.pytorch.core.mixins": (
+        "derive from LightningModule or LightningDataModule, which have save_hyperparameters"
+    ),
+    "lightning.pytorch.demos": "models for demonstrations aren't shipped: examples/ has programs",
+    "lightning.pytorch.loggers.NeptuneLogger": "not written: derive from Logger, docs/guides/logging.md",
+    "lightning.pytorch.loops": _LOOPS,
+    "lightning.pytorch.overrides": "the strategy says how a module is wrapped: Strategy.setup",
+    "lightning.pytorch.plugins": _PRECISION,
+    "lightning.pytorch.profilers.XLAProfiler": "torch_xla.debug.profiler may be called in hooks",
+    "lightning.pytorch.serve": "serving isn't part of a trainer",
+    "lightning.pytorch.trainer.connectors": _LOOPS,
+    "lightning.pytorch.utilities.GradClipAlgorithmType": 'write "norm" or "value"',
+    "lightning.pytorch.utilities.LightningEnum": "derive from enum.Enum",
+    "lightning.pytorch.utilities.compile": "call torch.compile on parts within configure_model",
+    "lightning.pytorch.utilities.consolidate_checkpoint": _PORTABLE,
+    "lightning.pytorch.utilities.deepspeed": _PORTABLE,
+    "lightning.pytorch.utilities.disable_possible_user_warnings": "warnings.filterwarnings does it",
+    "lightning.pytorch.utilities.find_shared_parameters": "shared parameters stay shared under every strategy",
+    "lightning.pytorch.utilities.is_picklable": "an attribute that can't be pickled is named in the error",
+    "lightning.pytorch.utilities.is_shared_filesystem": "each node writes to the folder that it is given",
+    "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
+    "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
+    "lightning.pytorch.utilities.migration": (
+        "a checkpoint of Lightning's isn't read: load its state_dict by torch.load"
+    ),
+    "lightning.pytorch.utilities.model_helpers": "ask the class: `Child.method is not Base.method`",
+    "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
+    "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
+    "lightning.pytorch.utilities.upgrade_checkpoint": (
+        "a checkpoint of Lightning's isn't read: load its state_dict by torch.load"
+    ),
+    "lightning.store": "a registry of models isn't part of a trainer",
+}
+"""Dotted name of a module or of something in it → why not, or what instead."""
+
+MEMBERS: dict[str, dict[str, str]] = {
+    "Trainer": {
+        "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
+        "device_ids": "device is this rank's, and num_devices how many a machine uses",
+        "distributed_sampler_kwargs": "data are shared among ranks without a sampler of the trainer's",
+        "enable_validation": "num_val_batches is empty where a fit has no validation",
+        "init_module": "build layers in configure_model",
+        "interrupted": "state.status says so",
+        "precision_plugin": "precision has its name",
+        "received_sigterm": "should_stop ends a fit after its step",
+        "scaler": "prepared.precision has it",
+    },
+    "LightningModule": {
+        **dict.fromkeys(
+            ("on_predict_model_eval", "on_test_model_eval", "on_validation_model_eval"),
+            "the module is in evaluation mode while it is evaluated: call train() of some layers in the step",
+        ),
+        **dict.fromkeys(
+            ("on_test_model_train", "on_validation_model_train"),
+            "the modes of all layers are given back after an evaluation",
+        ),
+        **dict.fromkeys(
+            ("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE"),
+            _PORTABLE,
+        ),
+        "backward": "set automatic_optimization = False, and call manual_backward",
+        "configure_sharded_model": "it is now called configure_model",
+        "device_mesh": "parallelize(mesh) gets it",
+        "fabric": "Runtime is for a loop of one's own",
+        "on_validation_model_zero_grad": "gradients are dropped right after a step",
+        "to_onnx": "torch.onnx.export does it",
+        "to_torchscript": "torch.export or torch.jit.script does it",
+    },
+    "LightningDataModule": {
+        **dict.fromkeys(
+            ("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE"),
+            _PORTABLE,
+        ),
+        "load_from_checkpoint": "make one; fit(ckpt_path=…) gives it its state",
+    },
+    "Fabric": {
+        "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
+        "load_raw": "load(path) returns what is there beside modules and optimizers",
+        "run": "pass the function that each rank is to run to launch",
+        "setup_optimizers": "pass them to setup, with their module",
+        "sharded_model": "build the module, and pass it to setup",
+    },
+}
+"""Class → public attribute or method of Lightning's → why it isn't here."""
+
+UNREACHABLE: dict[str, str] = {
+    "fit_loop": _LOOPS,
+    "test_loop": _LOOPS,
+    "validate_loop": _LOOPS,
+    "predict_loop": _LOOPS,
+}
+"""Attributes of a trainer that Lightning's documentation doesn't list and programs use."""
+
+_TAKEN = "an override that takes it gets it; a call of super() leaves it out"
+ARGUMENTS: dict[str, str] = {
+    **{
+        f"{owner}.on_{stage}_batch_{when}({argument})": _TAKEN
+        for owner, arguments in {
+            "Callback": ("pl_module", "dataloader_idx"),
+            "LightningModule": ("dataloader_idx",),
+        }.items()
+        for argument in arguments
+        for stage in ("validation", "test", "predict")
+        for when in ("start", "end")
+    },
+    "Callback.load_state_dict(state_dict)": "its name is free: it is given by position",
+    "Fabric.setup_module(_reapply_compile)": "a compiled module stays compiled",
+    "LightningDataModule.load_state_dict(state_dict)": "its name is free: it is given by position",
+    "LightningModule.log(enable_graph)": "what is logged has no graph",
+    "LightningModule.log(sync_dist_group)": "values are reduced over the ranks that read different data",
+}
+"""\"Class.method(argument)\" of Lightning's → why it isn't here."""
+
+DIFFERENT: list[tuple[str, str, str]] = [
+    (
+        "a checkpoint",
+        "a file, a pickle",
+        "a folder of safetensors and JSON, which executes nothing when it is loaded, and which every strategy loads",
+    ),
+    (
+        "order of a `DataLoader(shuffle=True)`",
+        "drawn from torch's generator on one device, by the seed of `seed_everything` on several",
+        "by the seed of `seed_everything` and the epoch, the same at any number of processes and after a resume",
+    ),
+    (
+        "random numbers",
+        "a validation draws from the training's",
+        "a training with validations draws the same numbers as one without",
+    ),
+    (
+        "evaluation in several processes",
+        "samples come twice where they can't be divided evenly",
+        "each sample comes once",
+    ),
+    ("resuming in mid-epoch", "begins the epoch again", "goes on with the very next sample"),
+    (
+        "`on_before_zero_grad`",
+        "between the forward and the backward of the next batch",
+        "right after the step: gradients are dropped at once, which saves their memory",
+    ),
+    (
+        '`outputs["loss"]` in `on_train_batch_end`',
+        "divided by `accumulate_grad_batches`",
+        "as the step returned it",
+    ),
+    ("`step` of a logged row", "the last step, from 0", "completed steps"),
+    ("a mean over an epoch", "in float32", "in float64"),
+    (
+        "`save_checkpoint` after a fit",
+        "writes the objects that are still there",
+        "copies the checkpoint that the fit kept of its last step",
+    ),
+    (
+        "a class path of a command line",
+        "imports what it names",
+        "only below the program's packages, torch and stratagem, and those in `STRATAGEM_CLASS_PATHS`",
+    ),
+    (
+        "hyperparameters in a checkpoint",
+        "anything that can be pickled",
+        "what JSON has, and classes by name; others are named and left out",
+    ),
+]
+"""What is done otherwise on purpose: what, there, here."""
+
+
+def is_absent(module: str, name: str) -> bool:
+    """Whether the tables say of a name, or of a module above it, that it isn't here."""
+    return _reason(_dotted(module, name)) is not None
+
+
+def reason_for(module: str, name: str) -> str:
+    """Say why a name isn't in a module here, which is given as names.py has it."""
+    from stratagem_lightning.names import MODULES
+
+    name_there = _dotted(module, name)
+    if reason := _reason(name_there):
+        return f"{name_there} isn't here: {reason}"
+    known = [
+        *MODULES.get(module, ()),
+        *(each.rpartition(".")[2] for each in MODULES if each.startswith(module + ".")),
+    ]
+    near = get_close_matches(name, known, 3, 0.6)
+    here = ".".join(filter(None, ("stratagem_lightning", module)))
+    return f"{here} has no {name!r}" + (f"; nearest: {', '.join(dict.fromkeys(near))}" if near else "")
+
+
+def _dotted(module: str, name: str) -> str:
+    return ".".join(filter(None, ("lightning", module, name)))
+
+
+def _reason(name: str) -> str | None:
+    parts = name.split(".")
+    return next(
+        (ABSENT[".".join(parts[:n])] for n in range(len(parts), 1, -1) if ".".join(parts[:n]) in ABSENT), None
+    )

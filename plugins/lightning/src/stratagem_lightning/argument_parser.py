@@ -1,0 +1,59 @@
+"""`LightningArgumentParser`: a parser to which whole classes are added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonargparse
+import torch
+from jsonargparse import ArgumentParser
+
+_CONFIG_FILE: Any = vars(jsonargparse)["ActionConfigFile"]  # public, and missing in its typed names
+
+
+class LightningArgumentParser(ArgumentParser):
+    """A parser to which whole classes are added: jsonargparse's, with what a trainer's program adds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_argument("-c", "--config", action=_CONFIG_FILE, help="A configuration in YAML.")
+        self.optimizers_added: dict[str, Any] = {}
+
+    def add_lightning_class_args(
+        self, lightning_class: Any, nested_key: str, subclass_mode: bool = False, required: bool = True
+    ) -> None:
+        """Add a class's arguments below `nested_key`; in `subclass_mode` the class is chosen by its path."""
+        if subclass_mode:
+            self.add_subclass_arguments(lightning_class, nested_key, fail_untyped=False, required=required)
+        else:
+            self.add_class_arguments(lightning_class, nested_key, fail_untyped=False)
+
+    def add_optimizer_args(
+        self,
+        optimizer_class: Any = (torch.optim.Optimizer,),
+        nested_key: str = "optimizer",
+        link_to: str = "AUTOMATIC",
+    ) -> None:
+        """Let an optimizer be given; `link_to` is where to, or the module's `configure_optimizers`."""
+        self._add_made_later(optimizer_class, nested_key, "params", link_to)
+
+    def add_lr_scheduler_args(
+        self,
+        lr_scheduler_class: Any = (torch.optim.lr_scheduler.LRScheduler,),
+        nested_key: str = "lr_scheduler",
+        link_to: str = "AUTOMATIC",
+    ) -> None:
+        """The same for a scheduler of that optimizer."""
+        self._add_made_later(lr_scheduler_class, nested_key, "optimizer", link_to)
+
+    def _add_made_later(self, kinds: Any, nested_key: str, skip: str, link_to: str) -> None:
+        is_any = isinstance(kinds, tuple) or kinds in (
+            torch.optim.Optimizer,
+            torch.optim.lr_scheduler.LRScheduler,
+        )
+        options: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "skip": {skip}}
+        if is_any:
+            self.add_subclass_arguments(kinds, nested_key, required=False, **options)
+        else:
+            self.add_class_arguments(kinds, nested_key, sub_configs=True, **options)
+        self.optimizers_added[nested_key] = (kinds, link_to)

@@ -1,0 +1,53 @@
+"""What `LightningCLI` writes beside a run, and what it makes of class paths."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from stratagem_trainer.callbacks import Callback
+
+from stratagem.errors import ConfigError
+
+
+class SaveConfigCallback(Callback):
+    """Writes the configuration of the run beside its metrics, on rank 0."""
+
+    def __init__(
+        self,
+        parser: ArgumentParser,
+        config: Namespace,
+        config_filename: str = "config.yaml",
+        overwrite: bool = False,
+    ) -> None:
+        self.text = parser.dump(config, skip_none=False)
+        self.config_filename, self.overwrite = config_filename, overwrite
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Write the file.
+
+        Raises:
+            ConfigError: there is one, of another run.
+        """
+        if trainer.log_dir is None or not trainer.is_global_zero:
+            return
+        path = os.path.join(trainer.log_dir, self.config_filename)
+        if os.path.exists(path) and not self.overwrite:
+            with open(path) as file:
+                if file.read() != self.text:
+                    raise ConfigError(
+                        f"{path} is another run's configuration: choose another folder, or pass "
+                        'save_config_kwargs={"overwrite": True}'
+                    )
+        os.makedirs(trainer.log_dir, exist_ok=True)
+        with open(path, "w") as file:
+            file.write(self.text)
+
+
+def made_of(value: Any, kinds: Any, first: Any) -> Any:
+    """Make an object of what the parser has for it: a class path and its arguments, or arguments alone."""
+    if "class_path" in value:
+        module, _, name = value["class_path"].rpartition(".")
+        return getattr(__import__(module, fromlist=[name]), name)(first, **(value.get("init_args") or {}))
+    return kinds(first, **value)

@@ -1,0 +1,247 @@
+"""`Fabric`: Stratagem's `Runtime` with Lightning's arguments, and with callbacks and loggers of one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from stratagem_trainer.seeding import seed_everything
+from torch import nn
+
+from stratagem import Logger, Runtime
+from stratagem.errors import ConfigError
+from stratagem.sdk.tensors import to_device
+from stratagem_lightning.trainer import PRECISIONS
+
+
+class Fabric(Runtime):
+    """What a loop of one's own trains with: docs/guides/runtime.md.
+
+    Args:
+        accelerator: a name as "cuda", or "auto".
+        strategy: a name as "ddp", or a strategy object.
+        devices: how many, or which.
+        num_nodes: machines taking part.
+        precision: a name as "bf16-mixed".
+        plugins: objects with hook implementations.
+        callbacks: objects whose methods `call` calls.
+        loggers: take what `log` is given, on rank 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        accelerator: str = "auto",
+        strategy: Any = "auto",
+        devices: list[int] | str | int = "auto",
+        num_nodes: int = 1,
+        precision: Any = None,
+        plugins: Any = None,
+        callbacks: Any = None,
+        loggers: Logger | Sequence[Logger] | None = None,
+    ) -> None:
+        super().__init__(
+            strategy=strategy,
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=PRECISIONS.get(precision, precision)
+            if isinstance(precision, (int, str, type(None)))
+            else precision,
+            plugins=plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,),
+        )
+        self._callbacks = _listed(callbacks)
+        self._loggers = _listed(loggers)
+        for logger in self._loggers:
+            if not isinstance(logger, Logger):
+                raise ConfigError(
+                    f"loggers has a {type(logger).__name__}: give objects that derive from Logger"
+                )
+
+    def launch(self, function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Run `function(fabric, *args)` in every rank; without one, run the calling script in every rank.
+
+        Where the script's processes are still to be started, `stratagem run` starts them, each from the script's
+        first line, and this process ends with them.
+        """
+        if function is not None:
+            return super().launch(_Called(function, kwargs), *args)
+        from stratagem.sdk.runs import assemble
+
+        run = assemble(self.config)
+        if not run.launcher().in_process:
+            sys.exit(subprocess.call(self._command()))
+        super().launch(quiet=True)
+        for logger in self._loggers:
+            self._open(logger)
+        return None
+
+    def _command(self) -> list[str]:
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        config = self.config
+        if script is None or not isinstance(config.strategy, str):
+            raise ConfigError(
+                "launch() without a function starts the script again, with a strategy by name: pass the function "
+                "that each rank is to run"
+            )
+        flags = {
+            "--strategy": config.strategy,
+            "--accelerator": config.accelerator,
+            "--devices": config.devices
+            if isinstance(config.devices, (str, int))
+            else ",".join(map(str, config.devices)),
+            "--precision": config.precision,
+        }
+        words = [str(word) for pair in flags.items() for word in pair if pair[1] != "auto"]
+        return [sys.executable, "-m", "stratagem", "run", *words, script, *sys.argv[1:]]
+
+    def _open(self, logger: Logger) -> None:
+        if self.is_global_zero:
+            logger.open(self.config.run_dir or ".", {})
+        else:
+            logger.mute()
+
+    # Modules, optimizers, tensors ---------------------------------------------------------------------
+
+    def setup_module(self, module: nn.Module, move_to_device: bool = True) -> Any:
+        """Prepare a module whose optimizers are set up later, or that has none. Collective."""
+        return self.setup(module)
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
+        """Stack what all ranks have along a new first dim; on a single rank `data` as they are. Collective."""
+        if group is not None:
+            raise ConfigError("all_gather takes no group: it gathers from all ranks")
+        return data if self.world_size == 1 else super().all_gather(data, sync_grads)
+
+    def all_reduce(self, data: Any, group: Any = None, reduce_op: str = "mean") -> Any:
+        """Reduce what all ranks have. Collective."""
+        if group is not None:
+            raise ConfigError("all_reduce takes no group: it reduces over all ranks")
+        return super().all_reduce(data, reduce_op)  # type: ignore[arg-type]
+
+    def to_device(self, obj: Any) -> Any:
+        """Return a module or nested tensors on the run's device."""
+        return obj.to(self.device) if isinstance(obj, nn.Module) else to_device(obj, self.device)
+
+    @property
+    def node_rank(self) -> int:
+        """This machine among those of the run."""
+        return self.collectives.node_rank
+
+    @property
+    def strategy(self) -> Any:
+        """The run's strategy."""
+        return self.session.run.strategy
+
+    def setup_dataloaders(
+        self, *dataloaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True
+    ) -> Any:
+        """Return loaders whose samples are shared among ranks, and whose batches are on the device. Collective."""
+        if not move_to_device:
+            raise ConfigError("setup_dataloaders(move_to_device=False) isn't here: batches are on the device")
+        return super().setup_dataloaders(*dataloaders, use_distributed_sampler=use_distributed_sampler)
+
+    def backward(self, tensor: torch.Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
+        """Run backward through the strategy. Collective."""
+        if args or kwargs:
+            raise ConfigError(
+                "backward takes a scalar and model alone: other arguments of torch's aren't passed on"
+            )
+        super().backward(tensor, model)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Return what rank `src` has. Collective."""
+        return super().broadcast(obj, src)
+
+    def save(self, path: Any, state: Any = None, filter: Any = None) -> None:
+        """Write modules, optimizers and what else is in `state`. Collective."""
+        if filter is not None:
+            raise ConfigError("save takes no filter: leave out of state what isn't to be saved")
+        super().save(path, state)
+
+    def load(self, path: Any, state: Any = None, strict: bool = True) -> dict[str, Any]:  # type: ignore[override]
+        """Read what `save` wrote, and return what is in no module or optimizer. Collective."""
+        if not strict:
+            raise ConfigError("load(strict=False) isn't here: a checkpoint fits the modules that are set up")
+        return super().load(path, state)
+
+    @contextmanager
+    def init_module(self, empty_init: bool | None = None) -> Iterator[None]:
+        """Build modules on the run's device."""
+        with torch.device(self.device):
+            yield
+
+    @contextmanager
+    def init_tensor(self) -> Iterator[None]:
+        """Make tensors on the run's device."""
+        with torch.device(self.device):
+            yield
+
+    @staticmethod
+    def seed_everything(  # type: ignore[override]
+        seed: int | None = None, workers: bool = False, verbose: bool = True
+    ) -> int:
+        """Seed all generators of this process, and return the seed."""
+        return seed_everything(seed, workers, verbose)
+
+    # Callbacks and loggers ----------------------------------------------------------------------------
+
+    def call(self, hook_name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of each callback that has it.
+
+        Raises:
+            ConfigError: a callback has an attribute of that name which can't be called.
+        """
+        for callback in self._callbacks:
+            method = getattr(callback, hook_name, None)
+            if method is None:
+                continue
+            if not callable(method):
+                raise ConfigError(
+                    f"{type(callback).__qualname__}.{hook_name} can't be called: make it a method"
+                )
+            method(*args, **kwargs)
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The loggers."""
+        return list(self._loggers)
+
+    @property
+    def logger(self) -> Logger:
+        """The first of them.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self._loggers:
+            raise ConfigError("there is no logger: pass loggers to Fabric")
+        first: Logger = self._loggers[0]
+        return first
+
+    def log(self, name: str, value: Any, step: int | None = None) -> None:
+        """Log a value on rank 0."""
+        self.log_dict({name: value}, step)
+
+    def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log values on rank 0."""
+        for logger in self._loggers:
+            logger.log_metrics({name: float(value) for name, value in metrics.items()}, step)
+
+
+class _Called:
+    """A function with its keywords; picklable as the function is."""
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        self.function, self.kwargs = function, kwargs
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args, **self.kwargs)
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]

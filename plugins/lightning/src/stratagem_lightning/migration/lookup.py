@@ -1,0 +1,30 @@
+"""Whether a name of Lightning's is here, and why not."""
+
+from __future__ import annotations
+
+from stratagem_lightning.absent import reason_for
+from stratagem_lightning.migration.modules import module_here
+from stratagem_lightning.names import MODULES
+
+_PREFIX = "stratagem_lightning"
+
+
+def where_is(name: str) -> str | None:
+    """Return what stands here for a dotted name of Lightning's, a module's or an attribute's; None for nothing."""
+    here = module_here(name)
+    if here is None:
+        return None
+    below = here.removeprefix(_PREFIX).removeprefix(".")
+    if below in MODULES:
+        return here
+    module, _, attribute = below.rpartition(".")
+    return here if attribute in MODULES.get(module, ()) else None
+
+
+def missing_name(name: str) -> str:
+    """Say why a dotted name of Lightning's isn't here, or what is instead."""
+    here = module_here(name) or name
+    module, _, attribute = here.removeprefix(_PREFIX).removeprefix(".").rpartition(".")
+    while module not in MODULES:
+        module, _, attribute = module.rpartition(".")
+    return reason_for(module, attribute).partition(" isn't here: ")[2] or reason_for(module, attribute)

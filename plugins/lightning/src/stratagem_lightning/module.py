@@ -1,0 +1,35 @@
+"""`LightningModule`: Stratagem's `Module` under Lightning's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem_trainer.module import Module
+
+from stratagem.errors import ConfigError
+
+
+class LightningModule(Module):
+    """A model with its steps, optimizers and data: docs/guides/modules.md says what each method does."""
+
+    strict_loading: bool = True
+    """Whether names of tensors in a checkpoint must be the module's."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the module's device is a GPU."""
+        return self.device.type == "cuda"
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
+        """Stack what all ranks have along a new first dim; on a single rank `data` as they are. Collective."""
+        if group is not None:
+            raise ConfigError("all_gather takes no group: it gathers from all ranks")
+        return data if self.trainer.world_size == 1 else super().all_gather(data, sync_grads)
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Any:
+        """The optimizers to step by hand: one, or a list where there are several."""
+        if not use_pl_optimizer:
+            raise ConfigError(
+                "optimizers(use_pl_optimizer=False) isn't here: trainer.optimizers has torch's own"
+            )
+        return super().optimizers()

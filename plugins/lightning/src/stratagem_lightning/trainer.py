@@ -1,0 +1,129 @@
+"""`Trainer` with Lightning's arguments and defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+import stratagem_trainer.trainer
+import torch
+from stratagem_trainer.profilers import Profiler
+
+from stratagem import Accelerator, Callback, Logger, Strategy
+from stratagem.errors import ConfigError
+from stratagem_lightning.loggers import default_logger
+
+PRECISIONS = {
+    None: "32-true",
+    64: "64-true",
+    32: "32-true",
+    16: "16-mixed",
+    "64": "64-true",
+    "32": "32-true",
+    "16": "16-mixed",
+    "bf16": "bf16-mixed",
+}
+"""Lightning's shorter names."""
+MAX_EPOCHS = 1000
+"""Where nothing limits a fit."""
+SANITY_STEPS = 2
+
+
+class Trainer(stratagem_trainer.trainer.Trainer):
+    """A trainer whose arguments and defaults are Lightning's; docs/guides/trainer.md says what each does."""
+
+    def __init__(
+        self,
+        *,
+        accelerator: str | Accelerator = "auto",
+        strategy: str | Strategy = "auto",
+        devices: list[int] | str | int = "auto",
+        num_nodes: int = 1,
+        precision: int | str | None = None,
+        logger: Logger | list[Logger] | bool | None = None,
+        callbacks: list[Callback] | Callback | None = None,
+        fast_dev_run: int | bool = False,
+        max_epochs: int | None = None,
+        min_epochs: int | None = None,
+        max_steps: int = -1,
+        min_steps: int | None = None,
+        max_time: str | timedelta | dict[str, int] | None = None,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        val_check_interval: int | float | None = None,
+        check_val_every_n_epoch: int | None = 1,
+        num_sanity_val_steps: int | None = None,
+        log_every_n_steps: int | None = None,
+        enable_checkpointing: bool | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+        deterministic: bool | Literal["warn"] | None = None,
+        benchmark: bool | None = None,
+        inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
+        profiler: Profiler | str | None = None,
+        detect_anomaly: bool = False,
+        barebones: bool = False,
+        plugins: Any = None,
+        sync_batchnorm: bool = False,
+        reload_dataloaders_every_n_epochs: int = 0,
+        default_root_dir: str | os.PathLike[str] | None = None,
+        enable_autolog_hparams: bool = True,
+        model_registry: str | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        if not isinstance(accelerator, str):
+            raise ConfigError(f"accelerator is a {type(accelerator).__name__}: give its name, as 'cuda'")
+        given["precision"] = PRECISIONS.get(precision, precision)
+        given["gradient_clip_algorithm"] = gradient_clip_algorithm or "norm"
+        given["deterministic"] = deterministic or False
+        if max_epochs is None and max_steps == -1:
+            given["max_epochs"] = MAX_EPOCHS if max_time is None else -1
+        if not barebones:
+            if num_sanity_val_steps is None:
+                given["num_sanity_val_steps"] = SANITY_STEPS
+            if (logger is None or logger is True) and not fast_dev_run:
+                given["logger"] = default_logger(default_root_dir)
+        super().__init__(**given)
+
+    def save_checkpoint(
+        self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint to the folder `filepath`. Collective."""
+        if storage_options is not None:
+            raise ConfigError("save_checkpoint takes no storage_options: give an fsspec URL")
+        super().save_checkpoint(filepath, weights_only)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on rank 0."""
+        if self.is_global_zero:
+            print(*args, **kwargs)
+
+    # Values as tensors, as Lightning has them ----------------------------------------------------------
+
+    @property
+    def callback_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]
+        """The latest value of everything that was logged; waits for the device."""
+        return _tensors(super().callback_metrics)
+
+    @property
+    def logged_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]
+        """The latest values that went to loggers; waits for the device."""
+        return _tensors(super().logged_metrics)
+
+    @property
+    def lightning_module(self) -> Any:
+        """The module."""
+        return self.model
+
+
+def _tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value) for name, value in values.items()}

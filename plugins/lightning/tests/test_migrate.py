@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+from stratagem_cli.main import main
+from stratagem_lightning.migration.python import rewrite, rewrite_text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import lightning as L\n", "import stratagem_lightning as L\n"),
+        ("import lightning\n", "import stratagem_lightning as lightning\n"),
+        ("import pytorch_lightning as pl, os\n", "import stratagem_lightning.pytorch as pl\nimport os\n"),
+        ("import pytorch_lightning\n", "import stratagem_lightning.pytorch as pytorch_lightning\n"),
+        (
+            "import lightning.pytorch.callbacks\n",
+            "import stratagem_lightning.pytorch.callbacks\nimport stratagem_lightning as lightning\n",
+        ),
+        (
+            "if True:\n    from lightning.pytorch import Trainer as T, seed_everything  # a comment\n",
+            "if True:\n    from stratagem_lightning.pytorch import Trainer as T, seed_everything  # a comment\n",
+        ),
+        (
+            "from pytorch_lightning.loggers import (\n    CSVLogger,\n    WandbLogger,\n)\n",
+            "from stratagem_lightning.pytorch.loggers import CSVLogger, WandbLogger\n",
+        ),
+        ("x = 'lightning.pytorch.callbacks.Timer'\n", 'x = "stratagem_lightning.pytorch.callbacks.Timer"\n'),
+        ("é = 'é'; import lightning as L\n", "é = 'é'; import stratagem_lightning as L\n"),
+        ("import lightning_utilities\nx = 'lightning strikes'\n", None),
+        ("from .lightning import x\n", None),
+    ],
+)
+def test_imports_are_rewritten_and_nothing_else(before, after) -> None:
+    text, lacks = rewrite(before)
+    assert text == (before if after is None else after)
+    assert lacks == []
+    compile(text, "program", "exec")
+
+
+def test_what_is_not_here_is_listed_by_line_with_the_reason() -> None:
+    program = (
+        "import lightning as L\n"
+        "from lightning.pytorch.demos.boring_classes import BoringModel\n"
+        "from lightning.pytorch.callbacks import SpikeDetection, Timer\n"
+        "class Net(L.LightningModule):\n"
+        "    def training_epoch_end(self, outputs):\n"
+        "        self.trainer.fit_loop.epoch_progress\n"
+        "L.Trainer(max_epochs=1,\n"
+        "          gpus=2)\n"
+    )
+    _, lacks = rewrite(program)
+    assert [(lack.line, lack.what) for lack in lacks] == [
+        (2, "lightning.pytorch.demos.boring_classes.BoringModel"),
+        (3, "lightning.pytorch.callbacks.SpikeDetection"),
+        (5, "Net.training_epoch_end"),
+        (6, "trainer.fit_loop"),
+        (8, "Trainer(gpus=…)"),
+    ]
+    assert "on_train_epoch_end" in lacks[2].reason
+    assert "devices" in lacks[4].reason
+
+
+def test_class_paths_of_configurations() -> None:
+    text, lacks = rewrite_text(
+        "a: lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n"
+    )
+    assert text == "a: stratagem_lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n"
+    assert [lack.line for lack in lacks] == [2]
+
+
+def test_the_command(tmp_path, capsys) -> None:
+    program, configuration = tmp_path / "a.py", tmp_path / "sub" / "b.yaml"
+    configuration.parent.mkdir()
+    program.write_text("import lightning as L\r\nfrom lightning import nothing\r\n", newline="")
+    configuration.write_text("x: lightning.pytorch.Trainer\n")
+    assert main(["migrate", "--diff", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "+import stratagem_lightning as L" in out
+    assert program.read_bytes().startswith(b"import lightning")
+    assert main(["migrate", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert f"{program}:2: lightning.nothing: stratagem_lightning has no 'nothing'\n" in out
+    assert out.endswith("1 place needs a change by hand\n")
+    assert (
+        program.read_bytes()
+        == b"import stratagem_lightning as L\r\nfrom stratagem_lightning import nothing\r\n"
+    )
+    assert configuration.read_text() == "x: stratagem_lightning.pytorch.Trainer\n"
+    program.write_text("x = 1\n")
+    assert main(["migrate", str(program)]) == 0
+
+
+def test_bad_input_is_one_sentence(tmp_path, capsys) -> None:
+    (tmp_path / "a.py").write_text("def\n")
+    (tmp_path / "a.txt").write_text("")
+    for path, said in {
+        "a.py": "isn't Python: line 1",
+        "a.txt": "is none of .json",
+        "b.py": "can't be found",
+    }.items():
+        assert main(["migrate", str(tmp_path / path)]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1

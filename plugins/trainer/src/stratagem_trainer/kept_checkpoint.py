@@ -1,0 +1,59 @@
+"""`save_checkpoint` after a fit: its objects are gone, so that what it kept of its last step is copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from stratagem_trainer.view import TrainerView
+
+
+def copy_last(trainer: TrainerView, path: str, weights_only: bool) -> None:
+    """Copy the checkpoint that the last fit kept of its last step.
+
+    Raises:
+        CheckpointError: it kept none; says what to do.
+    """
+    source = None if weights_only else _kept(trainer)
+    if source is None or "://" in path:
+        what = "with the weights alone " if weights_only else ""
+        raise CheckpointError(
+            f"the fit is over, and a checkpoint {what}of its last step, {trainer.global_step}, wasn't kept in a "
+            "folder that could be copied: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in "
+            "on_train_end"
+        )
+    if os.path.abspath(source) == os.path.abspath(path):
+        return
+    partial = f"{path.rstrip(os.sep)}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(partial, path)
+
+
+def _kept(trainer: TrainerView) -> str | None:
+    callbacks: list[Any] = list(trainer.checkpoint_callbacks)
+    for callback in callbacks:
+        for path in dict.fromkeys((callback.last_model_path, *callback.best_k_models)):
+            if path and "://" not in path and _step_of(path) == trainer.global_step:
+                return str(os.path.realpath(path))
+    return None
+
+
+def _step_of(path: str) -> int | None:
+    """Steps at a checkpoint from which a fit can go on; None of any other."""
+    import torch
+    from stratagem_checkpoint import DirectoryCheckpointer
+
+    from stratagem import LocalCollectives
+
+    try:
+        reader = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(path, verify=False)
+    except CheckpointError:
+        return None
+    progress = reader.state.get("progress")
+    return int(progress["step"]) if progress else None

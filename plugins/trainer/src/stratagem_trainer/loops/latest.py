@@ -1,0 +1,55 @@
+"""`LatestValues`: the latest value of each key that was logged, and who gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stratagem_trainer.loops.accumulator import Value, as_float
+
+if TYPE_CHECKING:
+    from stratagem_trainer.scope import LogOptions
+
+
+class LatestValues:
+    """Values stay tensors until somebody asks.
+
+    Attributes:
+        unlogged: keys that no logger gets.
+    """
+
+    def __init__(self) -> None:
+        self.unlogged: set[str] = set()
+        self._values: dict[str, Value] = {}
+        self._on_bar: dict[str, None] = {}
+
+    def take(self, values: Mapping[str, Value]) -> None:
+        """Take up newer values."""
+        self._values.update(values)
+
+    def note(self, name: str, options: LogOptions) -> None:
+        """Take up whether a name's keys are for the progress bar, and for loggers."""
+        for key in options.keys(name):
+            if options.prog_bar:
+                self._on_bar[key] = None
+            if not options.logger:
+                self.unlogged.add(key)
+
+    def all(self) -> dict[str, float]:
+        """Each key's; waits for the device."""
+        found = {name: as_float(value) for name, value in self._values.items()}
+        self._values = {**found}
+        return found
+
+    def logged(self) -> dict[str, float]:
+        """Those of keys that loggers get; waits for the device."""
+        return {name: value for name, value in self.all().items() if name not in self.unlogged}
+
+    def on_bar(self) -> dict[str, float]:
+        """Those of keys that were logged with `prog_bar`; waits for the device."""
+        return {name: as_float(self._values[name]) for name in self._on_bar if name in self._values}
+
+
+def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
+    """Of single steps the last value, and where a name has both, the epoch's is the name's."""
+    return {**{key: value for row in steps for key, value in row.items()}, **values}

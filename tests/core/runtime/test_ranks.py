@@ -1,0 +1,50 @@
+"""What a live `Runtime` says of its process, and how it reaches the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stratagem
+
+
+def look(runtime: Any, folder: str) -> dict[str, Any]:
+    with runtime.rank_zero_first(), (Path(folder) / "order").open("a") as file:
+        file.write(f"{runtime.rank}\n")
+    runtime.print("said once")
+    if runtime.rank == 1:
+        runtime.barrier("at the end")
+        return {}
+    found = {
+        "first": (runtime.rank, runtime.global_rank, runtime.local_rank, runtime.data_rank),
+        "of": (runtime.world_size, runtime.data_ranks),
+        "is_main": (runtime.is_main, runtime.is_global_zero),
+    }
+    runtime.barrier("at the end")
+    return found
+
+
+def talk(runtime: Any) -> Any:
+    own = {"a": float(runtime.rank), "b": [runtime.rank + 10.0]}
+    summed, gathered = runtime.all_reduce(own, "sum"), runtime.all_gather(own)
+    return (
+        float(summed["a"]),
+        float(summed["b"][0]),
+        gathered["a"].tolist(),
+        runtime.broadcast(runtime.rank, src=1),
+    )
+
+
+def test_each_process_knows_which_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runtime = stratagem.Runtime("ddp", accelerator="cpu", devices=2)
+    found = runtime.launch(look, str(tmp_path), quiet=True)
+    assert found == {"first": (0, 0, 0, 0), "of": (2, 2), "is_main": (True, True)}
+    assert (tmp_path / "order").read_text() == "0\n1\n"
+    assert capfd.readouterr().out.count("said once") == 1
+
+
+def test_nested_values_are_reduced_gathered_and_broadcast() -> None:
+    runtime = stratagem.Runtime("ddp", accelerator="cpu", devices=2)
+    assert runtime.launch(talk, quiet=True) == (1.0, 21.0, [0.0, 1.0], 1)
