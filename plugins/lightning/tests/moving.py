@@ -100,7 +100,9 @@ def outcome(folder: Path) -> Outcome:
                 step = int(row.pop("step"))
                 for metric, value in row.items():
                     if metric not in (None, "epoch", "") and value:
-                        found.logged.setdefault((name, metric), []).append((step, float(value)))
+                        values = found.logged.setdefault((name, metric), [])
+                        if (step, float(value)) not in values[-1:]:  # Lightning's monitors log each batch of a step
+                            values.append((step, float(value)))
     return found
 
 

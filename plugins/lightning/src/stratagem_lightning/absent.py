@@ -109,7 +109,6 @@ MEMBERS: dict[str, dict[str, str]] = {
             ("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE"),
             _PORTABLE,
         ),
-        "load_from_checkpoint": "make one; fit(ckpt_path=…) gives it its state",
     },
     "Fabric": {
         "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
