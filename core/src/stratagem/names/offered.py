@@ -30,6 +30,9 @@ _OFFERS: dict[str, dict[str, str]] = {
     "environment": {
         "stratagem-clusters": "kubeflow mpi lsf slurm",
     },
+    "extension": {
+        "stratagem-report": "record",
+    },
     "launcher": {
         "stratagem-launch": "elastic",
     },

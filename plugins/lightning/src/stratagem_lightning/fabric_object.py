@@ -19,7 +19,7 @@ from stratagem_lightning.trainer import PRECISIONS
 
 
 class Fabric(Runtime):
-    """What a loop of one's own trains with: docs/guides/runtime.md.
+    """What a loop of one's own trains with: docs/coming-from-fabric.md.
 
     Args:
         accelerator: a name as "cuda", or "auto".
