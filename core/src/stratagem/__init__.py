@@ -5,8 +5,9 @@ Names are imported when they are first used, so that `import stratagem` alone lo
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.names.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_cli.flags import options as options
@@ -116,36 +117,11 @@ _HOMES = {
     "stratagem_trainer.trainer": "Trainer",
 }
 """Module → names that are imported from it when they are first used."""
-_WHERE = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_WHERE)
+__all__ = sorted(name for names in _HOMES.values() for name in names.split())
 
-
-def import_from(module: str, name: str, what: str = "") -> Any:
-    """Import `name` of a module here or in another distribution of ours; `what` is how an error calls it.
-
-    Raises:
-        ImportError: the distribution isn't installed; says which.
-    """
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if error.name != package:
-            raise
-        distribution = package.replace("_", "-")
-        raise ImportError(
-            f"{what or name} is in {distribution}, which is not installed: pip install {distribution}"
-        ) from None
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'stratagem' has no attribute {name!r}")
-    value = import_from(_WHERE[name], name)
-    globals()[name] = value
-    return value
+__getattr__, _dir = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return [*_dir(), "__version__"]

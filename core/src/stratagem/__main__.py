@@ -2,7 +2,7 @@
 
 import sys
 
-from stratagem import import_from
+from stratagem.names.lazy import import_from
 
 if __name__ == "__main__":
     try:

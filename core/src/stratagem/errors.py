@@ -20,11 +20,19 @@ def short(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "nearest: …" with up to three names like `name`, or "there is …" with all, for a message."""
+def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return "nearest: …" with up to three names like `name`, for a message.
+
+    Args:
+        name: that nobody knows.
+        known: the names that there are.
+        otherwise: returned where none is like it; "there is …" with all of them when None.
+    """
     names = list(known)
     near = get_close_matches(name, names, n=3)
-    return f"nearest: {', '.join(near)}" if near else f"there is {', '.join(names) or 'none'}"
+    if near:
+        return f"nearest: {', '.join(near)}"
+    return f"there is {', '.join(names) or 'none'}" if otherwise is None else otherwise
 
 
 class StratagemError(Exception):

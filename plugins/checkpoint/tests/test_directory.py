@@ -144,7 +144,7 @@ def test_nothing_in_it_is_a_pickle(checkpointer, tmp_path):
 
 def test_missing_key_names_the_nearest(checkpointer, tmp_path):
     checkpointer.save(str(tmp_path / "c"), Checkpoint({"model/weight": torch.ones(2)}))
-    with pytest.raises(CheckpointError, match=r"no tensor 'model/wieght'; the nearest key is 'model/weight'"):
+    with pytest.raises(CheckpointError, match=r"no tensor 'model/wieght'; nearest: model/weight"):
         checkpointer.open(str(tmp_path / "c")).read({"model/wieght": torch.ones(2)})
 
 

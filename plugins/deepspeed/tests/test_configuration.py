@@ -240,3 +240,62 @@ def test_the_command_line_ends_with_one_sentence(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_engine_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="isn't a folder"):
         DeepSpeedStrategy(engine_checkpoint=tmp_path / "none")
+
+
+def test_numbers_of_elements_may_be_written_as_powers_of_ten() -> None:
+    zero = tree(allgather_bucket_size=5e8, reduce_bucket_size=2e8)["zero_optimization"]
+    assert (zero["allgather_bucket_size"], zero["reduce_bucket_size"]) == (500_000_000, 200_000_000)
+    assert type(zero["allgather_bucket_size"]) is int
+    for wrong in (1.5, 0, float("inf"), float("nan"), True):
+        with pytest.raises(ConfigError, match="is no number of elements"):
+            tree(reduce_bucket_size=wrong)
+
+
+@pytest.mark.parametrize(
+    "config", [{"zero_optimization": {"stage": 2}}, "deepspeed.json", Path("deepspeed.json")]
+)
+def test_a_configuration_given_positionally_is_refused_by_name(config: Any) -> None:
+    with pytest.raises(ConfigError, match="the accelerator: give the configuration by name"):
+        DeepSpeedStrategy(config)
+
+
+def test_the_former_variable_of_the_configuration_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PL_DEEPSPEED_CONFIG_PATH", "a.json")
+    with pytest.raises(ConfigError, match=r"=a\.json is now called STRATAGEM_DEEPSPEED_CONFIG: set that one"):
+        DeepSpeedStrategy()
+    (tmp_path / "b.json").write_text("{}")
+    monkeypatch.setenv("STRATAGEM_DEEPSPEED_CONFIG", str(tmp_path / "b.json"))
+    DeepSpeedStrategy()
+
+
+REFERENCE = {
+    "zero_allow_untested_optimizer": True,
+    "scheduler": {
+        "type": "WarmupLR",
+        "params": {
+            "last_batch_iteration": -1,
+            "warmup_min_lr": 0,
+            "warmup_max_lr": 3e-5,
+            "warmup_num_steps": 100,
+        },
+    },
+    "zero_optimization": {
+        "stage": 2,
+        "contiguous_gradients": True,
+        "overlap_comm": True,
+        "allgather_bucket_size": 2e8,
+        "reduce_bucket_size": 2e8,
+    },
+}
+"""The example of the reference, without what is gone."""
+
+
+def test_the_example_of_the_reference_is_taken_but_for_what_is_gone() -> None:
+    assert tree(config=REFERENCE)["zero_optimization"]["allgather_bucket_size"] == 2e8
+    offloading = {**REFERENCE["zero_optimization"], "cpu_offload": True}
+    with pytest.raises(ConfigError, match=r"cpu_offload.*offload_optimizer"):
+        tree(config={**REFERENCE, "zero_optimization": offloading})
+    with pytest.raises(ConfigError, match="OneBitAdam"):
+        tree(config={**REFERENCE, "optimizer": {"type": "OneBitAdam", "params": {"lr": 3e-5}}})

@@ -215,3 +215,18 @@ class In16Bits(Net):
     def loss(self, batch: Any) -> Any:
         assert self.net[4].weight.dtype == torch.bfloat16
         return super().loss(batch)
+
+
+@pytest.mark.parametrize("ignored", ["Linear", "object"])
+def test_ignored_modules_stay_whole_and_are_trained_alike(tmp_path: Path, alone: Alone, ignored: str) -> None:
+    module = Blocks(batch_size=BATCH // 2)
+    left = [child for child in module.children() if isinstance(child, torch.nn.Linear)]
+    assert left
+    given: Any = ["Linear"] if ignored == "Linear" else left
+    fit(tmp_path, module, 2, {"ignored_modules": given, "reshard_after_forward": False})
+    assert_close(weights(module), alone())
+
+
+def test_an_ignored_module_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(stratagem.ConfigError, match="ignored_modules has a Linear that isn't in Blocks"):
+        fit(tmp_path, Blocks(batch_size=BATCH), 2, {"ignored_modules": [torch.nn.Linear(1, 1)]})

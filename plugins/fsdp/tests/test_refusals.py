@@ -40,6 +40,9 @@ def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Tra
         ({"start_method": "thread"}, "start_method='thread' is none of"),
         ({"timeout": timedelta(1), "timeout_s": 3.0}, "say the same thing"),
         ({"timeout_s": 0.0}, "must be more than 0"),
+        ({"mp_policy": 1}, "mp_policy=1 is now called mixed_precision"),
+        ({"ignored_module": []}, "has no setting 'ignored_module'; nearest: ignored_modules"),
+        ({"shard_placement_fn": max}, "cut by rows: leave it out"),
     ],
 )
 def test_values_that_do_not_exist(given: dict[str, Any], message: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.names.renamed import RENAMED, renamed_selection
+from stratagem.names.offered import OFFERED
+from stratagem.names.renamed import _NEW_NAMES, RENAMED, renamed_selection
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,12 @@ from stratagem.names.renamed import RENAMED, renamed_selection
             "accelerator='horovod' is now called strategy='horovod'"
             ", which needs a plugin of another maker: Stratagem ships no strategy of this name",
         ),
+        ({"strategy": "fsdp_native"}, "strategy='fsdp_native' is now called strategy='fsdp'"),
+        (
+            {"strategy": "fsdp_native_full_shard_offload"},
+            "strategy='fsdp_native_full_shard_offload' is now called strategy='fsdp_offload'",
+        ),
+        ({"strategy": "ddp_cpu"}, "strategy='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),
         ({"plugins": "fsdp_native"}, "plugins='fsdp_native' is now called strategy='fsdp'"),
         ({"plugins": "ddp_sharded"}, "plugins='ddp_sharded' is now called strategy='ddp_sharded'"),
         (
@@ -78,3 +85,14 @@ def test_every_entry_answers_any_value() -> None:
         for value in (None, True, 1, "x", ["x"], object()):
             answer = today(value)
             assert answer is None or answer.startswith("is "), name
+
+
+def test_what_a_former_strategy_is_called_now_is_offered() -> None:
+    for name, present in _NEW_NAMES.items():
+        assert name not in OFFERED["strategy"]
+        assert present in OFFERED["strategy"]
+
+
+@pytest.mark.parametrize("value", ["ddp", "auto", object(), ["ddp"], {}])
+def test_a_strategy_of_today_is_left_to_others(value: Any) -> None:
+    renamed_selection(strategy=value)

@@ -307,3 +307,14 @@ def test_who_has_hooks_is_seen_without_running_anything():
         assert has_hooks(plugin())
     assert not has_hooks(Neither)
     assert not has_hooks(Neither())
+
+
+def test_a_hook_written_as_other_trainers_call_it_gets_the_form_of_today():
+    class Elsewhere(Answers):
+        def setup(self, trainer):
+            return "never called"
+
+    with pytest.raises(
+        LostMarkerError, match=r"Elsewhere\.setup.*mark it, and write it as setup\(self, request\)"
+    ):
+        hooks(Elsewhere())

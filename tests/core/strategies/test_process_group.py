@@ -90,3 +90,19 @@ def test_groups_and_meshes_have_the_strategys_time_limit():
     assert mesh == [[0, 1]]
     assert first == [(2, limit), None, (1, limit), (2, limit)]
     assert second == [(2, limit), (1, limit), (1, limit), (2, limit)]
+
+
+def test_a_variable_names_the_backend_of_strategies_that_are_given_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STRATAGEM_PROCESS_GROUP_BACKEND", "mpi")
+    monkeypatch.setenv("PL_TORCH_DISTRIBUTED_BACKEND", "nccl")  # what counts is set
+    assert ProcessGroupStrategy().process_group_backend == "mpi"
+    assert ProcessGroupStrategy(process_group_backend="gloo").process_group_backend == "gloo"
+    monkeypatch.setenv("STRATAGEM_PROCESS_GROUP_BACKEND", "")
+    with pytest.raises(
+        ConfigError, match="=nccl is now called STRATAGEM_PROCESS_GROUP_BACKEND: set that one"
+    ):
+        ProcessGroupStrategy()
+    monkeypatch.delenv("PL_TORCH_DISTRIBUTED_BACKEND")
+    assert ProcessGroupStrategy().process_group_backend is None

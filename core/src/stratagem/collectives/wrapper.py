@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.plugin.forwarding import forwards
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.device_mesh import DeviceMesh
 
 
+@forwards
 class CollectivesWrapper(Collectives):
     """Hands every call on to `inner`; a subclass overrides what it changes or counts.
 
@@ -20,20 +21,12 @@ class CollectivesWrapper(Collectives):
 
     def __init__(self, inner: Collectives) -> None:
         self.inner = inner
-        self.rank, self.local_rank, self.node_rank = inner.rank, inner.local_rank, inner.node_rank
-        self.world_size, self.device = inner.world_size, inner.device
-
-    @property
-    def process_group(self) -> Any:
-        return self.inner.process_group
 
     @property
     def data(self) -> Collectives:
         return self if self.inner.data is self.inner else self.inner.data
 
-    @property
-    def mesh(self) -> DeviceMesh | None:
-        return self.inner.mesh
+    # Abstract in the base, so that type checkers want them here.
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         return self.inner.all_reduce(tensor, op)
@@ -49,9 +42,3 @@ class CollectivesWrapper(Collectives):
 
     def barrier(self, name: str | None = None) -> None:
         self.inner.barrier(name)
-
-    def all_arrive(self, name: str, timeout_s: float) -> bool:
-        return self.inner.all_arrive(name, timeout_s)
-
-    def close(self, failed: bool = False) -> None:
-        self.inner.close(failed)

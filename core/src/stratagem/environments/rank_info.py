@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from stratagem.environments.base import Environment
 from stratagem.errors import UsageError
@@ -47,38 +48,22 @@ class RankInfo:
             )
 
 
+def _told(name: str) -> Any:
+    return property(lambda self: getattr(self.info, name), doc=getattr(Environment, name).__doc__)
+
+
 class LauncherEnvironment(Environment):
     """An environment whose constructor sets `info`."""
 
     info: RankInfo
 
-    @property
-    def global_rank(self) -> int:
-        return self.info.global_rank
-
-    @property
-    def local_rank(self) -> int:
-        return self.info.local_rank
-
-    @property
-    def node_rank(self) -> int:
-        return self.info.node_rank
-
-    @property
-    def world_size(self) -> int:
-        return self.info.world_size
-
-    @property
-    def local_world_size(self) -> int:
-        return self.info.local_world_size
-
-    @property
-    def main_address(self) -> str:
-        return self.info.main_address
-
-    @property
-    def main_port(self) -> int:
-        return self.info.main_port
+    global_rank = _told("global_rank")
+    local_rank = _told("local_rank")
+    node_rank = _told("node_rank")
+    world_size = _told("world_size")
+    local_world_size = _told("local_world_size")
+    main_address = _told("main_address")
+    main_port = _told("main_port")
 
 
 def derived_port(job: int, step: int = 0) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError, nearest
 from stratagem.installed.entry_points import normalise, required_distributions
 from stratagem.installed.plugins import installed_plugins
 from stratagem.names.offered import OFFERED
@@ -178,11 +178,8 @@ def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
     known = {name for origin in origins for name in _names_of(origin)}
     for name in names:
         if normalise(name) not in known:
-            near = difflib.get_close_matches(normalise(name), sorted(known), n=3)
-            hint = (
-                f"nearest: {', '.join(near)}"
-                if near
-                else "`stratagem plugins` lists those that are installed"
+            hint = nearest(
+                normalise(name), sorted(known), "`stratagem plugins` lists those that are installed"
             )
             raise UnknownNameError(f"{flag} {name}: no plugin of that name is installed; {hint}")
 

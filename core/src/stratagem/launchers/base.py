@@ -5,13 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratagem.errors import ConfigError
 from stratagem.launchers.torch_private import COMPILER
-
-if TYPE_CHECKING:
-    from stratagem.plugin.component import Component
 
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
 """How a node's workers may be started."""
@@ -93,18 +90,6 @@ class LaunchPlan:
     def world_size(self) -> int:
         """Number of processes; the most, where nodes may come and go."""
         return self.processes_per_node * self.num_nodes
-
-
-def preload_for(strategy_module: str | None, *components: Component) -> tuple[str, ...]:
-    """Modules that every worker needs, for the fork server to import once per node.
-
-    Args:
-        strategy_module: where an installed strategy's class is; None for a class of the user's own,
-            whose module may do anything on import.
-        components: what else workers are going to make, as the checkpointer.
-    """
-    own = (strategy_module,) if strategy_module is not None else ()
-    return (*LaunchPlan.preload, *(module for each in components for module in each.modules()), *own)
 
 
 class Launcher(ABC):

@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stratagem.names.lazy import import_from
+from stratagem.names.offered import MOVED
+
 
 class Renamed:
     """An attribute of a class under its former name: reads what the present one has, and warns.
@@ -37,24 +40,23 @@ class Renamed:
         return value
 
 
-def replaced_names(module: str, replaced: Mapping[str, str]) -> Callable[[str], Any]:
+def replaced_names(module: str, replaced: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module some of whose names are elsewhere, or are called something else.
 
     Each name warns once per process, at the line that first asks for it.
 
     Args:
         module: its `__name__`.
-        replaced: former name → "module:name" of what takes its place.
+        replaced: former name → "module:name" of what takes its place; those of `MOVED` when None.
     """
+    present_names = MOVED[module] if replaced is None else replaced
     found: dict[str, Any] = {}
 
     def get(name: str) -> Any:
-        from stratagem import import_from
-
-        if name not in replaced:
+        if name not in present_names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if name not in found:
-            where, _, present = replaced[name].partition(":")
+            where, _, present = present_names[name].partition(":")
             found[name] = import_from(where, present)
             warnings.warn(
                 f"{module}.{name} is now {where}.{present}; the former name goes with the next plugin API",

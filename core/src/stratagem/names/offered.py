@@ -24,21 +24,11 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-torch": "torch",
         "stratagem-xla": "tpu xla",
     },
-    "checkpoint": {
-        "stratagem-checkpoint": "directory",
-    },
-    "environment": {
-        "stratagem-clusters": "kubeflow mpi lsf slurm",
-    },
-    "extension": {
-        "stratagem-report": "record",
-    },
-    "launcher": {
-        "stratagem-launch": "elastic",
-    },
-    "logger": {
-        "stratagem-trainer": "csv tensorboard wandb mlflow comet",
-    },
+    "checkpoint": {"stratagem-checkpoint": "directory"},
+    "environment": {"stratagem-clusters": "kubeflow mpi lsf slurm"},
+    "extension": {"stratagem-report": "record"},
+    "launcher": {"stratagem-launch": "elastic"},
+    "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
 }
 OFFERED: dict[str, dict[str, str]] = {
     kind: {name: distribution for distribution, names in homes.items() for name in names.split()}
@@ -61,11 +51,14 @@ _HOMES: dict[str, dict[str, str]] = {
         "stratagem_sharding.traffic": "Observer watch_traffic",
     },
     "stratagem.sdk.deferred_init": {
-        "stratagem_sharding.deferred_init": "Construction Materializer own_modules",
+        "stratagem_sharding.deferred_init": "Construction Materializer own_modules"
     },
+    "stratagem.sdk.loops": {"stratagem_trainer.data.sample": "sample_of"},
     "stratagem.sdk.processes": {
-        "stratagem_launch": "die_with folder_lock loads loopback_variables preload_fork_server sending",
+        "stratagem_launch": "LAUNCH_VARIABLE can_save_restart_state die_with folder_lock loads "
+        "loopback_variables preload_fork_server restart_state save_restart_state sending",
     },
+    "stratagem.sdk.runs": {"stratagem_cli.early": "preload_for"},
     "stratagem.sdk.shards": {
         "stratagem_sharding.kept_shards": "KeptShards Refill leave_shards",
         "stratagem_sharding.local_step": "LocalStep",
@@ -80,9 +73,11 @@ _HOMES: dict[str, dict[str, str]] = {
         "stratagem_sharding.replicated": "ReplicatedPrepared",
     },
     "stratagem.sdk.tensors": {
+        "stratagem_sharding.batch_size": "batch_size_of",
         "stratagem_sharding.buckets": "broadcast_coalesced flattened_buckets gradients_of_any",
         "stratagem_sharding.chunks": "ChunkLogs merge split",
         "stratagem_sharding.equal_buffers": "EqualBuffers",
+        "stratagem_sharding.part_of_batch": "part_of_batch refuse_in_chunk",
     },
     "stratagem.sdk.torch_private": {
         "stratagem_sharding.torch_private": "MODULE_TABLES backward_hooks own_buffers own_children own_parameters "

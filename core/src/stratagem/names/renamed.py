@@ -24,8 +24,17 @@ _STRATEGIES = (
     "fsdp_native",
     "horovod",
 )
-_NEW_NAMES = {"fsdp_native": "fsdp"}
 """Strategies that were once given as `accelerator=`, `distributed_backend=` or `plugins=`."""
+_NEW_NAMES = {
+    "fsdp_native": "fsdp",
+    "fsdp_native_full_shard_offload": "fsdp_offload",
+    "ddp_spawn_find_unused_parameters_false": "ddp_find_unused_parameters_false",
+    "ddp_fork_find_unused_parameters_false": "ddp_find_unused_parameters_false",
+    "ddp_sharded_find_unused_parameters_false": "ddp_sharded",
+    "ddp_sharded_spawn_find_unused_parameters_false": "ddp_sharded_spawn",
+    "tpu_spawn_debug": "tpu_spawn",
+}
+"""Strategy's former name → what it is called now."""
 
 
 def renamed_selection(**kwargs: Any) -> None:
@@ -94,6 +103,7 @@ RENAMED: Mapping[str, Callable[[Any], str | None]] = {
     "auto_select_gpus": lambda value: "is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
     "distributed_backend": _strategy,
     "accelerator": _strategy_as_accelerator,
+    "strategy": lambda value: _strategy(value) if value in (*_NEW_NAMES, "ddp_cpu") else None,
     "plugins": _strategy_as_plugin,
     "replace_sampler_ddp": lambda value: f"is now called use_distributed_sampler={value!r}",
     "resume_from_checkpoint": lambda value: f"is now called fit(..., ckpt_path={value!r})",

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpointer
     from stratagem.collectives.base import Collectives
     from stratagem.launchers.base import Launcher
-    from stratagem.plugin.requests import (
-        CheckpointRequest,
-        LaunchRequest,
-        PrecisionRequest,
-        ReduceRequest,
-        SetupRequest,
-    )
+    from stratagem.plugin import requests
     from stratagem.precision.base import Precision
     from stratagem.strategies.prepared import Prepared
 
@@ -90,19 +84,19 @@ class Hooks:
             self._callers[hook] = self._manager.subset_hook_caller(hook, remove_plugins=removed)
             self.answered_by[hook] = answering[0] if answering else "defaults"
 
-    def launch(self, request: LaunchRequest) -> Launcher:
+    def launch(self, request: requests.LaunchRequest) -> Launcher:
         return cast("Launcher", self._ask("launch", request))
 
-    def reduce(self, request: ReduceRequest) -> Collectives:
+    def reduce(self, request: requests.ReduceRequest) -> Collectives:
         return cast("Collectives", self._ask("reduce", request))
 
-    def precision(self, request: PrecisionRequest) -> Precision:
+    def precision(self, request: requests.PrecisionRequest) -> Precision:
         return cast("Precision", self._ask("precision", request))
 
-    def setup(self, request: SetupRequest) -> Prepared:
+    def setup(self, request: requests.SetupRequest) -> Prepared:
         return cast("Prepared", self._ask("setup", request))
 
-    def checkpoint(self, request: CheckpointRequest) -> Checkpointer:
+    def checkpoint(self, request: requests.CheckpointRequest) -> Checkpointer:
         return cast("Checkpointer", self._ask("checkpoint", request))
 
     def _ask(self, hook: str, request: object) -> object:
@@ -153,9 +147,15 @@ def _refuse_lost_markers(name: str, plugin: object) -> None:
         definitions = [vars(cls)[hook] for cls in type(plugin).__mro__ if hook in vars(cls)]
         marked = [hasattr(definition, MARKER) for definition in definitions]
         if any(marked) and not marked[0]:
+            is_new = list(inspect.signature(getattr(plugin, hook)).parameters) == ["request"]
+            form = (
+                ""
+                if is_new
+                else f", and write it as {hook}(self, request), which returns what the hook asks for"
+            )
             raise LostMarkerError(
                 f"{type(plugin).__qualname__}.{hook} of {name!r} overrides an implementation of the hook "
-                f"{hook!r} without @hookimpl, so it would never be called: mark it"
+                f"{hook!r} without @hookimpl, so it would never be called: mark it{form}"
             )
 
 

@@ -10,13 +10,7 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpointer
     from stratagem.collectives.base import Collectives
     from stratagem.launchers.base import Launcher
-    from stratagem.plugin.requests import (
-        CheckpointRequest,
-        LaunchRequest,
-        PrecisionRequest,
-        ReduceRequest,
-        SetupRequest,
-    )
+    from stratagem.plugin import requests
     from stratagem.precision.base import Precision
     from stratagem.strategies.prepared import Prepared
 
@@ -25,7 +19,7 @@ class Defaults:
     """One process on one device, the selected precision and checkpointer, the installed launcher."""
 
     @hookimpl(trylast=True)
-    def launch(self, request: LaunchRequest) -> Launcher:
+    def launch(self, request: requests.LaunchRequest) -> Launcher:
         from stratagem.launchers.in_process import InProcessLauncher
 
         if request.environment.creates_processes or request.plan.world_size == 1:
@@ -33,22 +27,22 @@ class Defaults:
         return request.create(request.plan)
 
     @hookimpl(trylast=True)
-    def reduce(self, request: ReduceRequest) -> Collectives:
+    def reduce(self, request: requests.ReduceRequest) -> Collectives:
         from stratagem.collectives.local import LocalCollectives
 
         return LocalCollectives(request.device)
 
     @hookimpl(trylast=True)
-    def precision(self, request: PrecisionRequest) -> Precision:
+    def precision(self, request: requests.PrecisionRequest) -> Precision:
         return request.create(request.name, request.device)
 
     @hookimpl(trylast=True)
-    def setup(self, request: SetupRequest) -> Prepared:
+    def setup(self, request: requests.SetupRequest) -> Prepared:
         from stratagem.strategies.prepared import Prepared
 
         return Prepared(request)
 
     @hookimpl(trylast=True)
-    def checkpoint(self, request: CheckpointRequest) -> Checkpointer:
+    def checkpoint(self, request: requests.CheckpointRequest) -> Checkpointer:
         checkpointer: Checkpointer = request.create(request.collectives)
         return checkpointer

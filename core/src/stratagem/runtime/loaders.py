@@ -18,6 +18,12 @@ class _Given:
     """Has the attributes of the loader that it was made of, as `dataset` and `batch_size`."""
 
     _given: Iterable[Any]
+    _data: TrainData | EvalData
+
+    def __len__(self) -> int:
+        if self._data.num_batches is None:
+            raise TypeError("this loader doesn't know how many batches it has")
+        return self._data.num_batches
 
     def __getattr__(self, name: str) -> Any:
         if name == "_given":  # while it is made from a pickle or a copy
@@ -31,6 +37,8 @@ class EpochLoader(_Given):
     Attributes:
         epoch: index of the epoch that the next iteration runs; set it to go on where a run stopped.
     """
+
+    _data: TrainData
 
     def __init__(
         self,
@@ -51,11 +59,6 @@ class EpochLoader(_Given):
         self.epoch += 1
         return iter(self._mover(batches))
 
-    def __len__(self) -> int:
-        if self._data.num_batches is None:
-            raise TypeError("this loader doesn't know how many batches it has")
-        return self._data.num_batches
-
 
 class EvalLoader(_Given):
     """All samples once per iteration, over all ranks together and in the data's own order.
@@ -67,6 +70,8 @@ class EvalLoader(_Given):
         repeats: whether `pairs` gives some rank batches that don't count; True where that isn't known.
             Only under a strategy whose forward is a collective.
     """
+
+    _data: EvalData
 
     def __init__(
         self,
@@ -101,11 +106,6 @@ class EvalLoader(_Given):
         others. Every rank must iterate to the end.
         """
         return iter(self._mover(self._data))
-
-    def __len__(self) -> int:
-        if self._data.num_batches is None:
-            raise TypeError("this loader doesn't know how many batches it has")
-        return self._data.num_batches
 
 
 def share_loader(

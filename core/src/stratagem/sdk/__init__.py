@@ -1,13 +1,14 @@
 """All that a plugin may import from core beside the names of `stratagem` and `stratagem.errors`.
 
-- `tensors`: tensors in batches: moving, taking apart; whether a step has a whole batch.
+- `tensors`: tensors in batches: moving, taking apart.
 - `shards`: in which ways ranks share parameters out, and whether copies are equal.
 - `states`: states of modules and optimizers by name, for checkpoints.
 - `torch_private`: what torch keeps private of tensors and stores: hooks, counts of writes, a group's store.
 - `collectives`: for strategies with collectives of their own.
 - `environments`: for environments: the position of a process, and reading it from a launcher's variables.
 - `loops`: for training loops: losses, data shared among ranks, random numbers.
-- `processes`: for launchers, and for what outlives a process: stores, states kept for the next attempt.
+- `processes`: for launchers: stores, start methods.
+- `lazy`: for the package of a plugin: names that are imported when they are first used.
 - `runs`: from a configuration to a run: what the command line and the trainer are built on.
 - `selection`: what a configuration's words mean, as far as it can be told without torch.
 - `catalogue`: what the installed distributions offer.

@@ -5,15 +5,7 @@ from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
 from stratagem.names.deprecation import replaced_names
-from stratagem.names.offered import MOVED
 
-__all__ = [
-    "GroupCollectives",
-    "ReduceOp",
-    "check_reduction",
-    "check_tensor",
-    "mean_closure",
-    "mean_loss",
-]
+__all__ = ["GroupCollectives", "ReduceOp", "check_reduction", "check_tensor", "mean_closure", "mean_loss"]
 
-__getattr__ = replaced_names(__name__, MOVED[__name__])
+__getattr__ = replaced_names(__name__)

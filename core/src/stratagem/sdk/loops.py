@@ -1,11 +1,13 @@
 """For training loops: losses, data shared among ranks, random numbers."""
 
 from stratagem.data.evaluate import EvalData
+from stratagem.data.generators import global_kept
 from stratagem.data.loaders import holds_loaders
 from stratagem.data.rebuild import in_order
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
-from stratagem.data.sample import sample_of
+from stratagem.data.sharing import batch_size_in, reads_by_sampler
 from stratagem.data.train import TrainData
+from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.launching import launch
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
@@ -19,13 +21,17 @@ __all__ = [
     "announce",
     "announce_by_value",
     "announce_data",
+    "batch_size_in",
     "capture_rng",
     "forked_rng",
+    "global_kept",
     "holds_loaders",
     "in_order",
     "launch",
     "loss_of",
+    "reads_by_sampler",
     "restore_rng",
-    "sample_of",
     "seed_everything",
 ]
+
+__getattr__ = replaced_names(__name__)

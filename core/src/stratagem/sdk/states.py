@@ -3,7 +3,6 @@
 from stratagem.checkpoint.base import TensorInfo
 from stratagem.checkpoint.failing import writing
 from stratagem.names.deprecation import replaced_names
-from stratagem.names.offered import MOVED
 from stratagem.runtime.checkpoint import fitting, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
@@ -27,4 +26,4 @@ __all__ = [
     "writing",
 ]
 
-__getattr__ = replaced_names(__name__, MOVED[__name__])
+__getattr__ = replaced_names(__name__)

@@ -2,9 +2,8 @@
 
 from stratagem.collectives.torch_private import store_of
 from stratagem.names.deprecation import replaced_names
-from stratagem.names.offered import MOVED
 from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version
 
 __all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version"]
 
-__getattr__ = replaced_names(__name__, MOVED[__name__])
+__getattr__ = replaced_names(__name__)

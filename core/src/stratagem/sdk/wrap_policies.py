@@ -1,8 +1,7 @@
 """Former place of `stratagem_sharding.wrap_policy`; it goes with the next plugin API."""
 
 from stratagem.names.deprecation import replaced_names
-from stratagem.names.offered import MOVED
 
 __all__: list[str] = []
 
-__getattr__ = replaced_names(__name__, MOVED[__name__])
+__getattr__ = replaced_names(__name__)

@@ -12,6 +12,7 @@ from stratagem.accelerators.base import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
+from stratagem.names.lazy import import_from
 from stratagem.names.offered import OPTIMIZER_TRIAL
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
@@ -120,8 +121,6 @@ class Strategy:
         Raises:
             BrokenPluginError: what tries optimizers isn't installed.
         """
-        from stratagem import import_from
-
         # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
         cuts = [cut for cut in self.optimizer_cuts if cut == "flat" or world_size > 1]
         try:

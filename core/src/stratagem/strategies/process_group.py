@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
+from stratagem.errors import ConfigError
 from stratagem.launchers.base import check_start_method
 from stratagem.strategies.base import ParallelStrategy
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from stratagem.plugin.requests import ReduceRequest
     from stratagem.precision.base import Precision
 
+BACKEND_VARIABLE = "STRATAGEM_PROCESS_GROUP_BACKEND"
+"""Names the backend of process groups, for strategies that are given none."""
+_FORMER_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"
+
 
 class ProcessGroupStrategy(ParallelStrategy):
     """Base of strategies with a process per device, in one group.
@@ -33,7 +39,8 @@ class ProcessGroupStrategy(ParallelStrategy):
         cluster_environment: an environment, its class or its name; wins over detection.
         checkpoint_io: a checkpointer, or what makes the run's from its collectives.
         precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        process_group_backend: as "gloo" or "nccl"; when None what STRATAGEM_PROCESS_GROUP_BACKEND names, or else the
+            accelerator's own.
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
@@ -51,11 +58,14 @@ class ProcessGroupStrategy(ParallelStrategy):
         precision_plugin: Precision | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend
+        self.process_group_backend = process_group_backend or os.environ.get(BACKEND_VARIABLE) or None
+        if self.process_group_backend is None and _FORMER_VARIABLE in os.environ:
+            former = f"{_FORMER_VARIABLE}={os.environ[_FORMER_VARIABLE]}"
+            raise ConfigError(f"{former} is now called {BACKEND_VARIABLE}: set that one, and unset the other")
         self.timeout = deadline(timeout, timeout_s)
         self.start_method = check_start_method(start_method)
 

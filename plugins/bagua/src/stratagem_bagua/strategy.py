@@ -81,8 +81,8 @@ class BaguaStrategy(ProcessGroupStrategy):
         communication_interval: int | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(
             accelerator,

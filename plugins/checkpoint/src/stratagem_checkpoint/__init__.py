@@ -5,8 +5,9 @@ The names are imported when they are first used, so that importing this package 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_checkpoint.description import describe
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectoryCheckpointer", "DirectoryReader", "describe"]
 
-_HOMES = {"DirectoryCheckpointer": "directory", "DirectoryReader": "loading", "describe": "description"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".description": "describe",
+        ".directory": "DirectoryCheckpointer",
+        ".loading": "DirectoryReader",
+    },
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem import CheckpointReader
-from stratagem.errors import CheckpointError
+from stratagem.errors import CheckpointError, nearest
 from stratagem.sdk.states import TensorInfo
 from stratagem_checkpoint.agreement import on_every_rank
 from stratagem_checkpoint.checked_files import check_files
@@ -142,10 +142,8 @@ class DirectoryReader(CheckpointReader):
             )
 
     def _nearest(self, key: str) -> str:
-        from difflib import get_close_matches
-
-        near = get_close_matches(key, self.tensors, n=1)
-        return f"; the nearest key is {near[0]!r}" if near else ""
+        near = nearest(key, self.tensors, "")
+        return near and f"; {near}"
 
     def _read_state(self, stem: str) -> Mapping[str, Any]:
         return read_state(self._filesystem, self._folder, stem, self._manifest, self._verify)

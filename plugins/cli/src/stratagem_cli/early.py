@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratagem import Component, LaunchPlan
 from stratagem.errors import UsageError
 from stratagem.sdk.selection import count_of
 from stratagem_cli.chosen import catalogue, checkpoint_component, environment_here, strategy_component
@@ -36,7 +37,7 @@ def preload_where_likely(
     preset = {} if strategy is None else strategy.options
     if {**preset, **options}.get("start_method", "forkserver") != "forkserver":
         return False
-    from stratagem.sdk.runs import installed_launcher, preload_for
+    from stratagem.sdk.runs import installed_launcher
 
     try:
         launcher = installed_launcher(catalogue(selection)).load()
@@ -46,6 +47,18 @@ def preload_where_likely(
     checkpoint = checkpoint_component(selection)
     launcher.preload((*preload_for(module, *([checkpoint] if checkpoint else ())), *modules))
     return True
+
+
+def preload_for(strategy_module: str | None, *components: Component) -> tuple[str, ...]:
+    """Modules that every worker needs, for the fork server to import once per node.
+
+    Args:
+        strategy_module: where an installed strategy's class is; None for a class of the user's own,
+            whose module may do anything on import.
+        components: what else workers are going to make, as the checkpointer.
+    """
+    own = (strategy_module,) if strategy_module is not None else ()
+    return (*LaunchPlan.preload, *(module for each in components for module in each.modules()), *own)
 
 
 def _several(devices: Any) -> bool:

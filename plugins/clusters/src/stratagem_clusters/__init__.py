@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_clusters.kubeflow import Kubeflow
@@ -11,16 +12,14 @@ if TYPE_CHECKING:
     from stratagem_clusters.mpi import MPI
     from stratagem_clusters.slurm import Slurm
 
-_WHERE = {"LSF": "lsf", "MPI": "mpi", "Kubeflow": "kubeflow", "Slurm": "slurm"}
-
 __all__ = ["LSF", "MPI", "Kubeflow", "Slurm"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".kubeflow": "Kubeflow",
+        ".lsf": "LSF",
+        ".mpi": "MPI",
+        ".slurm": "Slurm",
+    },
+)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_cpu.accelerator import CpuAccelerator
 
 __all__ = ["CpuAccelerator"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "CpuAccelerator":
-        from stratagem_cpu.accelerator import CpuAccelerator
-
-        return CpuAccelerator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {".accelerator": "CpuAccelerator"})

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_cuda.accelerator import CudaAccelerator
 
 __all__ = ["CudaAccelerator"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "CudaAccelerator":
-        from stratagem_cuda.accelerator import CudaAccelerator
-
-        return CudaAccelerator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {".accelerator": "CudaAccelerator"})

@@ -77,11 +77,11 @@ class DDPStrategy(ProcessGroupStrategy):
         ddp_comm_hook: Callable[..., Any] | str | None = None,
         ddp_comm_wrapper: Callable[..., Any] | None = None,
         model_averaging_period: int | None = None,
-        period_group_size: Mapping[int, int] | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
+        period_group_size: Mapping[int, int] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -115,6 +115,16 @@ class DDPStrategy(ProcessGroupStrategy):
             self.ddp_comm_state = self.ddp_comm_state.state()
 
     def _check(self) -> None:
+        method = signature(self.configure_ddp)
+        try:
+            method.bind(None, None)
+        except TypeError:
+            taken = ", ".join(["self", *method.parameters])
+            raise ConfigError(
+                f"{type(self).__name__}.configure_ddp takes ({taken}), but it is called with the module and the "
+                "device: write `def configure_ddp(self, module, device)`, and return the wrapped module instead of "
+                "setting self.model"
+            ) from None
         allowed = [name for name in signature(DistributedDataParallel).parameters if name not in OWN]
         unknown = sorted(set(self.ddp_kwargs) - set(allowed))
         if unknown:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from stratagem import ConfigError
+from stratagem.errors import nearest
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -245,5 +245,4 @@ def _sections(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]
 
 
 def _near(key: str, known: frozenset[str]) -> str:
-    near = get_close_matches(key, sorted(known), n=1)
-    return f": the nearest is {near[0]!r}" if near else ": see https://www.deepspeed.ai/docs/config-json/"
+    return f": {nearest(key, sorted(known), 'see https://www.deepspeed.ai/docs/config-json/')}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from stratagem import ConfigError
+from stratagem.errors import nearest
 from stratagem_deepspeed.keys import RENAMED, SECTIONS, ZERO
 
 PLACES = ("cpu", "nvme")
@@ -40,9 +40,10 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
         "overlap_comm": keyword["overlap_comm"],
         "allgather_partitions": keyword["allgather_partitions"],
         "reduce_scatter": keyword["reduce_scatter"],
-        "allgather_bucket_size": keyword["allgather_bucket_size"],
-        "reduce_bucket_size": keyword["reduce_bucket_size"],
-        "sub_group_size": keyword["sub_group_size"],
+        **{
+            name: _whole(name, keyword[name])
+            for name in ("allgather_bucket_size", "reduce_bucket_size", "sub_group_size")
+        },
         # Otherwise the engine replaces torch.nn.functional.linear for the whole process.
         "memory_efficient_linear": False,
     }
@@ -59,8 +60,7 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
             half[name] = value
         else:
             known = [*keyword, *ZERO, *SECTIONS["activation_checkpointing",], *SECTIONS["fp16",]]
-            near = get_close_matches(name, known, n=1)
-            hint = f"the nearest is {near[0]!r}" if near else "see docs/strategies/deepspeed.md"
+            hint = nearest(name, known, "see docs/strategies/deepspeed.md")
             raise ConfigError(f"strategy 'deepspeed' has no setting {name!r}: {hint}")
     made: dict[str, Any] = {
         "zero_optimization": zero,
@@ -86,6 +86,15 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
             )
         made["train_micro_batch_size_per_gpu"] = samples
     return made
+
+
+def _whole(name: str, value: float) -> int:
+    """Numbers of elements are often written as 5e8."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
+        raise ConfigError(
+            f"{name}={value!r} is no number of elements: give a whole one, as 200_000_000 or 2e8"
+        )
+    return int(value)
 
 
 def _offloading(keyword: dict[str, Any]) -> dict[str, Any]:

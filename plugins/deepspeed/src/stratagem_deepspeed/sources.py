@@ -13,6 +13,7 @@ from stratagem_deepspeed import keys
 
 VARIABLE = "STRATAGEM_DEEPSPEED_CONFIG"
 """Names a file, for runs that are given no `config`."""
+FORMER_VARIABLE = "PL_DEEPSPEED_CONFIG_PATH"
 
 
 def given(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
@@ -26,6 +27,11 @@ def given(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> tuple[di
     """
     if config is None:
         path = os.environ.get(VARIABLE)
+        if not path and FORMER_VARIABLE in os.environ:
+            raise ConfigError(
+                f"{FORMER_VARIABLE}={os.environ[FORMER_VARIABLE]} is now called {VARIABLE}: set that one, and unset "
+                "the other"
+            )
         if not path:
             return {}, ""
         read, source = _read(path, f"{VARIABLE}={path}"), f"{path} ({VARIABLE})"

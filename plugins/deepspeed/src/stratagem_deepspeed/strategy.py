@@ -18,6 +18,7 @@ from stratagem import (
     Capabilities,
     Checkpointer,
     Collectives,
+    ConfigError,
     DeferringStrategy,
     Environment,
     Precision,
@@ -116,14 +117,14 @@ class DeepSpeedStrategy(DeferringStrategy):
         overlap_events: bool = True,
         thread_count: int = 1,
         pin_memory: bool = False,
-        sub_group_size: int = 1_000_000_000_000,
+        sub_group_size: int | float = 1_000_000_000_000,
         cpu_checkpointing: bool = False,
         contiguous_gradients: bool = True,
         overlap_comm: bool = True,
         allgather_partitions: bool = True,
         reduce_scatter: bool = True,
-        allgather_bucket_size: int = 200_000_000,
-        reduce_bucket_size: int = 200_000_000,
+        allgather_bucket_size: int | float = 200_000_000,
+        reduce_bucket_size: int | float = 200_000_000,
         zero_allow_untested_optimizer: bool = True,
         logging_batch_size_per_gpu: int | str = "auto",
         config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
@@ -136,10 +137,15 @@ class DeepSpeedStrategy(DeferringStrategy):
         timeout: timedelta | None = None,
         activation_checkpointing_policy: Policy = None,
         engine_checkpoint: str | os.PathLike[str] | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(accelerator, (Mapping, os.PathLike)) or str(accelerator).endswith(".json"):
+            raise ConfigError(
+                f"{type(self).__name__}'s first argument is the accelerator: give the configuration by name, as "
+                "config='deepspeed.json'"
+            )
         super().__init__(
             accelerator,
             parallel_devices,

@@ -74,8 +74,8 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         mixing: float | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(
             accelerator,

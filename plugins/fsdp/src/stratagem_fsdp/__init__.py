@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_fsdp.gather_order import GatherOrder
@@ -31,23 +32,17 @@ __all__ = [
     "reduce_kept_gradients",
 ]
 
-_HOMES = {
-    "FSDPPrepared": "prepared",
-    "FSDPStrategy": "strategy",
-    "GatherOrder": "gather_order",
-    "ShardMirror": "shard_mirror",
-    "Sharded": "sharding",
-    "by_kind": "kinds",
-    "expect_none_everywhere": "none_losses",
-    "explaining": "sharded_use",
-    "inside": "sharding",
-    "mixed_precision": "options",
-    "move_the_rest": "sharding",
-    "reduce_kept_gradients": "none_losses",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".gather_order": "GatherOrder",
+        ".kinds": "by_kind",
+        ".none_losses": "expect_none_everywhere reduce_kept_gradients",
+        ".options": "mixed_precision",
+        ".prepared": "FSDPPrepared",
+        ".shard_mirror": "ShardMirror",
+        ".sharded_use": "explaining",
+        ".sharding": "Sharded inside move_the_rest",
+        ".strategy": "FSDPStrategy",
+    },
+)

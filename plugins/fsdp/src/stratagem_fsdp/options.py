@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.wrap_policy import modules_named
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
@@ -18,6 +21,7 @@ from torch.distributed.fsdp import (
 )
 
 from stratagem import ConfigError
+from stratagem.errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +31,62 @@ if TYPE_CHECKING:
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
 KEEPS_AFTER_FORWARD = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 """Strategies whose parameters stay gathered between forward and backward."""
+
+
+KEYWORDS = ("ignored_modules", "reshard_after_forward")
+RENAMED = {
+    "mesh": "device_mesh",
+    "mp_policy": "mixed_precision",
+    "offload_policy": "cpu_offload",
+    "ignored_params": "ignored_modules, for the modules that have them",
+    "ignored_parameters": "ignored_modules, for the modules that have them",
+    "ignored_states": "ignored_modules",
+    "process_group": "device_mesh",
+}
+"""Keywords of `fully_shard` and FullyShardedDataParallel, and what they are called here."""
+
+
+def refuse_unknown(given: Mapping[str, object]) -> None:
+    """Refuse keywords that the strategy doesn't name and `fully_shard` wouldn't take as they are.
+
+    Raises:
+        ConfigError: says what to write, or which there are.
+    """
+    for name in given:
+        if name in RENAMED:
+            raise ConfigError(f"{name}={given[name]!r} is now called {RENAMED[name]}")
+        if name == "shard_placement_fn":
+            raise ConfigError(
+                "shard_placement_fn has no place here, where parameters are cut by rows: leave it out"
+            )
+        if name not in KEYWORDS:
+            raise ConfigError(
+                f"strategy 'fsdp' has no setting {name!r}; {nearest(name, KEYWORDS)}; docs/strategies/fsdp.md has all"
+            )
+
+
+def ignored(root: nn.Module, given: Any) -> set[nn.Module]:
+    """Return the modules of `root` that are left whole, with those in them.
+
+    Args:
+        root: the user's module.
+        given: modules of it, or what `modules_named` takes; None for none.
+
+    Raises:
+        ConfigError: one isn't in `root`.
+    """
+    if given is None:
+        return set()
+    objects = [each for each in given if isinstance(each, nn.Module)] if isinstance(given, Iterable) else []
+    here = set(root.modules())
+    for module in objects:
+        if module not in here:
+            raise ConfigError(
+                f"ignored_modules has a {type(module).__name__} that isn't in {type(root).__name__}: give modules of "
+                "the model that is trained, or their classes"
+            )
+    found = objects or modules_named(root, given, "ignored_modules")
+    return {inner for module in found for inner in module.modules()}
 
 
 def sharding_strategy(given: ShardingStrategy | str) -> str:

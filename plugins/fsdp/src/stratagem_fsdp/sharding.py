@@ -65,7 +65,9 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     candidates = modules_named(request.original_module, strategy.auto_wrap_policy)
     if by_hand:
         candidates += callable_children(request.original_module)
-    modules = units_among(request.original_module, candidates)
+    ignored = options.ignored(request.original_module, strategy.ignored_modules)
+    modules = units_among(request.original_module, [each for each in candidates if each not in ignored])
+    left_whole = {parameter for module in ignored for parameter in module.parameters()}
     if strategy.activation_checkpointing_policy is not None:
         what = "activation_checkpointing_policy"
         recompute_activations(
@@ -104,13 +106,16 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
             # What the outermost unit gathered is needed again as soon as backward begins; not so where parts
             # are called one by one, and read between calls.
             keep = not by_hand and (is_outermost or strategy.sharding_strategy in options.KEEPS_AFTER_FORWARD)
+            asked = strategy.reshard_after_forward
             fully_shard(
                 module,
                 mesh=mesh,
-                reshard_after_forward=not keep,
+                reshard_after_forward=not keep if asked is None else asked,
                 mp_policy=options.mixed_precision(strategy.mixed_precision, request.precision, is_outermost),
                 offload_policy=options.offload_policy(strategy.cpu_offload, request.device),
-                ignored_params={parameter for parameter in module.parameters() if parameter.dim() == 0},
+                ignored_params={
+                    each for each in module.parameters() if each.dim() == 0 or each in left_whole
+                },
             )
         done.add(module)
     units = tuple(module for module in (*modules, root) if isinstance(module, FSDPModule))

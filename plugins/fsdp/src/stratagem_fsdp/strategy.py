@@ -72,9 +72,12 @@ class FSDPStrategy(DeferringStrategy):
             as for `auto_wrap_policy`, but None is none.
         timeout_s: `timeout` in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
+        kwargs: `ignored_modules`, whose parameters every rank keeps whole: modules of the model, or forms as for
+            `auto_wrap_policy`; and `reshard_after_forward`, as `fully_shard` takes it, which then decides for every
+            unit.
 
     Raises:
-        ConfigError: a value that isn't one of those above.
+        ConfigError: a keyword that doesn't exist or is called otherwise here; a value that isn't one of those above.
     """
 
     optimizer_cuts = ("rows",)
@@ -100,8 +103,9 @@ class FSDPStrategy(DeferringStrategy):
         sync_module_states: bool = True,
         device_mesh: DeviceMesh | Sequence[int] | None = None,
         activation_checkpointing_policy: Policy = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             accelerator,
@@ -126,6 +130,9 @@ class FSDPStrategy(DeferringStrategy):
         self.sync_module_states = sync_module_states
         self.device_mesh = device_mesh
         self.activation_checkpointing_policy = activation_checkpointing_policy
+        options.refuse_unknown(kwargs)
+        self.ignored_modules: Any = kwargs.get("ignored_modules")
+        self.reshard_after_forward: bool | int | None = kwargs.get("reshard_after_forward")
         options.offloads(cpu_offload)
         options.mixed_precision(mixed_precision, Precision())
 

@@ -1,14 +1,15 @@
 """Processes of this node, which are started, supervised and restarted together.
 
 For plugins that start processes of their own: tasks sent to them (`sending`, `loads`), folders that are cleared up
-after a kill (`folder_lock`), a fork server, processes that end with their parent. Names are imported when they
-are first used.
+after a kill (`folder_lock`), states kept for the next attempt, a fork server, processes that end with their parent.
+Names are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_launch.elastic import ElasticLauncher
@@ -16,34 +17,37 @@ if TYPE_CHECKING:
     from stratagem_launch.guard import die_with
     from stratagem_launch.leftovers import folder_lock
     from stratagem_launch.rendezvous.network import loopback_variables
+    from stratagem_launch.restart_states import (
+        LAUNCH_VARIABLE,
+        can_save_restart_state,
+        restart_state,
+        save_restart_state,
+    )
     from stratagem_launch.transfer.pickling import loads, sending
 
-_WHERE = {
-    "ElasticLauncher": "elastic",
-    "die_with": "guard",
-    "folder_lock": "leftovers",
-    "loads": "transfer.pickling",
-    "loopback_variables": "rendezvous.network",
-    "preload_fork_server": "fork_server",
-    "sending": "transfer.pickling",
-}
-
 __all__ = [
+    "LAUNCH_VARIABLE",
     "ElasticLauncher",
+    "can_save_restart_state",
     "die_with",
     "folder_lock",
     "loads",
     "loopback_variables",
     "preload_fork_server",
+    "restart_state",
+    "save_restart_state",
     "sending",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".elastic": "ElasticLauncher",
+        ".fork_server": "preload_fork_server",
+        ".guard": "die_with",
+        ".leftovers": "folder_lock",
+        ".rendezvous.network": "loopback_variables",
+        ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
+        ".transfer.pickling": "loads sending",
+    },
+)

@@ -23,11 +23,12 @@ from typing import Any, NoReturn
 
 from stratagem import Task
 from stratagem.errors import SealError, StratagemError, UsageError
-from stratagem.sdk.processes import LAUNCH_VARIABLE, store_variables
+from stratagem.sdk.processes import store_variables
 from stratagem_launch.early_exit import early_exits_fail
 from stratagem_launch.fork_server import own_fork_servers
 from stratagem_launch.guard import die_with, die_with_parent, set_pdeathsig_in_children
 from stratagem_launch.launch_dir import ROUND, Failure, Job, LaunchDir, log_file
+from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.transfer.pickling import loads
 
 LINGER_S = 0.25

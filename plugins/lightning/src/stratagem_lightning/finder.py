@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from stratagem import import_from
+from stratagem.sdk.lazy import import_from
 from stratagem_lightning.absent import is_absent, reason_for
 from stratagem_lightning.names import MODULES
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_model_parallel.blocks import BlockPlan
@@ -11,10 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockPlan", "ModelParallelStrategy"]
 
-_HOMES = {"BlockPlan": "blocks", "ModelParallelStrategy": "strategy"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".blocks": "BlockPlan",
+        ".strategy": "ModelParallelStrategy",
+    },
+)

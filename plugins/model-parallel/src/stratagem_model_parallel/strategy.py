@@ -73,9 +73,9 @@ class ModelParallelStrategy(DeferringStrategy):
         self,
         accelerator: Accelerator | str | None = None,
         parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
         checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
         precision_plugin: Precision | str | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
         tensor_parallel_size: Size = "auto",
@@ -87,8 +87,8 @@ class ModelParallelStrategy(DeferringStrategy):
         auto_wrap_policy: Any = None,
         activation_checkpointing_policy: Any = None,
         sync_module_states: bool = True,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(
             accelerator,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_mps.accelerator import MpsAccelerator
 
 __all__ = ["MpsAccelerator"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "MpsAccelerator":
-        from stratagem_mps.accelerator import MpsAccelerator
-
-        return MpsAccelerator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {".accelerator": "MpsAccelerator"})

@@ -89,8 +89,8 @@ class PipelineStrategy(DeferringStrategy):
         pipeline_parallel_size: int | str = "auto",
         data_parallel_size: int = 1,
         batch_statistics_per_part: bool = False,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(
             accelerator,

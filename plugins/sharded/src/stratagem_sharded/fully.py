@@ -61,8 +61,8 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         broadcast_buffers: bool = True,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(
             accelerator,

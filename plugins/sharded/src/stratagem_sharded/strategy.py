@@ -64,8 +64,8 @@ class DDPShardedStrategy(DDPStrategy):
         ddp_comm_wrapper: Callable[..., Any] | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = None,
-        timeout_s: float | None = None,
         start_method: str = "forkserver",
+        timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
         averages = [name for name in ("model_averaging_period", "period_group_size") if kwargs.get(name)]

@@ -6,7 +6,8 @@
 - `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: shards of parameters: kept between runs,
   cut out of whole tensors, stepped; modules as they were before.
 - `optimizer_trial`, `optimizer_values`: whether an optimizer can step shards; what ranks alone have of its state.
-- `chunks`: a batch in parts: splitting, merging, and what parts log.
+- `chunks`, `part_of_batch`, `batch_size`: a batch in parts: splitting, merging, and what parts log; collectives that
+  would miss the other parts; how many samples a batch has.
 - `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
 - `traffic`: every collective of this process, and its bytes.
 - `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks of tensors.

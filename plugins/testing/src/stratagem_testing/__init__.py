@@ -5,8 +5,9 @@ For the author of a plugin: docs/writing-a-plugin.md. Names are imported when th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_testing.checks import Check, ConformanceError, NotApplicable, check, checks_in, expect
@@ -29,33 +30,6 @@ if TYPE_CHECKING:
     )
     from stratagem_testing.subject import COMPARED_WITH_ITSELF, StrategySubject
     from stratagem_testing.verification.verify import Verification, verify
-
-_WHERE = {
-    "COMPARED_WITH_ITSELF": "subject",
-    "AcceleratorContract": "contract",
-    "AcceleratorSubject": "parts.subject",
-    "Check": "checks",
-    "CheckpointContract": "contract",
-    "CheckpointSubject": "parts.subject",
-    "ConformanceError": "checks",
-    "Contract": "contract",
-    "EnvironmentContract": "contract",
-    "EnvironmentSubject": "parts.subject",
-    "LauncherContract": "contract",
-    "LauncherSubject": "parts.subject",
-    "NotApplicable": "checks",
-    "Outcome": "outcome",
-    "PrecisionContract": "contract",
-    "PrecisionSubject": "parts.subject",
-    "StrategyContract": "contract",
-    "StrategySubject": "subject",
-    "Verification": "verification.verify",
-    "check": "checks",
-    "checks_in": "checks",
-    "expect": "checks",
-    "run_check": "outcome",
-    "verify": "verification.verify",
-}
 
 __all__ = [
     "COMPARED_WITH_ITSELF",
@@ -84,12 +58,16 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".checks": "Check ConformanceError NotApplicable check checks_in expect",
+        ".contract": "AcceleratorContract CheckpointContract Contract "
+        "EnvironmentContract LauncherContract PrecisionContract StrategyContract",
+        ".outcome": "Outcome run_check",
+        ".parts.subject": "AcceleratorSubject CheckpointSubject "
+        "EnvironmentSubject LauncherSubject PrecisionSubject",
+        ".subject": "COMPARED_WITH_ITSELF StrategySubject",
+        ".verification.verify": "Verification verify",
+    },
+)

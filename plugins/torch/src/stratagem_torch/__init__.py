@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_torch.accelerator import TorchAccelerator
 
 __all__ = ["TorchAccelerator"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "TorchAccelerator":
-        from stratagem_torch.accelerator import TorchAccelerator
-
-        return TorchAccelerator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {".accelerator": "TorchAccelerator"})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from stratagem_launch import can_save_restart_state, restart_state, save_restart_state
+
 from stratagem.errors import CheckpointError
-from stratagem.sdk.processes import can_save_restart_state, restart_state, save_restart_state
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Runtime

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.part_of_batch import refuse_in_chunk
 from torch import Tensor, nn
 
 from stratagem.errors import CombinationError
-from stratagem.sdk.tensors import refuse_in_chunk
 
 if TYPE_CHECKING:
     from stratagem import Collectives, Runtime

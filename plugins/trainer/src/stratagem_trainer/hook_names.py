@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from inspect import Signature, signature
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, nearest
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.data.data_module import DataModule
 from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
@@ -73,9 +73,8 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
             given = ("trainer", "module", *_ARGUMENTS[name])
             _refuse_wrong_arguments(type(callback).__qualname__, name, getattr(callback, name), given)
         if name.startswith("on_") and name not in OF_CALLBACKS:
-            near = get_close_matches(name, OF_CALLBACKS, 3, 0.5) or OF_CALLBACKS
             raise ConfigError(
-                f"{type(callback).__qualname__} defines {name}, which is never called; nearest: {', '.join(near)}"
+                f"{type(callback).__qualname__} defines {name}, which is never called; {nearest(name, OF_CALLBACKS)}"
             )
 
 

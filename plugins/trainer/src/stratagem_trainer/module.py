@@ -6,9 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from stratagem_sharding.part_of_batch import refuse_in_chunk
 
 from stratagem.errors import UsageError
-from stratagem.sdk.tensors import map_values, refuse_in_chunk
+from stratagem.sdk.tensors import map_values
 from stratagem_trainer.hyperparameters import HyperparametersMixin
 from stratagem_trainer.loops.metric_objects import named_values
 from stratagem_trainer.module_hooks import ModuleHooks

@@ -8,9 +8,10 @@ from inspect import signature
 from typing import Any
 
 import torch
+from stratagem_sharding.batch_size import batch_size_of
 from torch import nn
 
-from stratagem.sdk.tensors import batch_size_of, map_tensors, to_device
+from stratagem.sdk.tensors import map_tensors, to_device
 from stratagem_xla.sharding import Layout, unwrapped
 
 MASK = "sample_mask"

@@ -8,10 +8,10 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
+from stratagem_sharding.batch_size import batch_size_of
 from torch import nn
 
 from stratagem import CheckpointerWrapper, CollectivesWrapper, PreparedWrapper
-from stratagem.sdk.tensors import batch_size_of
 from stratagem_report.phases import (
     BACKWARD,
     CHECKPOINT,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from stratagem.sdk.tensors import part_of_batch
+from stratagem_sharding.part_of_batch import part_of_batch
 
 _FOLDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda values, weights: (values * weights).sum() / weights.sum(),

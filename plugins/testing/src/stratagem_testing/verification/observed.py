@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.batch_size import batch_size_of
 from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, loss_of
-from stratagem.sdk.tensors import batch_size_of, map_tensors
+from stratagem.sdk.tensors import map_tensors
 from stratagem_testing.verification import state
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.batch_size import batch_size_of
 from torch import Tensor, nn
 
-from stratagem.sdk.tensors import batch_size_of, map_tensors
+from stratagem.sdk.tensors import map_tensors
 
 if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer

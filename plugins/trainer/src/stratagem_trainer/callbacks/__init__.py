@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_trainer.callbacks.accumulation import GradientAccumulationScheduler
@@ -25,34 +26,6 @@ if TYPE_CHECKING:
     from stratagem_trainer.callbacks.timer import Timer
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
     from stratagem_trainer.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
-
-_WHERE = {
-    "BackboneFinetuning": "finetuning",
-    "BaseFinetuning": "finetuning",
-    "BasePredictionWriter": "prediction_writer",
-    "BatchSizeFinder": "finders",
-    "Callback": "base",
-    "DeviceStatsMonitor": "device_stats",
-    "EMAWeightAveraging": "weight_averaging",
-    "EarlyStopping": "early_stopping",
-    "GradientAccumulationScheduler": "accumulation",
-    "LambdaCallback": "lambda_callback",
-    "LearningRateFinder": "finders",
-    "LearningRateMonitor": "learning_rate",
-    "ModelCheckpoint": "model_checkpoint",
-    "ModelPruning": "pruning",
-    "ModelSummary": "model_summary",
-    "OnExceptionCheckpoint": "after_error",
-    "ProgressBar": "progress",
-    "RichModelSummary": "model_summary",
-    "RichProgressBar": "progress",
-    "StochasticWeightAveraging": "stochastic_weight_averaging",
-    "TQDMProgressBar": "progress",
-    "ThroughputMonitor": "throughput",
-    "Timer": "timer",
-    "TrainingCurve": "training_curve",
-    "WeightAveraging": "weight_averaging",
-}
 
 __all__ = [
     "BackboneFinetuning",
@@ -82,12 +55,27 @@ __all__ = [
     "WeightAveraging",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".accumulation": "GradientAccumulationScheduler",
+        ".after_error": "OnExceptionCheckpoint",
+        ".base": "Callback",
+        ".device_stats": "DeviceStatsMonitor",
+        ".early_stopping": "EarlyStopping",
+        ".finders": "BatchSizeFinder LearningRateFinder",
+        ".finetuning": "BackboneFinetuning BaseFinetuning",
+        ".lambda_callback": "LambdaCallback",
+        ".learning_rate": "LearningRateMonitor",
+        ".model_checkpoint": "ModelCheckpoint",
+        ".model_summary": "ModelSummary RichModelSummary",
+        ".prediction_writer": "BasePredictionWriter",
+        ".progress": "ProgressBar RichProgressBar TQDMProgressBar",
+        ".pruning": "ModelPruning",
+        ".stochastic_weight_averaging": "StochasticWeightAveraging",
+        ".throughput": "ThroughputMonitor",
+        ".timer": "Timer",
+        ".training_curve": "TrainingCurve",
+        ".weight_averaging": "EMAWeightAveraging WeightAveraging",
+    },
+)

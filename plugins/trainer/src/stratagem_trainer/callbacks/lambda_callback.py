@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, nearest
 from stratagem_trainer.callbacks.base import Callback
 
 
@@ -28,7 +27,8 @@ class LambdaCallback(Callback):
 
         for name, function in hooks.items():
             if name not in OF_CALLBACKS:
-                near = get_close_matches(name, OF_CALLBACKS, 3, 0.5) or OF_CALLBACKS
-                raise ConfigError(f"LambdaCallback got {name}, which is no hook; nearest: {', '.join(near)}")
+                raise ConfigError(
+                    f"LambdaCallback got {name}, which is no hook; {nearest(name, OF_CALLBACKS)}"
+                )
             if function is not None:
                 setattr(self, name, function)

@@ -107,7 +107,7 @@ class Screen:
 
 
 def _samples_of_all(trainer: TrainerView, batch: Any) -> int | None:
-    from stratagem.sdk.tensors import batch_size_of
+    from stratagem_sharding.batch_size import batch_size_of
 
     size = batch_size_of(batch)
     return None if size is None else size * trainer.collectives.data.world_size

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from stratagem.errors import ConfigError
-from stratagem.sdk.loops import holds_loaders, sample_of
+from stratagem.sdk.loops import holds_loaders
+from stratagem_trainer.data.sample import sample_of
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 """How loaders of different lengths are read."""
@@ -140,7 +141,7 @@ def _is_collection(value: Any) -> bool:
 
 
 def sample_of_any(loader: Any) -> Callable[[], Any] | None:
-    """As `stratagem.sdk.loops.sample_of`, for one loader or several that are read side by side."""
+    """As `sample_of`, for one loader or several that are read side by side."""
     combined = as_combined(loader, "max_size_cycle")
     if combined is None:
         return sample_of(loader)

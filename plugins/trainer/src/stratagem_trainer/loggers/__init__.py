@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_trainer.loggers.base import Logger, Row
@@ -13,24 +14,16 @@ if TYPE_CHECKING:
     from stratagem_trainer.loggers.tensorboard import TensorBoardLogger
     from stratagem_trainer.loggers.wandb import WandbLogger
 
-_WHERE = {
-    "CSVLogger": "csv",
-    "CometLogger": "comet",
-    "Logger": "base",
-    "MLFlowLogger": "mlflow",
-    "Row": "base",
-    "TensorBoardLogger": "tensorboard",
-    "WandbLogger": "wandb",
-}
-
 __all__ = ["CSVLogger", "CometLogger", "Logger", "MLFlowLogger", "Row", "TensorBoardLogger", "WandbLogger"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".base": "Logger Row",
+        ".comet": "CometLogger",
+        ".csv": "CSVLogger",
+        ".mlflow": "MLFlowLogger",
+        ".tensorboard": "TensorBoardLogger",
+        ".wandb": "WandbLogger",
+    },
+)

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.batch_size import batch_size_of
+from stratagem_sharding.part_of_batch import refuse_in_chunk
 from torch import nn
 
 from stratagem.errors import LoggingError
-from stratagem.sdk.tensors import batch_size_of, refuse_in_chunk
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loops.accumulator import Value
 from stratagem_trainer.loops.fused import Partial, RankLog

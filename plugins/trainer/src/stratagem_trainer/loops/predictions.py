@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from stratagem.sdk.tensors import batch_size_of
+from stratagem_sharding.batch_size import batch_size_of
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.evaluation import EvalLoader

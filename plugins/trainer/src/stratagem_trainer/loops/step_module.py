@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
+from stratagem_sharding.part_of_batch import refuse_in_chunk
 from torch import nn
 
 from stratagem.sdk.loops import loss_of
-from stratagem.sdk.tensors import refuse_in_chunk
 
 STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stratagem.collectives.nests import opened
+from stratagem.sdk.tensors import opened
 
 
 def batch_size_of(batch: Any) -> int | None:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-
-from stratagem.data.size import batch_size_of
+from stratagem_sharding.batch_size import batch_size_of
 
 Pair = namedtuple("Pair", "x y")
 

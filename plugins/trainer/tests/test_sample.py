@@ -6,9 +6,8 @@ import random
 
 import numpy as np
 import torch
+from stratagem_trainer.data.sample import sample_of
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
-
-from stratagem.data.sample import sample_of
 
 
 class Noisy(Dataset):

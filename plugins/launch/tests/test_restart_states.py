@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from stratagem.launchers.restart_state import (
+from stratagem_launch.restart_states import (
     LAUNCH_VARIABLE,
     can_save_restart_state,
     restart_state,

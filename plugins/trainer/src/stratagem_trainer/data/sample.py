@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from stratagem.data.generators import global_kept
-from stratagem.data.sharing import batch_size_in, reads_by_sampler
+from stratagem.sdk.loops import batch_size_in, global_kept, reads_by_sampler
 
 
 def sample_of(loader: Iterable[Any]) -> Callable[[], Any] | None:
