@@ -19,6 +19,7 @@ FEATURES = {
     "manual_backward",
     "closure",
     "optimizer_hooks",
+    "changes_between_steps",
     "norm_clipping",
     "value_clipping",
     "resharding",

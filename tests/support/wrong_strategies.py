@@ -341,6 +341,16 @@ class ReadsRatesBeforeTheStep(AveragedPrepared):
         return super().step(index, closure)
 
 
+@caught_by("changes_between_steps", "tried with Changing()")
+class AveragesWhatWasTrainedFirst(AveragedPrepared):
+    def start(self) -> None:
+        super().start()
+        self.trained = [p for p in self.original_module.parameters() if p.requires_grad]
+
+    def averaged(self) -> Any:
+        return self.trained
+
+
 # Modules ------------------------------------------------------------------------------------------------
 
 

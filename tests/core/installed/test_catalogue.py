@@ -58,7 +58,8 @@ def test_offers_come_by_priority_then_by_name(site):
         f'"extension", "{name}", "m:C", "", priority={p}' for name, p in [("b", 0), ("a", 0), ("z", 9)]
     ]
     site.offer("third-party", *records)
-    assert [offer.name for offer in load_catalogue().of_kind("extension")] == ["z", "a", "b"]
+    offers = load_catalogue().of_kind("extension")
+    assert [each.name for each in offers if each.origin.distribution == "third-party"] == ["z", "a", "b"]
 
 
 # Conflicts --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratagem_testing.checks import checks_in
 from stratagem_testing.strategies import (
     accumulation,
+    changes,
     clipping,
     collectives,
     configuration,
@@ -36,6 +37,7 @@ STRATEGY_CHECKS = checks_in(
     optimizers,
     clipping,
     optimizer_hooks,
+    changes,
     modules,
     replicas,
     fidelity,

@@ -1,0 +1,86 @@
+"""What a training changes between its steps: what is frozen, values, and the groups of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem_testing.checks import check
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.trained import RecipeModule, expect_same, naming, plainly, train
+
+
+@dataclass(frozen=True)
+class _Changing(Recipe):
+    """The first layer is frozen, and its optimizer hasn't it; see `_change`."""
+
+    steps: int | None = 8
+    by_hand: bool = False
+    """The optimizer itself does what the module's hook does otherwise."""
+
+    def net(self) -> nn.Module:
+        net: Any = super().net()
+        net[0].requires_grad_(False)
+        return net  # type: ignore[no-any-return]
+
+    def optimizers(self, net: Any) -> Sequence[Optimizer]:
+        kind = _ChangedByItself if self.by_hand else torch.optim.SGD
+        optimizer: Any = kind(net[2].parameters(), lr=0.1, momentum=0.9)
+        optimizer.net = net
+        return [optimizer]
+
+
+class _ChangedByItself(torch.optim.SGD):
+    net: nn.Module
+    done = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        _change(self.net, self, self.done)
+        super().zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        self.done += 1
+        return super().step(closure)
+
+
+def _change(net: Any, optimizer: Optimizer, done: int) -> None:
+    """After the second step the first layer is trained, too; later a bias is frozen, and a weight halved."""
+    if done == 2:
+        net[0].requires_grad_(True)
+        optimizer.add_param_group({"params": list(net[0].parameters()), "lr": 0.05})
+    elif done == 4:
+        net[2].bias.requires_grad_(False)
+    elif done == 6:
+        optimizer.param_groups[1]["lr"] = 0.02
+        with torch.no_grad():
+            net[0].weight.mul_(0.5)
+
+
+class _Changed(RecipeModule):
+    changed = 0
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.global_step > self.changed:
+            self.changed = self.global_step
+            _change(self.net, self.trainer.optimizers[0], self.global_step)
+
+
+def _train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
+    return [train(subject, recipe, module_class=_Changed) for recipe in recipes]
+
+
+@check(needs=["changes_between_steps"])
+def check_changes_between_steps(subject: StrategySubject) -> None:
+    """Layers that are trained or frozen from some step on, new groups and changed values come to the same."""
+    recipes = (_Changing(), _Changing(accumulate=2))
+    by_rank = subject.run(_train_each, recipes)
+    for index, recipe in enumerate(recipes):
+        alone = plainly(replace(recipe, by_hand=True), subject.shares())
+        with naming(recipe):
+            expect_same([trained[index] for trained in by_rank], alone, subject.tolerance())
