@@ -101,7 +101,8 @@ def outcome(folder: Path) -> Outcome:
                 for metric, value in row.items():
                     if metric not in (None, "epoch", "") and value:
                         values = found.logged.setdefault((name, metric), [])
-                        if (step, float(value)) not in values[-1:]:  # Lightning's monitors log each batch of a step
+                        # Once where it stays the same: Lightning's monitors log at each batch of a step.
+                        if not values or values[-1][1] != float(value):
                             values.append((step, float(value)))
     return found
 
