@@ -112,7 +112,7 @@ _FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 FIELDS: tuple[str, ...] = tuple(name for _, name, _ in _FLAGS)
 """Fields of `RunConfig` that have a flag."""
 
-_NOT_FLAGS = ("accelerator", "plugins")
+_NOT_FLAGS = ("accelerator", "plugins", "strategy")
 """Names in `RENAMED` that are flags today; their old values are checked apart."""
 
 

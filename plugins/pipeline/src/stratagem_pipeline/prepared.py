@@ -163,11 +163,9 @@ class PipelinePrepared(Prepared):
             self._training.seeds.load_state(state.get("pipeline", {}))
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
-        optimizer = self.optimizers[index]
+        optimizer, owned = self.optimizers[index], set(self._parameters[index])
         with self._whole_groups():
-            load_optimizer(
-                self.original_module, optimizer, index, reader, saved, owned=set(self._parameters[index])
-            )
+            load_optimizer(self.original_module, optimizer, index, reader, saved, owned=owned)
 
     def release(self) -> None:
         super().release()
