@@ -43,7 +43,9 @@ def test_lists_are_repeated():
     assert flags == {"only_plugins": ("a", "b"), "without_plugins": ("c",), "extensions": ("trace", "m:C")}
 
 
-@pytest.mark.parametrize("name", [name for name in RENAMED if name not in ("accelerator", "plugins", "strategy")])
+@pytest.mark.parametrize(
+    "name", [name for name in RENAMED if name not in ("accelerator", "plugins", "strategy")]
+)
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_old_spellings_are_answered_with_todays(name, dash):
     with pytest.raises(ConfigError, match=f"^{name}='2' is "):
