@@ -48,7 +48,7 @@ TARGETS = (
     _trainer("scope", "test_metrics"),
     _core("data/train", "data/test_train_positions", "data/test_resume", "data/test_resume_replayed"),
     _core("data/sampler"),
-    _core("data/evaluate", "data/test_size"),
+    _core("data/evaluate"),
     Target(
         "manifest",
         "plugins/checkpoint/src/stratagem_checkpoint/manifest.py",

@@ -46,8 +46,12 @@ RENAMED = {
 """Keywords of `fully_shard` and FullyShardedDataParallel, and what they are called here."""
 
 
-def refuse_unknown(given: Mapping[str, object]) -> None:
+def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
     """Refuse keywords that the strategy doesn't name and `fully_shard` wouldn't take as they are.
+
+    Args:
+        given: keywords beside those that the strategy names.
+        named: those, for the message.
 
     Raises:
         ConfigError: says what to write, or which there are.
@@ -61,7 +65,7 @@ def refuse_unknown(given: Mapping[str, object]) -> None:
             )
         if name not in KEYWORDS:
             raise ConfigError(
-                f"strategy 'fsdp' has no setting {name!r}; {nearest(name, KEYWORDS)}; docs/strategies/fsdp.md has all"
+                f"strategy 'fsdp' has no setting {name!r}; {nearest(name, [*named, *KEYWORDS])}"
             )
 
 

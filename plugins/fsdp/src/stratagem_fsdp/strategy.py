@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import torch
@@ -130,7 +131,9 @@ class FSDPStrategy(DeferringStrategy):
         self.sync_module_states = sync_module_states
         self.device_mesh = device_mesh
         self.activation_checkpointing_policy = activation_checkpointing_policy
-        options.refuse_unknown(kwargs)
+        options.refuse_unknown(
+            kwargs, [name for name in signature(FSDPStrategy).parameters if name != "kwargs"]
+        )
         self.ignored_modules: Any = kwargs.get("ignored_modules")
         self.reshard_after_forward: bool | int | None = kwargs.get("reshard_after_forward")
         options.offloads(cpu_offload)
