@@ -155,7 +155,7 @@ def selection_flags(command: F) -> F:
     for group, flags in reversed(_FLAGS.items()):
         for flag, name, how in reversed(flags):
             kind = name.removesuffix("s")
-            names = {"shell_complete": component_names(kind)} if kind in KINDS else {}
+            names: dict[str, Any] = {"shell_complete": component_names(kind)} if kind in KINDS else {}
             command = cloup.option(flag, name, group=group, **how, **names)(command)
     return command
 
