@@ -81,6 +81,13 @@ def widest_float(device_type: str) -> torch.dtype:
     return torch.float64
 
 
+def value_to_keep(value: torch.Tensor | float) -> Value:
+    """Return a logged value as it is now, without waiting for a device: the caller may change its tensor in place."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    return float(value.item()) if value.is_cpu else value.detach().clone().reshape(())
+
+
 def as_float(value: Value) -> float:
     """Convert a logged value, waiting for the device where it is a tensor."""
     return float(value.item()) if isinstance(value, torch.Tensor) else float(value)

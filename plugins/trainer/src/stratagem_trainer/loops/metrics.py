@@ -14,7 +14,7 @@ from torch import nn
 
 from stratagem.errors import LoggingError
 from stratagem_trainer.loggers.base import Logger
-from stratagem_trainer.loops.accumulator import Value
+from stratagem_trainer.loops.accumulator import Value, value_to_keep
 from stratagem_trainer.loops.fused import Partial, RankLog
 from stratagem_trainer.loops.latest import LatestValues, by_key
 from stratagem_trainer.loops.loss_watch import LossWatch
@@ -99,14 +99,7 @@ class Metrics:
         if type(reduce_fx) is not str:
             reduce_fx = REDUCTIONS.get(reduce_fx, reduce_fx)
         options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
-        kept: Value
-        if not isinstance(value, torch.Tensor):
-            kept = float(value)
-        elif value.is_cpu:
-            kept = float(value.item())
-        else:
-            # A copy, not waited for: the caller may go on to change its tensor in place.
-            kept = value.detach().clone().reshape(())
+        kept = value_to_keep(value)
         if options.on_step or not options.on_epoch:
             self._latest.take(
                 {name: kept, options.step_key(name): kept} if options.on_epoch else {name: kept}

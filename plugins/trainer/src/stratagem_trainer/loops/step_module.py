@@ -31,8 +31,7 @@ class StepModule(nn.Module):
         self.before_backward = tuple(before_backward)
 
     def forward(self, step: str, *args: Any) -> Any:
-        # Past torch's own look-up of submodules, which costs a microsecond.
-        output = getattr(self._modules["module"], step)(*args)
+        output = getattr(self.module, step)(*args)
         if self.before_backward and step == "training_step":
             refuse_in_chunk("on_before_backward")
             loss = loss_of(output)
