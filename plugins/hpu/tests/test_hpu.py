@@ -30,7 +30,7 @@ def habana(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_library_all_are_refused_with_what_to_install() -> None:
-    hint = "habana_frameworks.*isn't installed: `./habanalabs-installer.sh install --type pytorch`"
+    hint = "habana_frameworks.*isn't installed: run Intel's `habanalabs-installer.sh install --type pytorch`"
     with pytest.raises(stratagem.DeviceError, match=f"accelerator 'hpu' is not available here: {hint}"):
         assemble(stratagem.RunConfig(accelerator="hpu"))
     for name in ("hpu_single", "hpu_parallel"):

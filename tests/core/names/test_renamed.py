@@ -25,8 +25,10 @@ from stratagem.names.renamed import _NEW_NAMES, RENAMED, renamed_selection
         ({"num_processes": 2}, "num_processes=2 is now called accelerator='cpu', devices=2"),
         (
             {"auto_select_gpus": True},
-            "auto_select_gpus=True is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
+            "auto_select_gpus=True is gone: name the devices that nvidia-smi shows as least used, "
+            "as in accelerator='cuda', devices=[0, 1]",
         ),
+        ({"auto_select_gpus": False}, "auto_select_gpus=False is gone, and is so anyway: leave it out"),
         ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),

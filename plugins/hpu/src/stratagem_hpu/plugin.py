@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from stratagem import Capabilities, Component, hookimpl
 
-INSTALL = (
-    "`./habanalabs-installer.sh install --type pytorch`, Intel's installer, which "
-    "https://docs.habana.ai/en/latest/Installation_Guide has"
-)
+INSTALL = "run Intel's `habanalabs-installer.sh install --type pytorch`"
 LIBRARY = "habana_frameworks"
 # Neither float64 nor sparse tensors, by Intel's support matrix, and no documented GradScaler for float16.
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")

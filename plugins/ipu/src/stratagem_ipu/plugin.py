@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from stratagem import Capabilities, Component, hookimpl
 
-INSTALL = (
-    "`pip install poptorch-*.whl`, of Graphcore's Poplar SDK, beside the PyTorch that its release notes name"
-)
+INSTALL = "`pip install poptorch-*.whl` from Graphcore's Poplar SDK"
 LIBRARY = "poptorch"
 
 
