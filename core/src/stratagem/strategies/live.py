@@ -86,7 +86,7 @@ class LiveMembers:
 
     @property
     def model(self) -> nn.Module:
-        """What the strategy has wrapped the module in, as DistributedDataParallel; the module itself where in nothing.
+        """What the strategy wraps the module in, as DistributedDataParallel; the module itself where in nothing.
 
         Raises:
             StratagemError: no run of this strategy is live in this process, or it has set up no module or several.
