@@ -165,6 +165,8 @@ STRATEGIES = (
     "diloco",
     "bagua",
     "xla",
+    "hpu_parallel",
+    "ipu_strategy",
     "auto",
 )
 VARIABLES = [

@@ -20,21 +20,15 @@ from stratagem.names.renamed import _NEW_NAMES, RENAMED, renamed_selection
         ({"gpus": 0}, "gpus=0 is now called accelerator='cpu'"),
         ({"gpus": None}, "gpus=None is now called accelerator='cpu'"),
         ({"tpu_cores": 8}, "tpu_cores=8 is now called accelerator='tpu', devices=8"),
-        (
-            {"ipus": 4},
-            "ipus=4 is now called accelerator='ipu', devices=4"
-            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
-        ),
-        (
-            {"hpus": 1},
-            "hpus=1 is now called accelerator='hpu', devices=1"
-            ", which needs a plugin of another maker: Stratagem ships no accelerator of this name",
-        ),
+        ({"ipus": 4}, "ipus=4 is now called accelerator='ipu', devices=4"),
+        ({"hpus": 1}, "hpus=1 is now called accelerator='hpu', devices=1"),
         ({"num_processes": 2}, "num_processes=2 is now called accelerator='cpu', devices=2"),
         (
             {"auto_select_gpus": True},
-            "auto_select_gpus=True is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
+            "auto_select_gpus=True is gone: name the devices that nvidia-smi shows as least used, "
+            "as in accelerator='cuda', devices=[0, 1]",
         ),
+        ({"auto_select_gpus": False}, "auto_select_gpus=False is gone, and is so anyway: leave it out"),
         ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),

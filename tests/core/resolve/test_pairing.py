@@ -174,7 +174,8 @@ def test_a_launcher_that_made_another_number_is_refused() -> None:
     for devices, environment in ((3, made(2, 2)), (1, made(2, 2))):
         with pytest.raises(DeviceError, match=f"started 2 processes .* devices={devices} asks for {devices}"):
             check(MANY.capabilities, devices, environment)
-    with pytest.raises(DeviceError, match="started 2 processes on this node, but devices=1 asks for 1"):
+    told = "drives all devices of a node from one process, but torchelastic started 2 on this node: start one per"
+    with pytest.raises(CombinationError, match=told):
         check(NODE.capabilities, 1, made(2, 4))
 
 

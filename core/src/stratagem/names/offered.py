@@ -13,6 +13,8 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",
         "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
+        "stratagem-hpu": "hpu_parallel hpu_single",
+        "stratagem-ipu": "ipu_strategy",
         "stratagem-model-parallel": "model_parallel",
         "stratagem-pipeline": "pipeline",
         "stratagem-xla": "xla tpu tpu_spawn single_xla single_tpu xla_fsdp",
@@ -20,6 +22,8 @@ _OFFERS: dict[str, dict[str, str]] = {
     "accelerator": {
         "stratagem-cpu": "cpu",
         "stratagem-cuda": "cuda gpu",
+        "stratagem-hpu": "hpu",
+        "stratagem-ipu": "ipu",
         "stratagem-mps": "mps",
         "stratagem-torch": "torch",
         "stratagem-xla": "tpu xla",

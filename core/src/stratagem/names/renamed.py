@@ -100,7 +100,11 @@ RENAMED: Mapping[str, Callable[[Any], str | None]] = {
     "ipus": _devices_of("ipu"),
     "hpus": _devices_of("hpu"),
     "num_processes": lambda value: f"is now called accelerator='cpu', devices={value!r}",
-    "auto_select_gpus": lambda value: "is gone: name the devices, as in accelerator='cuda', devices=[0, 1]",
+    "auto_select_gpus": lambda value: (
+        "is gone: name the devices that nvidia-smi shows as least used, as in accelerator='cuda', devices=[0, 1]"
+        if value
+        else "is gone, and is so anyway: leave it out"
+    ),
     "distributed_backend": _strategy,
     "accelerator": _strategy_as_accelerator,
     "strategy": lambda value: _strategy(value) if value in (*_NEW_NAMES, "ddp_cpu") else None,

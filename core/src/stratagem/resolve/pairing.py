@@ -120,6 +120,11 @@ def refuse_process_count(
         )
     wanted = processes_per_node(capabilities, devices)
     if environment.creates_processes and wanted != environment.local_world_size:
+        if capabilities.processes != "per-device":
+            raise CombinationError(
+                f"strategy {name!r} drives all devices of a node from one process, but {environment.name} started "
+                f"{environment.local_world_size} on this node: start one per node, or choose one of {several}"
+            )
         raise DeviceError(
             f"{environment.name} started {environment.local_world_size} processes on this node, but "
             f"devices={config.devices!r} asks for {wanted}: give both the same number"

@@ -22,6 +22,7 @@ from stratagem.plugin.requests import (
     SetupRequest,
 )
 from stratagem.strategies import ParameterLedger, ReplicaGuard
+from stratagem.strategies.live import show_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
 
@@ -50,7 +51,7 @@ class Session:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._prepared: dict[Prepared, ParameterLedger] = {}
+        self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
@@ -71,6 +72,7 @@ class Session:
             self.checkpointer = run.hooks.checkpoint(
                 CheckpointRequest(run.of_kind("checkpoint").value, self.collectives)
             )
+            show_session(run.strategy, self)
             opened.pop_all()
 
     def prepare(
@@ -125,8 +127,12 @@ class Session:
         forget_shards(original_module)
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
-        self._prepared[prepared] = ledger
+        self._prepared[prepared] = (ledger, module)
         return prepared
+
+    def set_up_modules(self) -> list[tuple[Prepared, nn.Module]]:
+        """Return what was prepared, each with the module that the strategy was given to wrap."""
+        return [(prepared, module) for prepared, (_, module) in self._prepared.items()]
 
     def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers that would come to other numbers on this strategy's shards."""
@@ -178,9 +184,10 @@ class Session:
         with ExitStack() as rest:
             rest.callback(self.run.strategy.teardown)
             rest.callback(self.run.strategy.bind_collectives, None)
+            rest.callback(show_session, self.run.strategy, None)
             rest.callback(self.collectives.close, failed)
             while self._prepared:
-                prepared, ledger = self._prepared.popitem()
+                prepared, (ledger, _) = self._prepared.popitem()
                 try:
                     if not failed:
                         prepared.restore_module()

@@ -18,6 +18,7 @@ from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
 from stratagem.precision.base import Precision
 from stratagem.strategies.cuts import CUTS, Cut
+from stratagem.strategies.live import LiveMembers
 from stratagem.strategies.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _LIVE: dict[int, Collectives] = {}
 """Identity of a strategy → the collectives of its run that is live in this process: no part of its configuration."""
 
 
-class Strategy:
+class Strategy(LiveMembers):
     """Trains on one device in one process; the base of all strategies.
 
     Args:
