@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import StratagemError
 
@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from stratagem.accelerators.base import Accelerator
-    from stratagem.checkpoint.base import Checkpointer
-    from stratagem.collectives.base import Collectives
-    from stratagem.precision.base import Precision
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
@@ -31,46 +27,31 @@ def show_session(strategy: LiveMembers, session: Session | None) -> None:
         _SESSIONS[id(strategy)] = session
 
 
+class _Part:
+    """An attribute that is the live run's own object during a run, and otherwise what was given."""
+
+    def __init__(self, path: str) -> None:
+        self._of_session = attrgetter(path)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._given = f"_{name}"
+
+    def __get__(self, strategy: Any, owner: type | None = None) -> Any:
+        if strategy is None:
+            return self
+        session = _SESSIONS.get(id(strategy))
+        return getattr(strategy, self._given) if session is None else self._of_session(session)
+
+    def __set__(self, strategy: Any, value: Any) -> None:
+        setattr(strategy, self._given, value)
+
+
 class LiveMembers:
-    """What modules and callbacks read of a strategy while its run is live, as `trainer.strategy.model`.
+    """What modules and callbacks read of a strategy while its run is live, as `trainer.strategy.model`."""
 
-    `accelerator`, `checkpoint_io` and `precision_plugin` are the run's objects then, and before and afterwards what
-    the strategy was made with.
-    """
-
-    _accelerator: Accelerator | str | None
-    _checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None
-    _precision_plugin: Precision | str | None
-
-    @property
-    def accelerator(self) -> Accelerator | str | None:
-        """The accelerator of the live run; otherwise what was given."""
-        session = _SESSIONS.get(id(self))
-        return self._accelerator if session is None else session.run.accelerator
-
-    @accelerator.setter
-    def accelerator(self, value: Accelerator | str | None) -> None:
-        self._accelerator = value
-
-    @property
-    def checkpoint_io(self) -> Checkpointer | Callable[[Collectives], Checkpointer] | None:
-        """The checkpointer of the live run; otherwise what was given."""
-        session = _SESSIONS.get(id(self))
-        return self._checkpoint_io if session is None else session.checkpointer
-
-    @checkpoint_io.setter
-    def checkpoint_io(self, value: Checkpointer | Callable[[Collectives], Checkpointer] | None) -> None:
-        self._checkpoint_io = value
-
-    @property
-    def precision_plugin(self) -> Precision | str | None:
-        """The precision of the live run; otherwise what was given."""
-        session = _SESSIONS.get(id(self))
-        return self._precision_plugin if session is None else session.precision
-
-    @precision_plugin.setter
-    def precision_plugin(self, value: Precision | str | None) -> None:
-        self._precision_plugin = value
+    accelerator = _Part("run.accelerator")
+    checkpoint_io = _Part("checkpointer")
+    precision_plugin = _Part("precision")
 
     @property
     def root_device(self) -> torch.device:
@@ -89,27 +70,19 @@ class LiveMembers:
         """What the strategy wraps the module in, as DistributedDataParallel; the module itself where in nothing.
 
         Raises:
-            StratagemError: no run of this strategy is live in this process, or it has set up no module or several.
+            StratagemError: (as `lightning_module`, `optimizers`) no run is live, or has set up not just one module.
         """
         prepared, given = self._only_prepared("model")
         return prepared.original_module if prepared.module is given else prepared.module
 
     @property
     def lightning_module(self) -> nn.Module:
-        """The user's module.
-
-        Raises:
-            StratagemError: as of `model`.
-        """
+        """The user's module."""
         return self._only_prepared("lightning_module")[0].original_module
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that the live run steps; none where it doesn't train.
-
-        Raises:
-            StratagemError: as of `model`.
-        """
+        """Those that the live run steps; none where it doesn't train."""
         return list(self._only_prepared("optimizers")[0].optimizers)
 
     def _only_prepared(self, name: str) -> tuple[Prepared, nn.Module]:
