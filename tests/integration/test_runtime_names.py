@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import CheckpointError, ConfigError, NonFiniteError
+from stratagem.errors import CheckpointError
 
 
 def on_ranks(world_size: int, function: Any, *args: Any) -> Any:
@@ -108,23 +108,3 @@ def test_a_state_with_modules_optimizers_and_numbers(world_size: int, tmp_path: 
     path = str(tmp_path / "ckpt")
     weight = on_ranks(world_size, keeps, path, False)
     assert on_ranks(1, keeps, path, True) == (1, 1, weight)
-
-
-def test_norms_that_arent_finite_and_seeds() -> None:
-    runtime = stratagem.Runtime(accelerator="cpu", devices=1)
-
-    def work(runtime: Any) -> None:
-        runtime.seed_everything(3)
-        first = torch.rand(())
-        runtime.seed_everything(3)
-        assert torch.equal(torch.rand(()), first)
-        model = Line()
-        model, optimizer = runtime.setup(model, SGD(model.parameters(), lr=0.1))
-        runtime.backward(model(torch.full((1, 4), float("inf"))).sum())
-        with pytest.raises(NonFiniteError, match=r"norm is (nan|inf): skip the batch"):
-            runtime.clip_gradients(model, optimizer, max_norm=1.0)
-        assert runtime.clip_gradients(model, optimizer, clip_val=1.0) is None
-        with pytest.raises(ConfigError, match="wasn't set up"):
-            runtime.clip_gradients(model, SGD(Line().parameters(), lr=0.1), max_norm=1.0)
-
-    runtime.launch(work, quiet=True)

@@ -47,6 +47,7 @@ def test_a_module_of_definitions_is_its_file_and_folder(site: Any, value: str) -
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n    from os import path\n",
         "def __getattr__(name):\n    import importlib\n    raise AttributeError(name)\n",
         "def __getattr__(name):\n    import torch\n    raise AttributeError(name)\n",
+        "from importlib import import_module\ndef __getattr__(name):\n    raise AttributeError(import_module)\n",
     ],
 )
 def test_definitions_and_pure_modules_decide_alone(site: Any, source: str) -> None:
@@ -68,7 +69,9 @@ def test_definitions_and_pure_modules_decide_alone(site: Any, source: str) -> No
         "1 + 1",
         *(f"def read():\n    return {name}" for name in ("open", "exec", "eval", "input", "__import__")),
         "def read(importlib):\n    return importlib",
-        "from importlib import import_module",
+        "from importlib import import_module\nNAME = import_module('os').sep",
+        "from importlib import import_module as load\nNAME = load('os').sep",
+        "import importlib as lib\nNAME = lib.import_module('os').sep",
         "import json",
     ],
 )
@@ -107,10 +110,13 @@ def package(site: Any) -> Any:
         return None if found is None else {os.path.relpath(path, site.path) for path in found}
 
     write.sources = sources  # type: ignore[attr-defined]
-    return write
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pack"]:
+        del sys.modules[name]
 
 
 OWN = {"pack", "pack/__init__.py", "pack/plugin.py"}
+INNER = {"pack/inner", "pack/inner/__init__.py", "pack/inner/deep.py"}
 
 
 def test_a_packages_modules_decide_with_it(package: Any) -> None:
@@ -127,7 +133,7 @@ def test_a_packages_modules_decide_with_it(package: Any) -> None:
         ("from . import names", {"pack/names.py"}),
         (
             "from .inner.deep import NAME",
-            {"pack/inner", "pack/inner/__init__.py", "pack/inner/deep.py", "pack/names.py"},
+            {"pack/names.py", *INNER},
         ),
     ],
 )

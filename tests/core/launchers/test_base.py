@@ -64,6 +64,6 @@ class Least(Launcher):
 def test_a_launcher_starts_processes_keeps_no_output_and_prepares_nothing_unless_it_says_so() -> None:
     launcher = Least()
     assert (launcher.in_process, launcher.worker_environment, launcher.keeps_output) == (False, None, False)
-    assert launcher.preload(["no_such_module"]) is None
+    assert Least.preload(["no_such_module"]) is None
     with pytest.raises(TypeError, match=r"abstract.*launch"):
         type("Lacking", (Least,), {"launch": Launcher.launch})()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -42,6 +43,9 @@ def test_what_the_caller_gave_is_nobodys_component() -> None:
     found = Resolved("extension", "mine", 3)
     assert (found.origin, found.why, found.component, found.preload) == (GIVEN, "", "", ())
     assert found.capabilities == Capabilities()
+    for fixed, name in ((found, "value"), (Constant(3), "value")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(fixed, name, 4)
 
 
 def test_a_component_is_imported_when_it_is_made(site: Any) -> None:
