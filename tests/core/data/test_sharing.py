@@ -78,6 +78,7 @@ def test_a_sampler_may_know_its_part_and_a_map_style_dataset_is_not_asked(number
     sampler = DistributedSampler(source, 2, 0)
     assert knows_its_part(DataLoader(source, sampler=sampler))
     assert knows_its_part(DataLoader(source, batch_sampler=BatchSampler(sampler, 2, False)))
+    assert knows_its_part(DataLoader(source, batch_size=None, sampler=sampler))
     source.rank = 0
     assert not knows_its_part(DataLoader(source))
 
