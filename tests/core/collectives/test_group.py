@@ -87,6 +87,8 @@ def split(runtime: Any) -> list[Any]:
             "tensor": pair.broadcast(torch.tensor([runtime.rank]), src=1).item(),
             "object": pair.broadcast(runtime.rank, src=1),
             "gathered": pair.gather_objects(runtime.rank),
+            "arrived": pair.all_arrive("both", 20.0),
+            "is alone": pair.rank == 0 and not pair.all_arrive("only the first", 0.05),
         }
     )
 
@@ -96,7 +98,15 @@ def test_ranks_of_a_smaller_group_are_those_within_it() -> None:
     assert nothing is None
     for rank, seen in enumerate(pairs):
         assert seen.pop("place") == (rank, 2, rank + 1, 7, CPU)
-        assert seen == {"group": True, "sum": 3, "tensor": 2, "object": 2, "gathered": [1, 2]}
+        assert seen.pop("is alone") is (rank == 0)
+        assert seen == {
+            "arrived": True,
+            "group": True,
+            "sum": 3,
+            "tensor": 2,
+            "object": 2,
+            "gathered": [1, 2],
+        }
 
 
 @pytest.fixture
@@ -132,6 +142,29 @@ def test_what_torch_says_is_told_with_the_rank_and_the_call(alone: GroupCollecti
         with pytest.raises(CollectiveError, match=f"^rank 0 of 1 failed in {name}: can't be sent$") as raised:
             call()
         assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def differ(runtime: Any) -> list[str]:
+    said = []
+    for odd, size in ((1, 3), (2, 3), (1, 1)):
+        with pytest.raises(CollectiveError) as raised:
+            runtime.collectives.all_reduce(torch.ones(size if runtime.rank == odd else 2), "sum")
+        said.append(str(raised.value).partition(";")[0])
+    return runtime.collectives.gather_objects(said)
+
+
+def test_every_rank_is_told_who_calls_something_else() -> None:
+    begins = "ranks don't call the same collective: rank 0 calls all_reduce 'sum' of float32 (2,), and "
+    assert (
+        on_ranks(3, differ)
+        == [
+            [
+                f"{begins}rank {odd} calls all_reduce 'sum' of float32 ({size},)"
+                for odd, size in ((1, 3), (2, 3), (1, 1))
+            ]
+        ]
+        * 3
+    )
 
 
 def leave(runtime: Any) -> Any:

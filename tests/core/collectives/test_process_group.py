@@ -16,6 +16,7 @@ import stratagem
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.process_group import ProcessGroupCollectives
 from stratagem.environments.single import SingleProcess
+from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import CollectiveError, CombinationError, WorkerError
 
 CPU = torch.device("cpu")
@@ -94,19 +95,35 @@ def test_of_each_copy_one_rank_is_in_the_data_group() -> None:
     assert seen == [(0, 2, 0, [0, 2]), (0, 2, 1, [1, 3]), (1, 2, 2, [0, 2]), (1, 2, 3, [1, 3])]
 
 
+def has_proofs(runtime: Any) -> bool:
+    return bool(runtime.collectives._store.check(["nonce"]))
+
+
+def test_ranks_prove_that_they_are_of_the_run_where_there_is_another() -> None:
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=2)
+    assert runtime.launch(has_proofs, quiet=True)
+    worker = {"TORCHELASTIC_RUN_ID": "a secret", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
+    worker |= {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    alone = ProcessGroupCollectives(TorchElastic(worker), CPU, "gloo", timedelta(seconds=20))
+    assert not alone._store.check(["nonce"])
+    alone.close()
+
+
 def stay_away(runtime: Any) -> None:
     runtime.barrier("breakfast")
+    runtime.collectives.timeout = timedelta(seconds=0.5)
     if runtime.rank == 1:
-        time.sleep(3)
+        time.sleep(2)
     runtime.barrier("lunch")
 
 
 def test_a_barrier_names_itself_and_the_missing_rank() -> None:
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=1))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
     runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=3)
     with pytest.raises(WorkerError) as caught:
         runtime.launch(stay_away, quiet=True)
-    assert "failed in barrier 'lunch': rank 1 didn't come within 1 s" in str(caught.value)
+    assert "failed in barrier 'lunch': rank 1 didn't come within 0.5 s" in str(caught.value)
 
 
 def leave(runtime: Any) -> Any:

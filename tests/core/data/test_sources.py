@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stratagem.data.sampler import ShardedSampler
-from stratagem.data.sources import ReplayedSource, StatefulSource
+from stratagem.data.sources import ReplayedSource, Source, StatefulSource
 from stratagem.data.train import TrainData
 
 
@@ -163,6 +163,19 @@ def test_a_state_is_of_the_epoch_that_was_begun_or_of_the_next(numbers, alone):
     last = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone)
     assert numbers_of(last.open(1, 0, following)) == numbers_of(source.open(1, 0, None))
     assert source.state(1, 0)["warm"] is True
+
+
+def test_samples_are_those_of_all_ranks_together(ranks, numbers):
+    def run(collectives):
+        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), collectives).state(0, 3)["samples"]
+
+    assert ranks(2, run) == [12, 12]
+
+
+def test_how_an_epoch_begins_has_to_be_defined(alone):
+    for method in ("_open", "state"):
+        with pytest.raises(TypeError, match=f"abstract.*{method}"):
+            type("Lacking", (ReplayedSource,), {method: getattr(Source, method)})([1], alone)
 
 
 def test_generators_of_another_number_of_ranks_are_not_taken_up(numbers, alone):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
 
+from stratagem.installed import record_cache
 from stratagem.installed.plugins import Installed, command_plugins, forget_installed, installed_plugins
 from stratagem.plugin.origin import Origin
 
@@ -74,9 +78,6 @@ def test_an_installed_plugin_is_read_once_until_it_is_forgotten(site: Any) -> No
     site.install(
         "third-party", "import builtins\nbuiltins.read = getattr(builtins, 'read', 0) + 1\n" + OFFERS
     )
-    import builtins
-    import sys
-
     first = installed_plugins()
     assert installed_plugins() is first
     assert builtins.read == 1  # type: ignore[attr-defined]
@@ -85,6 +86,25 @@ def test_an_installed_plugin_is_read_once_until_it_is_forgotten(site: Any) -> No
     assert installed_plugins() == first
     assert builtins.read == 2  # type: ignore[attr-defined]
     del builtins.read  # type: ignore[attr-defined]
+
+
+def test_records_that_are_cached_need_no_import_and_broken_plugins_are_tried_again(
+    site: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STRATAGEM_NO_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(record_cache, "SETTLED_S", -1e6)
+    site.install("third-party", OFFERS + COMMANDS)
+    site.install("broken-party", "import a_library_that_is_not_there")
+    first = plugin("third-party")
+    assert plugin("broken-party").error is not None
+    del sys.modules["third_party_plugin"]
+    forget_installed()
+    assert plugin("third-party") == first
+    assert "third_party_plugin" not in sys.modules
+    assert isinstance(plugin("broken-party").error, ModuleNotFoundError)
+    with pytest.raises(FrozenInstanceError):
+        first.value = "elsewhere"  # type: ignore[misc]
 
 
 def test_a_broken_plugin_leaves_nothing_of_itself_to_others(site: Any) -> None:

@@ -116,7 +116,7 @@ def package(site: Any) -> Any:
 
 
 OWN = {"pack", "pack/__init__.py", "pack/plugin.py"}
-INNER = {"pack/inner", "pack/inner/__init__.py", "pack/inner/deep.py"}
+INNER = {"pack/inner", "pack/inner/__init__.py", "pack/inner/deep.py", "pack/inner/deeper.py"}
 
 
 def test_a_packages_modules_decide_with_it(package: Any) -> None:
@@ -139,7 +139,8 @@ def test_a_packages_modules_decide_with_it(package: Any) -> None:
 )
 def test_what_it_imports_of_its_package_decides_too(package: Any, source: str, more: set[str]) -> None:
     package("names.py", "NAME = 'a'\n")
-    package("inner/deep.py", "from ..names import NAME\n")
+    package("inner/deep.py", "from .deeper import NAME\n")
+    package("inner/deeper.py", "from ..names import NAME\n")
     package("plugin.py", source + "\n")
     assert package.sources() == OWN | more
 
@@ -148,6 +149,15 @@ def test_one_module_that_does_more_spoils_it(package: Any) -> None:
     package("names.py", "import os\nNAME = os.sep\n")
     package("plugin.py", "from .names import NAME\n")
     assert package.sources() is None
+
+
+@pytest.mark.parametrize("name", ["a_pack", "z_pack"])
+def test_a_package_is_imported_before_its_module_and_decides_too(site: Any, name: str) -> None:
+    (site.path / name).mkdir()
+    (site.path / name / "__init__.py").write_text("import os\nNAME = os.sep\n")
+    (site.path / name / "plugin.py").write_text("NAME = 'a'\n")
+    import_module(f"{name}.plugin")
+    assert sources_of(f"{name}.plugin") is None
 
 
 def test_a_folder_without_a_source_of_its_own_has_none(package: Any, site: Any) -> None:

@@ -173,8 +173,32 @@ def test_loaders_are_for_training_unless_they_say_otherwise() -> None:
         assert type(only) is EpochLoader
         both = runtime.setup_dataloaders(loader, loader)
         assert [type(each) for each in both] == [EpochLoader, EpochLoader]
+        assert runtime.setup_dataloaders() == []
 
     launch(work)
+
+
+def test_batches_are_moved_by_what_was_set_up_last() -> None:
+    moved: list[Any] = []
+
+    class Moves:
+        @hookimpl(wrapper=True)
+        def setup(self, request: Any) -> Any:
+            class Noting(PreparedWrapper):
+                def dataloader(self, loader: Any) -> Any:
+                    moved.append(self.original_module)
+                    return super().dataloader(loader)
+
+            return Noting((yield))
+
+    def work(runtime: Any) -> None:
+        first, last = nn.Linear(1, 1), nn.Linear(1, 1)
+        for net in (first, last):
+            runtime.setup(net)
+            assert len(list(runtime.dataloader(DataLoader(samples(4), 2)))) == 2
+        assert moved == [first, last]
+
+    launch(work, plugins=[Moves()])
 
 
 def test_a_loader_that_is_left_alone_is_read_as_it_is() -> None:
@@ -243,13 +267,13 @@ def test_windows_are_apart_only_where_they_are_enabled() -> None:
     def work(runtime: Any) -> None:
         net = runtime.setup(nn.Linear(1, 1), lambda net: SGD(net.parameters()))[0]
         for enter in (runtime.no_sync, lambda: runtime.no_sync(net), lambda: runtime.no_backward_sync(net)):
+            before = len(inside)
             with enter():
-                pass
+                assert len(inside) == before + 1
         with runtime.no_backward_sync(net, enabled=False):
-            pass
+            assert len(inside) == 3
 
     launch(work, plugins=[Windows()])
-    assert inside == [True] * 3
 
 
 def test_gradients_are_clipped_by_norm_or_by_value() -> None:
