@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torch.distributed import FileStore, PrefixStore, TCPStore
+from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from stratagem.collectives import store as store_module
 from stratagem.collectives.store import meet
@@ -46,6 +46,7 @@ def environment(
 
 def test_a_process_alone_needs_no_port() -> None:
     first, second = (meet(environment(0, 1, MASTER_PORT="1"), SECONDS) for _ in range(2))
+    assert isinstance(first, HashStore)
     first.set("key", "value")
     assert first.get("key") == b"value"
     assert not second.check(["key"])
