@@ -26,38 +26,6 @@ def on_ranks(world_size: int, function: Any, *args: Any) -> Any:
     return runtime.launch(function, *args, quiet=True)
 
 
-def values(runtime: Any, path: str) -> dict[str, Any]:
-    order = Path(path)
-    with runtime.rank_zero_first(), order.open("a") as file:
-        file.write(str(runtime.global_rank))
-    runtime.barrier()
-    gathered = runtime.all_gather({"number": runtime.rank, "tensors": [torch.ones(2) * runtime.rank]})
-    first, second = runtime.setup_dataloaders(DataLoader(samples(8), 2), DataLoader(samples(8), 4))
-    return {
-        "order": order.read_text(),
-        "gathered": gathered["number"].tolist(),
-        "shape": tuple(gathered["tensors"][0].shape),
-        "reduced": runtime.all_reduce(float(runtime.rank), op="sum").item(),
-        "lengths": (len(first), len(second)),
-        "given": (first.batch_size, len(first.dataset)),
-        "zero": runtime.is_global_zero,
-        "one": type(runtime.setup_dataloaders(DataLoader(samples(8), 2))) is type(first),
-    }
-
-
-def test_numbers_and_nests_on_two_ranks(tmp_path: Path) -> None:
-    assert on_ranks(2, values, str(tmp_path / "order")) == {
-        "order": "01",
-        "gathered": [0, 1],
-        "shape": (2, 2),
-        "reduced": 1.0,
-        "lengths": (2, 1),
-        "given": (2, 8),
-        "zero": True,
-        "one": True,
-    }
-
-
 def two_players(runtime: Any, weighs: bool) -> list[Any]:
     """A generator's loss goes through both modules, as a GAN's does."""
     torch.manual_seed(0)

@@ -70,6 +70,7 @@ def test_each_iteration_is_the_next_epoch():
 def test_ranks_share_the_samples_unless_they_are_left_alone():
     parts = on_threads(2, lambda c: lists(shared(c, numbers())))
     assert parts == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+    assert on_threads(2, lambda c: len(shared(c, numbers()))) == [2, 2]
     left = on_threads(2, lambda c: lists(shared(c, numbers(), share=False)))
     assert left == [[[0, 1], [2, 3], [4, 5], [6, 7]]] * 2
 
