@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import CollectiveError, ConfigError, StratagemError, UsageError, WorkerError
+from stratagem.errors import WorkerError
 
 
 def on_ranks(world_size: int, function: Any, *args: Any, **how: Any) -> Any:
@@ -97,59 +97,6 @@ def test_saves_on_two_ranks_and_loads_on_one(tmp_path: Path) -> None:
     )
 
 
-def collect(runtime: Any) -> list[Any]:
-    c, rank = runtime.collectives, runtime.rank
-    ones = torch.full((2, 2), float(rank + 1))
-    whole = torch.tensor([-5 * (rank + 1)])
-    leaf = torch.full((2,), float(rank + 1), requires_grad=True)
-    gathered = c.all_gather(leaf, sync_grads=True)
-    # Each rank weighs the parts by its own factor; a part's gradient is the sum over ranks.
-    (gathered * (rank + 1)).sum().backward()
-    assert leaf.grad is not None
-    c.barrier("everybody")
-    return c.gather_objects(
-        {
-            "reduced": {
-                op: c.all_reduce(ones, op)[0, 0].item() for op in ("mean", "sum", "min", "max", "product")
-            },
-            "whole": c.all_reduce(whole).item(),
-            "untouched": ones[0, 0].item(),
-            "gathered": c.all_gather(ones)[:, 0, 0].tolist(),
-            "detached": c.all_gather(leaf).requires_grad,
-            "grad": leaf.grad.tolist(),
-            "tensor": c.broadcast(ones, src=1)[0, 0].item(),
-            "object": c.broadcast({"rank": rank}, src=2),
-            "place": (c.rank, c.local_rank, c.node_rank, c.world_size),
-        }
-    )
-
-
-def test_collectives_over_three_processes() -> None:
-    everyone = on_ranks(3, collect)
-    for rank, seen in enumerate(everyone):
-        assert seen["reduced"] == {"mean": 2, "sum": 6, "min": 1, "max": 3, "product": 6}
-        assert (seen["whole"], seen["untouched"]) == (-10, rank + 1)
-        assert seen["gathered"] == [1, 2, 3]
-        assert not seen["detached"]
-        assert seen["grad"] == [6, 6]
-        assert (seen["tensor"], seen["object"]) == (2, {"rank": 2})
-        assert seen["place"] == (rank, rank, 0, 3)
-
-
-def stay_away(runtime: Any) -> None:
-    if runtime.rank == 1:
-        import time
-
-        time.sleep(8)
-    runtime.barrier("lunch")
-
-
-def test_a_barrier_names_itself_and_the_missing_rank() -> None:
-    with pytest.raises(WorkerError) as caught:
-        on_ranks(3, stay_away, ddp={"timeout": timedelta(seconds=2)})
-    assert "failed in barrier 'lunch': rank 1 didn't come within 2 s" in str(caught.value)
-
-
 def differ(runtime: Any) -> None:
     raise AssertionError("never reached")
 
@@ -178,39 +125,6 @@ def test_ranks_that_run_other_versions_disagree_loudly() -> None:
     ) as caught:
         on_ranks(2, differ, plugins=[OtherVersion()])
     assert "DigestMismatchError" in caught.value.traceback
-
-
-def wrap_twice(runtime: Any) -> list[bool]:
-    model = Line()
-    first = runtime.setup(model)  # no optimizer: for evaluation
-    with pytest.raises(ConfigError, match=r"no module was set up|pass module="):
-        runtime.backward(torch.zeros(()), module=torch.nn.Linear(1, 1))
-    with pytest.raises(ConfigError, match="wasn't set up"):
-        runtime.clip(torch.optim.SGD(model.parameters(), lr=1.0), max_norm=1.0)
-    return [isinstance(first, torch.nn.Module), torch.equal(first.layer.weight, model.layer.weight)]
-
-
-def test_misuse_of_a_live_runtime_is_told() -> None:
-    assert on_ranks(1, wrap_twice) == [True, True]
-
-
-def test_a_runtime_outside_of_launch_says_so() -> None:
-    runtime = stratagem.Runtime(strategy="ddp", accelerator="cpu", devices=2)
-    with pytest.raises(StratagemError, match="isn't live"):
-        _ = runtime.rank
-    with pytest.raises(UsageError, match="stratagem run"):
-        runtime.launch(quiet=True)
-    with pytest.raises(ConfigError, match="no argument 'gpus'"):
-        stratagem.Runtime(gpus=2)
-
-
-def test_a_script_launches_a_runtime_once() -> None:
-    runtime = stratagem.Runtime(strategy="single", accelerator="cpu")
-    runtime.launch(quiet=True)
-    first = runtime.session
-    with pytest.raises(UsageError, match="live already"):
-        runtime.launch(quiet=True)
-    assert runtime.session is first
 
 
 def accumulate(runtime: Any) -> Any:
@@ -259,25 +173,3 @@ def test_a_script_under_torchrun_needs_no_change(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 hello", "rank 1 of 2 hello"]
     assert "made by torchelastic" in done.stderr
-
-
-def test_a_rank_that_never_comes_is_named() -> None:
-    from stratagem.collectives.process_group import ProcessGroupCollectives
-    from stratagem.environments.torchelastic import TorchElastic
-
-    environment = TorchElastic(
-        {
-            "TORCHELASTIC_RUN_ID": "x",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-            "RANK": "0",
-            "WORLD_SIZE": "3",
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "3",
-            "GROUP_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "0",
-        }
-    )
-    with pytest.raises(CollectiveError, match="waited 1 s, and rank 1, 2 never came"):
-        ProcessGroupCollectives(environment, torch.device("cpu"), "gloo", timedelta(seconds=1))

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import CheckpointError, ConfigError, NonFiniteError
+from stratagem.errors import CheckpointError
 
 
 def on_ranks(world_size: int, function: Any, *args: Any) -> Any:
@@ -24,38 +24,6 @@ def on_ranks(world_size: int, function: Any, *args: Any) -> Any:
     strategy = DDPStrategy(start_method="fork")
     runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=world_size, seed=3)
     return runtime.launch(function, *args, quiet=True)
-
-
-def values(runtime: Any, path: str) -> dict[str, Any]:
-    order = Path(path)
-    with runtime.rank_zero_first(), order.open("a") as file:
-        file.write(str(runtime.global_rank))
-    runtime.barrier()
-    gathered = runtime.all_gather({"number": runtime.rank, "tensors": [torch.ones(2) * runtime.rank]})
-    first, second = runtime.setup_dataloaders(DataLoader(samples(8), 2), DataLoader(samples(8), 4))
-    return {
-        "order": order.read_text(),
-        "gathered": gathered["number"].tolist(),
-        "shape": tuple(gathered["tensors"][0].shape),
-        "reduced": runtime.all_reduce(float(runtime.rank), op="sum").item(),
-        "lengths": (len(first), len(second)),
-        "given": (first.batch_size, len(first.dataset)),
-        "zero": runtime.is_global_zero,
-        "one": type(runtime.setup_dataloaders(DataLoader(samples(8), 2))) is type(first),
-    }
-
-
-def test_numbers_and_nests_on_two_ranks(tmp_path: Path) -> None:
-    assert on_ranks(2, values, str(tmp_path / "order")) == {
-        "order": "01",
-        "gathered": [0, 1],
-        "shape": (2, 2),
-        "reduced": 1.0,
-        "lengths": (2, 1),
-        "given": (2, 8),
-        "zero": True,
-        "one": True,
-    }
 
 
 def two_players(runtime: Any, weighs: bool) -> list[Any]:
@@ -108,23 +76,3 @@ def test_a_state_with_modules_optimizers_and_numbers(world_size: int, tmp_path: 
     path = str(tmp_path / "ckpt")
     weight = on_ranks(world_size, keeps, path, False)
     assert on_ranks(1, keeps, path, True) == (1, 1, weight)
-
-
-def test_norms_that_arent_finite_and_seeds() -> None:
-    runtime = stratagem.Runtime(accelerator="cpu", devices=1)
-
-    def work(runtime: Any) -> None:
-        runtime.seed_everything(3)
-        first = torch.rand(())
-        runtime.seed_everything(3)
-        assert torch.equal(torch.rand(()), first)
-        model = Line()
-        model, optimizer = runtime.setup(model, SGD(model.parameters(), lr=0.1))
-        runtime.backward(model(torch.full((1, 4), float("inf"))).sum())
-        with pytest.raises(NonFiniteError, match=r"norm is (nan|inf): skip the batch"):
-            runtime.clip_gradients(model, optimizer, max_norm=1.0)
-        assert runtime.clip_gradients(model, optimizer, clip_val=1.0) is None
-        with pytest.raises(ConfigError, match="wasn't set up"):
-            runtime.clip_gradients(model, SGD(Line().parameters(), lr=0.1), max_norm=1.0)
-
-    runtime.launch(work, quiet=True)

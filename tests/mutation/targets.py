@@ -46,7 +46,13 @@ TARGETS = (
     ),
     _trainer("loops/metrics", "test_metrics", "loops/test_fit_loop"),
     _trainer("scope", "test_metrics"),
-    _core("data/train", "data/test_train_positions", "data/test_resume", "data/test_resume_replayed"),
+    _core(
+        "data/train",
+        "data/test_train_positions",
+        "data/test_sharded",
+        "data/test_sources",
+        "data/test_sources_replayed",
+    ),
     _core("data/sampler"),
     _core("data/evaluate"),
     Target(

@@ -75,6 +75,17 @@ def test_predictions_of_a_limited_number_of_batches_are_merged_too(ranks, number
     assert [batch.tolist() for batch in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
+@pytest.mark.parametrize(("batch_size", "sizes"), [(3, [[3, 1], [3]]), (None, [[1] * 4, [1] * 3])])
+def test_how_many_samples_each_batch_has_is_told_of_all_ranks(ranks, numbers, batch_size, sizes):
+    loader = DataLoader(numbers(7), batch_size=batch_size)
+    results = evaluate(ranks, 2, lambda rank: loader)
+    parts = [[None] * len(pairs) for _, pairs in results]
+    assert [data.sizes(parts) for data, _ in results] == [sizes] * 2
+    assert results[0][0].sizes([part[:1] for part in parts]) == [own[:1] for own in sizes]
+    left = evaluate(ranks, 1, lambda rank: loader, distributed_sampler=False)
+    assert left[0][0].sizes(parts) is None
+
+
 def test_shuffle_and_drop_last_don_t_matter(ranks, numbers):
     for world_size in (1, 2):
         loader = DataLoader(numbers(7), batch_size=2, shuffle=True, drop_last=True)

@@ -107,6 +107,10 @@ def test_by_default_one_rank_reads_all_in_the_order_of_seed_0():
     first = ShardedSampler(9)
     first.start(0, 2)
     assert list(first) == list(ShardedSampler(9))[2:]
+    first.start(0)
+    assert list(first) == list(ShardedSampler(9))
+    assert sorted(list(ShardedSampler(3, num_samples=4))[:3]) == [0, 1, 2]
+    assert len(list(ShardedSampler(3, num_samples=4))) == 4
 
 
 def test_a_skip_beyond_the_end_leaves_nothing():

@@ -301,6 +301,21 @@ def test_a_rank_without_a_batch_is_named(ranks, kind, without):
         epochs(ranks, 3, make)
 
 
+class Promises(list):
+    """Says that it has two batches, whatever it has."""
+
+    def __len__(self):
+        return 2
+
+
+@pytest.mark.filterwarnings("ignore:.*read the same")
+def test_of_ranks_whose_loaders_promise_batches_the_one_without_is_named(ranks, alone):
+    with pytest.raises(DataError, match=r"^epoch 0 on rank 1 of 2 has no batch \(batches as a Promises"):
+        epochs(ranks, 2, lambda rank: Promises([torch.zeros(1)] * 2 * (1 - rank)))
+    with pytest.raises(DataError, match=r"^epoch 4 has no batch \(batches as a Promises"):
+        list(TrainData(Promises(), collectives=alone, seed=0).epoch(4))
+
+
 def test_an_empty_rest_of_an_epoch_is_no_error(ranks, alone):
     data = TrainData(DataLoader(Stream(4), batch_size=2), collectives=alone, seed=0)
     assert list(data.epoch(0, 2)) == []

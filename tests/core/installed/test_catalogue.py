@@ -55,11 +55,12 @@ def test_kinds_have_names_of_their_own(site):
 
 def test_offers_come_by_priority_then_by_name(site):
     records = [
-        f'"extension", "{name}", "m:C", "", priority={p}' for name, p in [("b", 0), ("a", 0), ("z", 9)]
+        f'"extension", "{name}", "m:C", "", priority={p}'
+        for name, p in [("b", 0), ("a", 0), ("y", 5), ("z", 9)]
     ]
     site.offer("third-party", *records)
     offers = load_catalogue().of_kind("extension")
-    assert [each.name for each in offers if each.origin.distribution == "third-party"] == ["z", "a", "b"]
+    assert [each.name for each in offers if each.origin.distribution == "third-party"] == ["z", "y", "a", "b"]
 
 
 # Conflicts --------------------------------------------------------------------------------------------

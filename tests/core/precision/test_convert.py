@@ -89,6 +89,20 @@ def test_a_mapping_keeps_what_it_carries_beside_its_items() -> None:
     assert convert_tensors(MappingProxyType({"x": WIDE}), HALF)["x"].dtype == HALF
 
 
+class Encoding(OrderedDict[str, Any]):
+    """Carries something that isn't an item."""
+
+    origin = "none"
+
+
+def test_a_mapping_of_somebody_elses_keeps_its_attributes() -> None:
+    encoding = Encoding(x=WIDE)
+    encoding.origin = "here"
+    converted = convert_tensors(encoding, HALF)
+    assert (type(converted), converted.origin, converted["x"].dtype) == (Encoding, "here", HALF)
+    assert encoding["x"] is WIDE
+
+
 def test_a_dataclass_is_not_made_again() -> None:
     converted = convert_tensors(Frozen(WIDE), HALF)
     assert (converted.x.dtype, converted.made, converted.name) == (HALF, 1, "a")

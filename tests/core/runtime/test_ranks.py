@@ -7,6 +7,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import stratagem
 
 
@@ -31,24 +33,25 @@ def look(runtime: Any, folder: str) -> dict[str, Any]:
 
 
 def talk(runtime: Any) -> Any:
-    own = {"a": float(runtime.rank), "b": [runtime.rank + 10.0]}
+    own = {"a": float(runtime.rank), "b": [runtime.rank + 10.0], "c": torch.ones(2) * runtime.rank}
     summed, gathered = runtime.all_reduce(own, "sum"), runtime.all_gather(own)
     return (
         float(summed["a"]),
         float(summed["b"][0]),
         gathered["a"].tolist(),
+        gathered["c"].tolist(),
         runtime.broadcast(runtime.rank, src=1),
     )
 
 
-def test_each_process_knows_which_it_is(tmp_path: Path) -> None:
-    runtime = stratagem.Runtime("ddp", accelerator="cpu", devices=2)
-    found = runtime.launch(look, str(tmp_path), quiet=True)
+def look_and_talk(runtime: Any, folder: str) -> Any:
+    return look(runtime, folder), talk(runtime)
+
+
+def test_each_process_knows_which_it_is_and_reaches_the_others(tmp_path: Path) -> None:
+    runtime = stratagem.Runtime("ddp_fork", accelerator="cpu", devices=2)
+    found, told = runtime.launch(look_and_talk, str(tmp_path), quiet=True)
     assert found.pop("said") == ["said once\n", ""]
     assert found == {"first": (0, 0, 0, 0), "of": (2, 2), "is_main": (True, True)}
     assert (tmp_path / "order").read_text() == "0\n1\n"
-
-
-def test_nested_values_are_reduced_gathered_and_broadcast() -> None:
-    runtime = stratagem.Runtime("ddp", accelerator="cpu", devices=2)
-    assert runtime.launch(talk, quiet=True) == (1.0, 21.0, [0.0, 1.0], 1)
+    assert told == (1.0, 21.0, [0.0, 1.0], [[0.0, 0.0], [1.0, 1.0]], 1)

@@ -123,17 +123,6 @@ def test_a_strategys_collectives_go_through_wrappers(world_size: int) -> None:
         _ = strategy.collectives
 
 
-def test_a_group_that_is_already_open_is_named() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    try:
-        runtime = stratagem.Runtime(DDPStrategy(), accelerator="cpu", devices=1)
-        with pytest.raises(CombinationError, match="destroy_process_group"):
-            runtime.launch(nothing, quiet=True)
-        assert dist.is_initialized()
-    finally:
-        dist.destroy_process_group()
-
-
 class Told(AveragedPrepared):
     """Writes down how it is ended."""
 

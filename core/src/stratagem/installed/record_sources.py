@@ -64,7 +64,11 @@ def _only_defines(tree: ast.Module) -> bool:
         if not (is_text or isinstance(statement, _DEFINING) or _is_for_type_checkers(statement)):
             return False
     used = [node for part in tree.body if not _is_getattr(part) for node in ast.walk(part)]
-    return not any(isinstance(node, ast.Name) and node.id in _READING for node in used)
+    return not any(
+        (isinstance(node, ast.Name) and node.id in _READING)
+        or (isinstance(node, ast.alias) and node.asname and node.name in _READING)  # used by another name
+        for node in used
+    )
 
 
 def _is_getattr(node: ast.AST) -> bool:

@@ -7,17 +7,18 @@ from typing import Any
 
 from stratagem.errors import CombinationError, UnknownNameError, short
 from stratagem.installed.catalogue import Catalogue
+from stratagem.installed.entry_points import normalise
 from stratagem.plugin.hookspecs import RUN_HOOKS
 from stratagem.plugin.sealing import has_hooks
 from stratagem.resolve.resolved import Resolved, resolved_from
 
 
 def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
-    """An object given by the caller, "package.module:Class", or the name of an installed extension."""
+    """An object given by the caller, "package.module:Class", or an extension's name or "distribution:name"."""
     if not isinstance(extension, str):
         name = f"{type(extension).__module__}.{type(extension).__qualname__}"
         return Resolved("extension", name, extension)
-    if extension in catalogue.names("extension") or ":" not in extension:
+    if ":" not in extension or _is_offered(catalogue, extension):
         component = catalogue.find("extension", extension)
         return resolved_from(component, component.load()(**component.options))
     module, _, attribute = extension.partition(":")
@@ -40,3 +41,11 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
             "object of your own instead, as MODULE:OBJECT"
         ) from error
     return Resolved("extension", extension, value)
+
+
+def _is_offered(catalogue: Catalogue, extension: str) -> bool:
+    distribution, _, name = extension.partition(":")
+    return any(
+        name in component.names() and component.origin.distribution == normalise(distribution)
+        for component in catalogue.of_kind("extension")
+    )

@@ -1,10 +1,6 @@
-"""Precisions that hold everything in one dtype."""
+"""Precisions that hold everything in one dtype, those of 16 bits among them."""
 
 from __future__ import annotations
-
-import dataclasses
-from collections import OrderedDict, defaultdict
-from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +8,6 @@ from torch import nn
 
 from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
-from stratagem.precision.convert import convert_tensors
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.true16 import TruePrecision
 
@@ -118,69 +113,6 @@ def test_training_in_double_precision_equals_plain_torch() -> None:
     assert torch.equal(train(FullPrecision("64-true", CPU)), train(None))
 
 
-def test_a_closure_is_stepped() -> None:
-    net = nn.Linear(2, 1)
-    optimizer = torch.optim.LBFGS(net.parameters())
-    evaluations = 0
-
-    def closure() -> torch.Tensor:
-        nonlocal evaluations
-        evaluations += 1
-        optimizer.zero_grad()
-        loss = net(torch.ones(3, 2)).square().mean()
-        loss.backward()
-        return loss
-
-    assert FullPrecision("32-true", CPU).step(optimizer, closure) is True
-    assert evaluations > 1
-
-
 def test_another_name_is_refused() -> None:
-    with pytest.raises(PrecisionError, match="'8-true' isn't one of 16-true, bf16-true"):
-        TruePrecision("8-true", CPU)
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    x: Any
-    made: int = dataclasses.field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "made", self.made + 1)
-
-
-class Encoding(OrderedDict[str, Any]):
-    """A mapping that carries something beside its items."""
-
-    origin = "none"
-
-
-def test_nested_containers_keep_their_types() -> None:
-    x, label = torch.ones(2), torch.zeros(2, dtype=torch.int64)
-    encoding = Encoding(x=x)
-    encoding.origin = "here"
-    lists = defaultdict(list, {"a": [x]})
-    batch = [(x, label), Pair(x, "text"), {"a": [x], 1: None}, Sample(x), encoding, lists]
-    pair, named, mapping, sample, coded, defaulted = convert_tensors(batch, torch.float64)
-    assert isinstance(pair, tuple)
-    assert (pair[0].dtype, pair[1]) == (torch.float64, label)
-    assert isinstance(named, Pair)
-    assert (named.x.dtype, named.y) == (torch.float64, "text")
-    assert (mapping["a"][0].dtype, mapping[1]) == (torch.float64, None)
-    assert isinstance(sample, Sample)
-    assert (sample.x.dtype, sample.made) == (torch.float64, 1)
-    assert isinstance(coded, Encoding)
-    assert (coded["x"].dtype, coded.origin, encoding["x"]) == (torch.float64, "here", x)
-    assert (defaulted["a"][0].dtype, defaulted["new"]) == (torch.float64, [])
-    assert x.dtype is torch.float32
-
-
-def test_what_needs_no_conversion_is_not_copied() -> None:
-    label = torch.zeros(2, dtype=torch.int64)
-    batch = [(label, torch.ones(2, dtype=torch.float64)), Pair(label, 1), {"a": label}, Sample(label), "text"]
-    assert convert_tensors(batch, torch.float64) is batch
+    with pytest.raises(PrecisionError, match="'bf16-true' isn't one of 32-true, 64-true"):
+        FullPrecision("bf16-true", CPU)

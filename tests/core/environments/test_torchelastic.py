@@ -1,13 +1,11 @@
-"""What each environment reads from its launcher's variables."""
+"""What a worker of torchrun reads from its variables."""
 
 from __future__ import annotations
 
 import pytest
 
+from stratagem.collectives.stores import store_variables
 from stratagem.environments.base import Environment
-from stratagem.environments.env import Env
-from stratagem.environments.rank_info import DERIVED_PORTS, derived_port
-from stratagem.environments.single import SingleProcess
 from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import UsageError
 
@@ -37,10 +35,6 @@ def place(environment: Environment) -> tuple[int, int, int, int, int, str, int]:
     )
 
 
-def test_single_process() -> None:
-    assert place(SingleProcess({"RANK": "nonsense"})) == (0, 0, 0, 1, 1, "127.0.0.1", 0)
-
-
 def test_torchrun() -> None:
     environment = TorchElastic(TORCHRUN)
     assert place(environment) == (5, 1, 2, 6, 2, "host0", 40123)
@@ -57,25 +51,6 @@ def test_an_environment_is_a_snapshot() -> None:
     assert (environment.global_rank, environment.attempt) == (5, 2)
 
 
-def test_derived_ports_differ_between_neighbours_and_stay_in_range() -> None:
-    ports = [derived_port(job, step) for job in range(1000, 1100) for step in range(16)]
-    assert len(set(ports)) == len(ports)
-    assert all(port in DERIVED_PORTS for port in (*ports, derived_port(987654321)))
-
-
-def test_env_on_one_node_needs_no_local_rank() -> None:
-    local = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    assert place(Env(local)) == (1, 1, 0, 2, 2, "localhost", 29500)
-
-
-def test_env_on_several_nodes_needs_the_local_size() -> None:
-    far = {"RANK": "5", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-    assert place(Env(far | {"LOCAL_WORLD_SIZE": "2"})) == (5, 1, 2, 6, 2, "10.0.0.1", 29500)
-    assert place(Env(far | {"LOCAL_SIZE": "3", "LOCAL_RANK": "2"}))[1:5] == (2, 1, 6, 3)
-    with pytest.raises(UsageError, match="set LOCAL_WORLD_SIZE and LOCAL_RANK"):
-        Env(far)
-
-
 def test_a_missing_or_wrong_variable_is_named() -> None:
     optional = {name for name in TORCHRUN if name.startswith("TORCHELASTIC")}
     for name in set(TORCHRUN) - optional:
@@ -90,3 +65,28 @@ def test_a_missing_or_wrong_variable_is_named() -> None:
                 TorchElastic(TORCHRUN | {name: "-1"})
             with pytest.raises(UsageError, match=r"gave this process .*rank 99 among"):
                 TorchElastic(TORCHRUN | {name: "99"})
+
+
+def test_it_recognises_its_run_by_its_id_and_knows_its_file() -> None:
+    alone = TorchElastic(TORCHRUN)
+    assert (alone.run_secret, alone.store_file) == ("none", None)
+    variables = store_variables("/folder", "none", 2)
+    assert TorchElastic(TORCHRUN | variables).store_file == next(iter(variables.values()))
+    assert TorchElastic(TORCHRUN | variables | {"TORCHELASTIC_RUN_ID": "inner"}).store_file is None
+
+
+@pytest.mark.parametrize(
+    ("value", "is_served"),
+    [("True", True), ("true", True), ("1", True), ("False", False), ("0", False), ("", False)],
+)
+def test_the_agent_may_serve_the_store(value: str, is_served: bool) -> None:
+    assert TorchElastic(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": value}).store_is_served is is_served
+    unsaid = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_USE_AGENT_STORE"}
+    assert TorchElastic(unsaid).store_is_served is False
+
+
+def test_it_is_recognised_by_a_rank_and_a_run_together() -> None:
+    assert TorchElastic.detect(TORCHRUN) == "torchrun has set TORCHELASTIC_RUN_ID and RANK"
+    for name in ("RANK", "TORCHELASTIC_RUN_ID"):
+        assert TorchElastic.detect({k: v for k, v in TORCHRUN.items() if k != name}) is None
+    assert (TorchElastic.name, TorchElastic.creates_processes) == ("torchelastic", True)

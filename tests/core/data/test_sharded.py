@@ -1,4 +1,4 @@
-"""A resumed run goes on with the very next sample."""
+"""Samples that are shared out: a resumed run goes on with the very next one."""
 
 import itertools
 import json
@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from stratagem.data.rebuild import order_of as loader_order
 from stratagem.data.sampler import ShardedSampler
+from stratagem.data.sharded import ShardedSource
 from stratagem.data.train import TrainData
 
 OLD_KEYS = (
@@ -168,3 +170,56 @@ def test_an_epoch_in_the_middle_leaves_the_global_generators_alone(ranks, number
         before = torch.get_rng_state()
         data.epoch(0, 2, state)
         assert torch.equal(torch.get_rng_state(), before)
+
+
+def source_of(loader, collectives, seed=1):
+    return ShardedSource(loader, loader_order(loader), collectives, seed)
+
+
+def test_a_position_counts_samples_over_all_ranks(ranks, numbers):
+    loader = DataLoader(numbers(20), batch_size=3, shuffle=True)
+    state = ranks(2, lambda collectives: source_of(loader, collectives).state(4, 2))[1]
+    assert {name: state[name] for name in ("source", "epoch", "done", "samples", "seed", "shuffle")} == {
+        "source": "sharded",
+        "epoch": 4,
+        "done": 2,
+        "samples": 12,
+        "seed": 1,
+        "shuffle": True,
+    }
+    assert (state["length"], state["num_samples"], state["replacement"]) == (20, 20, False)
+    assert (state["world_size"], state["batch_size"], state["warm"]) == (2, 3, False)
+
+
+def test_a_position_is_never_behind_the_last_sample(numbers, alone):
+    source = source_of(DataLoader(numbers(7), batch_size=3), alone)
+    assert [source.state(0, done)["samples"] for done in range(4)] == [0, 3, 6, 7]
+    drawn = numbers(7)
+    few = source_of(DataLoader(drawn, 3, sampler=RandomSampler(drawn, num_samples=5)), alone)
+    assert few.state(0, 2)["samples"] == 5
+
+
+def test_without_batches_each_item_counts_as_one(numbers, alone):
+    source = source_of(DataLoader(numbers(4), batch_size=None), alone)
+    assert source.state(0, 3)["samples"] == 3
+    assert list(source.open(0, 3, None)) == [3]
+
+
+def test_a_loaders_generator_goes_on_only_at_the_same_world_size(ranks, numbers, alone):
+    def make():
+        loader = DataLoader(numbers(8), 2, generator=torch.Generator().manual_seed(5))
+        loader.own = torch.Generator().manual_seed(6)
+        return loader
+
+    first, second, elsewhere = make(), make(), make()
+    source = source_of(first, alone)
+    torch.rand(3, generator=source.loader.generator)
+    source.open(0, 0, None)
+    state = source.state(0, 2)
+    began = state["generators"]["loader.generator"]
+    again = source_of(second, alone)
+    again.open(0, 2, state)
+    assert torch.equal(again.state(0, 2)["generators"]["loader.generator"], began)
+    other = ranks(2, lambda collectives: source_of(elsewhere, collectives))[0]
+    other.open(0, 1, state)
+    assert not torch.equal(other.state(0, 1)["generators"]["loader.generator"], began)

@@ -1,0 +1,269 @@
+"""What a loop of one's own calls: modules and optimizers that look like the user's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from threads import on_threads
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+
+from stratagem.collectives.local import LocalCollectives
+from stratagem.errors import ConfigError
+from stratagem.plugin.requests import LoopPlan, SetupRequest
+from stratagem.precision.base import Precision
+from stratagem.runtime.loop import (
+    PreparedModule,
+    PreparedOptimizer,
+    is_of,
+    only_prepared,
+    optimizers_for,
+    prepared_of,
+    prepared_of_optimizer,
+    wrap,
+)
+from stratagem.strategies.prepared import Prepared
+
+CPU = torch.device("cpu")
+ALONE = LocalCollectives(CPU)
+PER_PARAMETER = (lambda net: SGD([net.weight], lr=0.5), lambda net: SGD([net.bias], lr=0.5))
+
+
+class Net(nn.Linear):
+    hint = "an attribute"
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class Told(Prepared):
+    """Notes what is called of it."""
+
+    calls: list[Any]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.calls = []
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append("forward")
+        return super().forward(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append("evaluate")
+        return self.module(*args, **kwargs)
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        self.calls.append(("step", index))
+        return super().step(index, closure)
+
+    def zero_grad(self, index: int) -> None:
+        self.calls.append(("zero_grad", index))
+        super().zero_grad(index)
+
+
+class Guard:
+    def __init__(self, is_active: bool = False) -> None:
+        self.is_active, self.steps = is_active, 0
+
+    def after_step(self) -> None:
+        self.steps += 1
+
+
+def prepare(cls: Any = Prepared, *makers: Any) -> Any:
+    net = Net()
+    makers = makers or (lambda net: SGD(net.parameters(), lr=0.5),)
+    make = optimizers_for(net, [each(net) for each in makers])
+    return cls(SetupRequest(net, net, make, (CPU,), ALONE, Precision(), LoopPlan()))
+
+
+def session(is_active: bool = False, collectives: Any = ALONE) -> Any:
+    guard = Guard(is_active)
+    return SimpleNamespace(guard=lambda prepared: guard, collectives=collectives, its_guard=guard)
+
+
+# Modules ------------------------------------------------------------------------------------------------
+
+
+def test_a_module_calls_the_strategy_and_evaluates_by_it() -> None:
+    prepared = prepare(Told)
+    module, _ = wrap(prepared, session())
+    assert isinstance(module, PreparedModule)
+    assert module(torch.ones(1, 2)).item() == 2
+    module.eval()
+    module(input=torch.ones(1, 2))
+    assert prepared.calls == ["forward", "evaluate"]
+
+
+def test_a_module_is_otherwise_the_users() -> None:
+    prepared = prepare(Told)
+    module, net = PreparedModule(prepared), prepared.original_module
+    assert list(module.state_dict()) == ["weight", "bias"]
+    state = {"weight": torch.zeros(1, 2), "bias": torch.ones(1)}
+    module.load_state_dict(state)
+    assert net.bias.item() == 1
+    assert (module.hint, module.weight, module.original_module) == ("an attribute", net.weight, net)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
+    # What was prepared is no submodule.
+    assert dict(module.named_children()) == {"original_module": net}
+
+
+# Optimizers ---------------------------------------------------------------------------------------------
+
+
+def wrapped(prepared: Any, made: Any = None, index: int = 0) -> Any:
+    made = made or session(is_active=True)
+    return wrap(prepared, made)[1][index]
+
+
+def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
+    prepared, made = (
+        prepare(Told, lambda net: SGD([net.weight], lr=0.5), lambda net: SGD([net.bias], lr=0.5)),
+        session(),
+    )
+    first, second = wrap(prepared, made)[1]
+    prepared.original_module(torch.ones(1, 2)).sum().backward()
+    assert second.step() is None
+    assert (prepared.original_module.bias.item(), made.its_guard.steps) == (-0.5, 1)
+    second.zero_grad()
+    first.step()
+    assert prepared.calls == [("step", 1), ("zero_grad", 1), ("step", 0)]
+    assert prepared.original_module.bias.grad is None
+    assert prepared.original_module.weight.grad is not None
+
+
+def test_a_closure_is_evaluated_and_its_loss_is_the_mean_over_ranks() -> None:
+    losses: list[Any] = []
+
+    class Watched(SGD):
+        def step(self, closure: Any = None) -> None:
+            losses.append(closure())
+
+    def run(collectives: Any) -> None:
+        prepared = prepare(Prepared, lambda net: Watched(net.parameters(), lr=0.5))
+        wrapped(prepared, session(collectives=collectives)).step(
+            lambda: torch.tensor(float(collectives.rank))
+        )
+
+    on_threads(2, run)
+    assert [loss.item() for loss in losses] == [0.5, 0.5]
+
+
+def test_schedulers_change_the_rate_of_the_optimizer_it_stands_for() -> None:
+    prepared = prepare()
+    optimizer = wrapped(prepared)
+    assert isinstance(optimizer, PreparedOptimizer)
+    scheduler = StepLR(optimizer, 1, gamma=0.1)
+    optimizer.step()
+    scheduler.step()
+    assert prepared.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05)
+    assert optimizer.defaults == prepared.optimizers[0].defaults
+
+
+def test_states_are_those_of_the_optimizer_it_stands_for() -> None:
+    def momentum(net: Any) -> Any:
+        return SGD(net.parameters(), lr=0.5, momentum=0.9)
+
+    source = prepare(Prepared, momentum)
+    source.original_module(torch.ones(1, 2)).sum().backward()
+    wrapped(source).step()
+    target = prepare(Prepared, momentum)
+    optimizer = wrapped(target)
+    optimizer.load_state_dict(wrapped(source).state_dict())
+    inner = target.optimizers[0]
+    assert optimizer.state is inner.state
+    assert optimizer.param_groups is inner.param_groups
+    assert inner.state[target.original_module.bias]["momentum_buffer"].item() == 1
+
+
+# Wrapping -----------------------------------------------------------------------------------------------
+
+
+def test_what_can_be_called_directly_is_not_wrapped() -> None:
+    prepared = prepare()
+    module, optimizers = wrap(prepared, session())
+    assert module is prepared.original_module
+    assert optimizers == list(prepared.optimizers)
+
+
+def test_optimizers_are_wrapped_where_steps_are_watched_or_shared() -> None:
+    assert isinstance(wrapped(prepare(), session(is_active=True)), PreparedOptimizer)
+    made = on_threads(2, lambda collectives: type(wrapped(prepare(), session(collectives=collectives))))
+    assert made == [PreparedOptimizer] * 2
+    assert isinstance(wrapped(prepare(Told), session()), PreparedOptimizer)
+
+
+def test_modules_are_wrapped_where_a_call_is_not_the_strategys() -> None:
+    class Replaced(Prepared):
+        def __init__(self, request: Any) -> None:
+            super().__init__(request, nn.Sequential(request.module))
+
+    class Forwards(Prepared):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    for cls in (Replaced, Forwards):
+        assert isinstance(wrap(prepare(cls), session())[0], PreparedModule)
+
+
+def test_optimizers_are_pointed_at_the_parameters_of_today() -> None:
+    net, stray = Net(), nn.Parameter(torch.ones(1))
+    given = SGD([{"params": [net.weight, stray]}, {"params": [net.bias], "lr": 2.0}], lr=1.0)
+    make = optimizers_for(net, [given, lambda module: SGD(module.parameters(), lr=3.0)])
+    net.weight, net.bias = nn.Parameter(torch.zeros(1, 2)), nn.Parameter(torch.zeros(1))
+    first, second = make()
+    assert first is given
+    assert [group["params"] for group in first.param_groups] == [[net.weight, stray], [net.bias]]
+    assert [group["lr"] for group in first.param_groups] == [1.0, 2.0]
+    assert second.param_groups[0]["params"] == [net.weight, net.bias]
+
+
+# Finding what was prepared ------------------------------------------------------------------------------
+
+
+def test_what_was_prepared_is_found_by_its_module() -> None:
+    first, second = prepare(), prepare()
+    both = [first, second]
+    for each in both:
+        assert prepared_of(both, each.original_module) is each
+        assert prepared_of(both, PreparedModule(each)) is each
+    assert prepared_of([first], None) is first
+    for everything, module, said in (
+        (both, None, "^2 modules were set up: pass module="),
+        (both, Net(), "^2 modules were set up: pass module="),
+        ([first], PreparedModule(second), "^1 modules were set up: pass module="),
+        ([], None, r"^no module was set up: call setup\(\) first"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            prepared_of(everything, module)
+
+
+def test_what_was_prepared_is_found_by_its_optimizer() -> None:
+    both = [prepare(), prepare(Prepared, *PER_PARAMETER)]
+    assert prepared_of_optimizer(both, both[1].optimizers[1]) == (both[1], 1)
+    assert prepared_of_optimizer(both, both[0].optimizers[0]) == (both[0], 0)
+    assert prepared_of_optimizer([], wrapped(both[1], index=1)) == (both[1], 1)
+    with pytest.raises(ConfigError, match="an optimizer that wasn't set up"):
+        prepared_of_optimizer(both, SGD(Net().parameters(), lr=1.0))
+
+
+def test_what_is_of_it_is_known_in_either_form() -> None:
+    prepared, other = prepare(), prepare()
+    own = (prepared.original_module, prepared.optimizers[0], PreparedModule(prepared), wrapped(prepared))
+    assert all(is_of(prepared, value) for value in own)
+    assert not any(is_of(other, value) for value in (*own, 3, None, "model"))
+
+
+def test_only_one_can_be_saved() -> None:
+    one = prepare()
+    assert only_prepared([one]) is one
+    for everything in ([], [one, prepare()]):
+        with pytest.raises(ConfigError, match=f"and there are {len(everything)}: put several into"):
+            only_prepared(everything)
