@@ -164,7 +164,52 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
     check_each_sample_once(nodes, 2, 1)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "diloco"])
+def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes) -> None:
+    """Two ranks, then one, then two: each step has the samples that it has in one process, and its numbers."""
+    flags = ("--num-nodes", "1:2", "--max-restarts", "2", "--global-batch-size", "8")
+    stays = nodes.start(*flags, "--node-rank", "0")
+    goes = nodes.start(*flags, "--node-rank", "1")
+    nodes.wait_until(lambda: any(size == 2 and step > EVERY for _, size, step, *_ in nodes.seen()))
+    goes.send_signal(signal.SIGKILL)
+    nodes.wait_until(lambda: nodes.seen_last() == 1)
+    comes = nodes.start(*flags, "--node-rank", "1")
+    nodes.wait_until(lambda: nodes.seen_last() == 2)
+    nodes.go()
+    assert stays.wait(180) == 0, nodes.told()
+    assert comes.wait(60) == 0, nodes.told()
+    check_each_sample_once(nodes, 2, 1, 2)
+    elastic = last_tries(nodes)
+    for path in nodes.folder.glob("seen.*"):
+        path.unlink()
+    assert nodes.start("--global-batch-size", "8", "--run-dir", "alone").wait(60) == 0, nodes.told()
+    alone = last_tries(nodes)
+    assert sorted(alone) == list(range(SAMPLES // 8))
+    assert {step: numbers for step, (numbers, _) in elastic.items()} == {s: n for s, (n, _) in alone.items()}
+    for step, (_, answer) in alone.items():
+        assert elastic[step][1] == pytest.approx(answer, abs=1e-6), step
+
+
+def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:
+    """Step → the samples that all ranks trained on in the last attempt at it, and what the net said before."""
+    latest: dict[int, int] = {}
+    for attempt, _, step, *_ in nodes.seen():
+        latest[step] = max(attempt, latest.get(step, 0))
+    tries: dict[int, tuple[list[int], float]] = {}
+    for attempt, _, step, numbers, answer in nodes.seen():
+        if attempt == latest[step]:
+            tries[step] = (sorted(tries.get(step, ([], 0.0))[0] + numbers), answer)
+    return tries
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        "diloco",
+        pytest.param("fsdp", marks=pytest.mark.soak),
+        pytest.param("ddp_sharded", marks=pytest.mark.soak),
+    ],
+)
 def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) -> None:
     flags = ("--num-nodes", "1:2", "--max-restarts", "0", "--strategy", strategy)
     first = nodes.start(*flags)

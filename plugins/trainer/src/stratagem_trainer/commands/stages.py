@@ -26,7 +26,7 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
-_TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
+_TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps")
 
 
 def stage_flags(command: F) -> F:
@@ -65,6 +65,11 @@ def stage_flags(command: F) -> F:
 @click.option("--max-epochs", type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit.")
 @click.option(
     "--max-steps", type=click.IntRange(-1), help="Stop after so many optimizer steps; -1: no limit."
+)
+@click.option(
+    "--global-batch-size",
+    type=click.IntRange(1),
+    help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
 )
 @click.option(
     "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
