@@ -41,7 +41,7 @@ def page() -> str:
     numbers = [value for of_reader in cells.values() for value in of_reader.values()]
     apart = [value for value in numbers if not isinstance(value, str)]
     wrong = len(numbers) - len(apart)
-    lines += ["", f"{len(numbers):,} pairs were tried, and {wrong or 'none'} can't be gone on from. "]
+    lines += ["", f"{len(numbers):,} pairs were tried, and {f'all but {wrong}' if wrong else 'all'} go on. "]
     lines[-1] += f"The furthest loss is {max(apart):.0e} from plain PyTorch's. Tried with {tried(data)}."
     return "\n".join([*lines, *reasons(cells)]).rstrip() + "\n"
 
