@@ -1,7 +1,7 @@
 """Random kills over one training, which must come out as if nothing had been.
 
-`python -m tests.soak.kills` trains each strategy twice: once unbroken, and once with a rank killed by SIGKILL again and
-again, while it trains, reduces gradients, saves and evaluates. It fails unless every kill was survived by
+`python -m tests.soak.kills` trains each strategy twice: once unbroken, and once with a rank killed by SIGKILL again
+and again, while it trains, reduces gradients, saves and evaluates. It fails unless every kill was survived by
 `--max-restarts`, and the finished weights and optimizer states are bitwise those of the unbroken run.
 """
 
