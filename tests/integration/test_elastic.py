@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,15 +54,48 @@ def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes) -> Non
     assert stays.wait(180) == 0, nodes.told()
     assert comes.wait(60) == 0, nodes.told()
     check_each_sample_once(nodes, 2, 1, 2)
+    compare_with_one_process(nodes, ("--global-batch-size", "8"), SAMPLES // 8)
+
+
+def compare_with_one_process(nodes: Nodes, flags: tuple[str, ...], steps: int) -> None:
+    """Each step had the samples that it has in one process, and the net was the same before it."""
     elastic = last_tries(nodes)
     for path in nodes.folder.glob("seen.*"):
         path.unlink()
-    assert nodes.start("--global-batch-size", "8", "--run-dir", "alone").wait(60) == 0, nodes.told()
+    nodes.go()
+    assert nodes.start(*flags, "--run-dir", "alone").wait(120) == 0, nodes.told()
     alone = last_tries(nodes)
-    assert sorted(alone) == list(range(SAMPLES // 8))
+    assert sorted(alone) == list(range(steps))
     assert {step: numbers for step, (numbers, _) in elastic.items()} == {s: n for s, (n, _) in alone.items()}
     for step, (_, answer) in alone.items():
         assert elastic[step][1] == pytest.approx(answer, abs=1e-6), step
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_sharded"])
+def test_four_launchers_then_three_then_one_then_four(nodes: Nodes, strategy: str) -> None:
+    """Each size trains past a checkpoint; every step has the samples and the numbers of one process."""
+    epochs, batch = 4, 24
+    flags = ("--global-batch-size", str(batch), "--max-epochs", str(epochs), "--strategy", strategy)
+    elastic = (*flags, "--num-nodes", "1:4", "--max-restarts", "9")
+    first = nodes.start(*elastic, "--node-rank", "0", PAUSE_S="0.05")
+    others: list[subprocess.Popen[bytes]] = []
+    for leg, size in enumerate((4, 3, 1, 4)):
+        while len(others) > size - 1:
+            others.pop().kill()
+        while len(others) < size - 1:
+            others.append(nodes.start(*elastic, PAUSE_S="0.05"))
+        if leg == 3:
+            nodes.go()
+            break
+        last = EVERY * (leg + 1)
+        nodes.wait_until(
+            lambda size=size, last=last: any(s == size and at > last for _, s, at, *_ in nodes.seen())
+        )
+    assert [node.wait(240) for node in (first, *others)] == [0] * 4, nodes.told()
+    check_each_sample_once(nodes, epochs=epochs)
+    assert {4, 3, 1} <= {size for _, size, *_ in nodes.seen()}
+    compare_with_one_process(nodes, flags, epochs * SAMPLES // batch)
 
 
 def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:

@@ -36,7 +36,7 @@ class Net(stratagem.Module):
         with open(os.path.join(self.folder, f"seen.{{os.getpid()}}"), "a") as file:
             file.write(json.dumps(entry) + "\\n")
         if self.trainer.global_step > {EVERY} and not os.path.exists(os.path.join(self.folder, "go")):
-            time.sleep(1)
+            time.sleep(float(os.environ.get("PAUSE_S", "1")))
         return (self.layer(x) ** 2).mean()
 
     def configure_optimizers(self):
@@ -121,19 +121,24 @@ class Nodes:
         return "\n".join(self.log(number).read_text()[-3000:] for number in range(len(self.started)))
 
 
-def check_each_sample_once(nodes: Nodes, *world_sizes: int) -> None:
-    """What each attempt trained before the checkpoint that the next one went on from is one whole epoch."""
+def check_each_sample_once(nodes: Nodes, *world_sizes: int, epochs: int = 1) -> None:
+    """What each attempt trained before the checkpoint that the next one went on from is one whole epoch, or several.
+
+    Args:
+        nodes: the launchers.
+        world_sizes: of the last attempts; none are compared where none are given.
+        epochs: that were trained.
+    """
     seen = nodes.seen()
     attempts = sorted({attempt for attempt, *_ in seen})
-    assert [{size for a, size, *_ in seen if a == attempt} for attempt in attempts][-len(world_sizes) :] == [
-        {size} for size in world_sizes
-    ], nodes.told()
+    sizes = [{size for a, size, *_ in seen if a == attempt} for attempt in attempts]
+    assert sizes[len(sizes) - len(world_sizes) :] == [{size} for size in world_sizes], nodes.told()
     starts = [min(step for a, _, step, *_ in seen if a == attempt) for attempt in attempts]
     assert starts[-1] > 0
     assert all(start % EVERY == 0 for start in starts)
     ends = dict(zip(attempts, [*starts[1:], SAMPLES]))
     kept = [number for attempt, _, step, numbers, _ in seen if step < ends[attempt] for number in numbers]
-    assert sorted(kept) == list(range(SAMPLES))
+    assert sorted(kept) == sorted(list(range(SAMPLES)) * epochs)
     # Nets answer alike before a step that an attempt ended in or after and the next one began with.
     for before, attempt, start in zip(attempts, attempts[1:], starts[1:]):
         answers = [answer for a, _, step, _, answer in seen if a in (before, attempt) and step == start]
