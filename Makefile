@@ -18,11 +18,13 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability fuzz mutate bench bench-xla clean
+.PHONY: help demo test soak test-etcd test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests, three at a time (others by WORKERS=8)"
+	@echo "make soak    kill ranks at random over whole trainings, lose machines and let others join (an hour)"
+	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
@@ -55,6 +57,16 @@ test: .venv/.ready-to-develop
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
+
+soak: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.soak.kills
+	@$(BIN)/python -m pytest -m soak --timeout 600 $(PYTEST)
+
+# The server is from apt (etcd-server); its client goes into a folder of its own.
+test-etcd: .venv/.ready-to-develop
+	@command -v etcd > /dev/null || { echo "etcd isn't installed: apt-get install etcd-server" >&2; exit 1; }
+	@$(PIP) --target .venv/etcd python-etcd
+	@PYTHONPATH=.venv/etcd $(BIN)/python -m pytest tests/integration/test_etcd.py -m soak $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)

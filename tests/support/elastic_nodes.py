@@ -71,7 +71,7 @@ class Nodes:
         """Let ranks train at full speed, which wait after the first checkpoint for what is to happen."""
         (self.folder / "go").touch()
 
-    def start(self, *flags: str) -> subprocess.Popen[bytes]:
+    def start(self, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
         rendezvous = [
             *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
             *("--rdzv-conf", "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"),
@@ -83,7 +83,7 @@ class Nodes:
             *("--max-epochs", "1", "--seed", "3", "--set", f"model.folder={self.folder}"),
             *("--set", "trainer.enable_progress_bar=false", "--set", "strategy.start_method=fork", *flags),
         ]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         with open(self.log(len(self.started)), "wb") as log:
             node = subprocess.Popen(
                 command, cwd=self.folder, env=environ, stdout=log, stderr=subprocess.STDOUT
