@@ -78,20 +78,21 @@ def test_four_launchers_then_three_then_one_then_four(nodes: Nodes, strategy: st
     epochs, batch = 4, 24
     flags = ("--global-batch-size", str(batch), "--max-epochs", str(epochs), "--strategy", strategy)
     elastic = (*flags, "--num-nodes", "1:4", "--max-restarts", "9")
-    first = nodes.start(*elastic, "--node-rank", "0", PAUSE_S="0.05")
+    nodes.want(4)
+    first = nodes.start(*elastic, PAUSE_S="0.2")
+    nodes.wait_until(nodes.can_meet)
     others: list[subprocess.Popen[bytes]] = []
     for leg, size in enumerate((4, 3, 1, 4)):
+        nodes.want(size)
         while len(others) > size - 1:
             others.pop().kill()
         while len(others) < size - 1:
-            others.append(nodes.start(*elastic, PAUSE_S="0.05"))
-        if leg == 3:
-            nodes.go()
-            break
+            others.append(nodes.start(*elastic, PAUSE_S="0.2"))
         last = EVERY * (leg + 1)
         nodes.wait_until(
             lambda size=size, last=last: any(s == size and at > last for _, s, at, *_ in nodes.seen())
         )
+    nodes.go()
     assert [node.wait(240) for node in (first, *others)] == [0] * 4, nodes.told()
     check_each_sample_once(nodes, epochs=epochs)
     assert {4, 3, 1} <= {size for _, size, *_ in nodes.seen()}

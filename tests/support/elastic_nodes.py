@@ -35,9 +35,15 @@ class Net(stratagem.Module):
         entry = [attempt, self.trainer.world_size, self.trainer.global_step, numbers.tolist(), answer]
         with open(os.path.join(self.folder, f"seen.{{os.getpid()}}"), "a") as file:
             file.write(json.dumps(entry) + "\\n")
+        while self.is_other_size():
+            time.sleep(0.2)
         if self.trainer.global_step > {EVERY} and not os.path.exists(os.path.join(self.folder, "go")):
             time.sleep(float(os.environ.get("PAUSE_S", "1")))
         return (self.layer(x) ** 2).mean()
+
+    def is_other_size(self):
+        wanted = os.path.join(self.folder, "wanted")
+        return os.path.exists(wanted) and open(wanted).read() not in ("", str(self.trainer.world_size))
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -69,6 +75,7 @@ class Nodes:
 
     def go(self) -> None:
         """Let ranks train at full speed, which wait after the first checkpoint for what is to happen."""
+        (self.folder / "wanted").unlink(missing_ok=True)
         (self.folder / "go").touch()
 
     def start(self, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
@@ -91,6 +98,15 @@ class Nodes:
         self.started.append(node)
         return node
 
+    def want(self, world_size: int) -> None:
+        """Let ranks train in a run of this size alone; in others they wait for what is to happen."""
+        (self.folder / "wanted").write_text(str(world_size))
+
+    def can_meet(self) -> bool:
+        """Whether a launcher serves the rendezvous; the first that is started alone is the one that stays."""
+        with socket.socket() as asked:
+            return asked.connect_ex(("127.0.0.1", self.port)) == 0
+
     def log(self, number: int) -> Path:
         return self.folder / f"node{number}.log"
 
@@ -103,7 +119,7 @@ class Nodes:
         """The world size of the latest attempt."""
         return max(self.seen(), key=lambda entry: entry[0], default=(0, 0))[1]
 
-    def wait_until(self, holds: Callable[[], bool], timeout_s: float = 120) -> None:
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float = 200) -> None:
         deadline = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < deadline, self.told()
