@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +39,17 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
     check_each_sample_once(nodes, 2, 1)
 
 
-def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes) -> None:
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        pytest.param("fsdp", marks=pytest.mark.soak),
+        pytest.param("ddp_sharded", marks=pytest.mark.soak),
+    ],
+)
+def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes, strategy: str) -> None:
     """Two ranks, then one, then two: each step has the samples that it has in one process, and its numbers."""
-    flags = ("--num-nodes", "1:2", "--max-restarts", "2", "--global-batch-size", "8")
+    flags = ("--num-nodes", "1:2", "--max-restarts", "2", "--global-batch-size", "8", "--strategy", strategy)
     stays = nodes.start(*flags, "--node-rank", "0")
     goes = nodes.start(*flags, "--node-rank", "1")
     nodes.wait_until(lambda: any(size == 2 and step > EVERY for _, size, step, *_ in nodes.seen()))
@@ -69,34 +76,6 @@ def compare_with_one_process(nodes: Nodes, flags: tuple[str, ...], steps: int) -
     assert {step: numbers for step, (numbers, _) in elastic.items()} == {s: n for s, (n, _) in alone.items()}
     for step, (_, answer) in alone.items():
         assert elastic[step][1] == pytest.approx(answer, abs=1e-6), step
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_sharded"])
-def test_four_launchers_then_three_then_one_then_four(nodes: Nodes, strategy: str) -> None:
-    """Each size trains past a checkpoint; every step has the samples and the numbers of one process."""
-    epochs, batch = 4, 24
-    flags = ("--global-batch-size", str(batch), "--max-epochs", str(epochs), "--strategy", strategy)
-    elastic = (*flags, "--num-nodes", "1:4", "--max-restarts", "9")
-    nodes.want(4)
-    first = nodes.start(*elastic, PAUSE_S="0.2")
-    nodes.wait_until(nodes.can_meet)
-    others: list[subprocess.Popen[bytes]] = []
-    for leg, size in enumerate((4, 3, 1, 4)):
-        nodes.want(size)
-        while len(others) > size - 1:
-            others.pop().kill()
-        while len(others) < size - 1:
-            others.append(nodes.start(*elastic, PAUSE_S="0.2"))
-        last = EVERY * (leg + 1)
-        nodes.wait_until(
-            lambda size=size, last=last: any(s == size and at > last for _, s, at, *_ in nodes.seen())
-        )
-    nodes.go()
-    assert [node.wait(240) for node in (first, *others)] == [0] * 4, nodes.told()
-    check_each_sample_once(nodes, epochs=epochs)
-    assert {4, 3, 1} <= {size for _, size, *_ in nodes.seen()}
-    compare_with_one_process(nodes, flags, epochs * SAMPLES // batch)
 
 
 def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:

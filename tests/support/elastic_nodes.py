@@ -35,15 +35,9 @@ class Net(stratagem.Module):
         entry = [attempt, self.trainer.world_size, self.trainer.global_step, numbers.tolist(), answer]
         with open(os.path.join(self.folder, f"seen.{{os.getpid()}}"), "a") as file:
             file.write(json.dumps(entry) + "\\n")
-        while self.is_other_size():
-            time.sleep(0.2)
         if self.trainer.global_step > {EVERY} and not os.path.exists(os.path.join(self.folder, "go")):
-            time.sleep(float(os.environ.get("PAUSE_S", "1")))
+            time.sleep(1)
         return (self.layer(x) ** 2).mean()
-
-    def is_other_size(self):
-        wanted = os.path.join(self.folder, "wanted")
-        return os.path.exists(wanted) and open(wanted).read() not in ("", str(self.trainer.world_size))
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -75,7 +69,6 @@ class Nodes:
 
     def go(self) -> None:
         """Let ranks train at full speed, which wait after the first checkpoint for what is to happen."""
-        (self.folder / "wanted").unlink(missing_ok=True)
         (self.folder / "go").touch()
 
     def start(self, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
@@ -97,15 +90,6 @@ class Nodes:
             )
         self.started.append(node)
         return node
-
-    def want(self, world_size: int) -> None:
-        """Let ranks train in a run of this size alone; in others they wait for what is to happen."""
-        (self.folder / "wanted").write_text(str(world_size))
-
-    def can_meet(self) -> bool:
-        """Whether a launcher serves the rendezvous; the first that is started alone is the one that stays."""
-        with socket.socket() as asked:
-            return asked.connect_ex(("127.0.0.1", self.port)) == 0
 
     def log(self, number: int) -> Path:
         return self.folder / f"node{number}.log"
@@ -137,14 +121,8 @@ class Nodes:
         return "\n".join(self.log(number).read_text()[-3000:] for number in range(len(self.started)))
 
 
-def check_each_sample_once(nodes: Nodes, *world_sizes: int, epochs: int = 1) -> None:
-    """What each attempt trained before the checkpoint that the next one went on from is one whole epoch, or several.
-
-    Args:
-        nodes: the launchers.
-        world_sizes: of the last attempts; none are compared where none are given.
-        epochs: that were trained.
-    """
+def check_each_sample_once(nodes: Nodes, *world_sizes: int) -> None:
+    """What each attempt trained before the checkpoint that the next one went on from is one whole epoch."""
     seen = nodes.seen()
     attempts = sorted({attempt for attempt, *_ in seen})
     sizes = [{size for a, size, *_ in seen if a == attempt} for attempt in attempts]
@@ -154,7 +132,7 @@ def check_each_sample_once(nodes: Nodes, *world_sizes: int, epochs: int = 1) -> 
     assert all(start % EVERY == 0 for start in starts)
     ends = dict(zip(attempts, [*starts[1:], SAMPLES]))
     kept = [number for attempt, _, step, numbers, _ in seen if step < ends[attempt] for number in numbers]
-    assert sorted(kept) == sorted(list(range(SAMPLES)) * epochs)
+    assert sorted(kept) == list(range(SAMPLES))
     # Nets answer alike before a step that an attempt ended in or after and the next one began with.
     for before, attempt, start in zip(attempts, attempts[1:], starts[1:]):
         answers = [answer for a, _, step, _, answer in seen if a in (before, attempt) and step == start]
