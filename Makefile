@@ -18,11 +18,13 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test soak test-etcd test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests, three at a time (others by WORKERS=8)"
+	@echo "make soak    kill ranks at random over whole trainings, lose machines and let others join (an hour)"
+	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
@@ -39,6 +41,7 @@ help:
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
+	@echo "make portability load each strategy's checkpoint under each other (20 minutes), and write docs/portability.md"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
@@ -54,6 +57,16 @@ test: .venv/.ready-to-develop
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
+
+soak: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.soak.kills
+	@$(BIN)/python -m pytest -m soak --timeout 600 $(PYTEST)
+
+# The server is from apt (etcd-server); its client goes into a folder of its own.
+test-etcd: .venv/.ready-to-develop
+	@command -v etcd > /dev/null || { echo "etcd isn't installed: apt-get install etcd-server" >&2; exit 1; }
+	@$(PIP) --target .venv/etcd python-etcd
+	@PYTHONPATH=.venv/etcd $(BIN)/python -m pytest tests/integration/test_etcd.py -m soak $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
@@ -118,6 +131,15 @@ parity: .venv/.ready-to-develop
 
 parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
+
+# Strategies on XLA take part where `make test-xla` has made their environment.
+portability: .venv/.ready-to-develop
+	@set -e; saved=$$(mktemp -d); trap 'rm -rf "$$saved"' EXIT; export PJRT_DEVICE=CPU; \
+	pythons="$(BIN)/python $$(test -e .venv-xla/.ready && echo $(XLA)/python)"; \
+	for python in $$pythons; do $$python -m tests.portability.run write "$$saved"; done; \
+	rm -f docs/gen/portability.json; \
+	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json || true; done
+	@$(BIN)/python docs/gen/portability.py > docs/portability.md
 
 fuzz: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)

@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # too long for a socket's path under pytest-xdist.
 util.get_temp_dir()
 
-SERIAL, LOCK = "serial", "stratagem-lock"
+SERIAL, SOAK, LOCK = "serial", "soak", "stratagem-lock"
 GATE, FIELD = 0, 1
 """Bytes of the file that are locked: who waits for its turn, and who has it."""
 
@@ -29,9 +29,12 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[LOCK] = _lock_of(node.config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put serial tests last: while one waits, the others finish what they run, and no more."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put serial tests last: while one waits, the others finish what they run, and no more. Leave out the soaks."""
     items.sort(key=_is_serial)
+    if SOAK not in (config.option.markexpr or ""):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(SOAK)])
+        items[:] = [item for item in items if not item.get_closest_marker(SOAK)]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

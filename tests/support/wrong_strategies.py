@@ -155,6 +155,12 @@ class DividesByFullWindows(AveragedPrepared):
         return super().forward_backward(*args, divisor=self.request.loop.accumulate, sync=sync)
 
 
+@caught_by("global_batch", "away from that of one process")
+class RoundsTheDivisor(AveragedPrepared):
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
+        return super().forward_backward(*args, divisor=round(divisor), sync=sync)
+
+
 # Steps without a loss -----------------------------------------------------------------------------------
 
 

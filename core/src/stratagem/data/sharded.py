@@ -21,6 +21,9 @@ class ShardedSource(Source):
     """Map-style data read by one of torch's own samplers: our own sampler is in its place.
 
     A position is a number of samples in an order that is the same at any world size and batch size.
+
+    Attributes:
+        last_batch_size: samples of an epoch's last batch, on each rank.
     """
 
     name = "sharded"
@@ -41,7 +44,9 @@ class ShardedSource(Source):
         )
         super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives)
         # Without automatic batching each item counts as one.
-        self._global_batch = (self.batch_size or 1) * self.world_size
+        size = self.batch_size or 1
+        self._global_batch = size * self.world_size
+        self.last_batch_size = size if loader.drop_last else len(self.sampler) % size or size
         self._base = (0, 0)
         self.description = self._describe()
 

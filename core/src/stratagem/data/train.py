@@ -70,6 +70,12 @@ class TrainData:
         source = self._source
         return isinstance(source, ShardedSource) or has_default_sampler(source.loader)
 
+    @property
+    def last_batch_size(self) -> int | None:
+        """Samples of an epoch's last batch on each rank; None where that isn't known for sure."""
+        source = self._source
+        return source.last_batch_size if isinstance(source, ShardedSource) else None
+
     def epoch(self, epoch: int, done: int = 0, state: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """Return an iterator over what is left of an epoch. Ranks must run it alike.
 

@@ -109,12 +109,12 @@ class Prepared:
         """Around the batches of an evaluation: makes ranks evaluate one and the same model. Collective."""
         return nullcontext()
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         """Run forward and backward of one micro-batch.
 
         Args:
             args: for the wrapped module.
-            divisor: the loss is divided by it: the number of micro-batches of this optimizer step.
+            divisor: of the loss: the number of micro-batches of this optimizer step, or its samples over these.
             sync: whether gradients are reduced over ranks: on the last micro-batch of a step.
 
         Returns:

@@ -36,7 +36,7 @@ class GradientPrepared(ReplicatedPrepared):
         self._syncing = True
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
         if self._syncing and sync and loss_of(output) is None:
             self._reduce()  # other ranks may have one

@@ -96,7 +96,7 @@ class DDPPrepared(Prepared):
             raise
         return None if output is tracked.nothing else output
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         if not sync:
             with self.no_sync():
                 output = self._forward(*args)

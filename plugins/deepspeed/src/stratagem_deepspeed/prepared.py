@@ -138,7 +138,7 @@ class DeepSpeedPrepared(Prepared):
             if self._access is not None:
                 self._access.release()
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         result = super().forward_backward(*args, divisor=divisor, sync=sync)
         if sync and loss_of(result) is None:
             self._backward_nothing()

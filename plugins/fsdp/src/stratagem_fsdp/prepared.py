@@ -85,7 +85,7 @@ class FSDPPrepared(Prepared):
         finally:
             self._reshard()
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         if not sync:
             return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
         self._micro_batch += 1

@@ -86,7 +86,27 @@ def own_parts(outputs: DTensor, parts: int, mesh: DeviceMesh) -> torch.Tensor:
 
 
 class Rowwise(RowwiseParallel):
-    """Each rank computes with some of the inputs, and the results are added up; transformers' Conv1D too."""
+    """Each rank computes with some of the inputs, and the results are added up; transformers' Conv1D too.
+
+    Ranks may have unequally many inputs; torch's own style takes all to have as many as this rank.
+    """
+
+    @staticmethod
+    def _prepare_input_fn(
+        input_layouts: Any, desired_input_layouts: Any, mod: nn.Module, inputs: Any, device_mesh: DeviceMesh
+    ) -> Any:
+        x = inputs[0]
+        if tuple(input_layouts) == (Shard(-1),) and not isinstance(x, DTensor):
+            weight = own_parameters(mod)["weight"]
+            shape = torch.Size((*x.shape[:-1], weight.shape[0 if is_transposed(mod) else 1]))
+            stride = torch.empty(shape, device="meta").stride()
+            whole = DTensor.from_local(
+                x, device_mesh, input_layouts, run_check=False, shape=shape, stride=stride
+            )
+            inputs = (whole, *inputs[1:])
+        return RowwiseParallel._prepare_input_fn(  # type: ignore[no-untyped-call]
+            input_layouts, desired_input_layouts, mod, inputs, device_mesh
+        )
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not is_transposed(module):

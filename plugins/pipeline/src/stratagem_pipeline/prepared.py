@@ -90,7 +90,7 @@ class PipelinePrepared(Prepared):
         with self._forward.answering():
             return super().forward(*args, **kwargs)
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         assert self._training is not None
         self._refuse_hooks()
         output = self._training.run(args, divisor)

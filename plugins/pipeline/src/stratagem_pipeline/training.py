@@ -66,9 +66,9 @@ class Training:
         self._last_route: Route | None = None
         self._outputs: dict[int, Any] = {}
         self._logs = ChunkLogs()
-        self._divisor = 1
+        self._divisor = 1.0
 
-    def run(self, args: tuple[Any, ...], divisor: int) -> Any:
+    def run(self, args: tuple[Any, ...], divisor: float) -> Any:
         """Run a batch; return what one step on the whole batch would return, on every rank.
 
         Args:

@@ -96,7 +96,7 @@ class FullyShardedPrepared(Prepared):
         self._order.end_forward(output is None and torch.is_grad_enabled())
         return output
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         if not sync:
             return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
         self._micro_batch += 1

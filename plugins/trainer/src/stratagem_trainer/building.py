@@ -50,6 +50,7 @@ def begin_stage(
     loggers: list[Logger],
     batch_size: int | None,
     sample: Callable[[], Any] | None = None,
+    micro_batches: int = 1,
 ) -> StageState:
     """Set up the module, its optimizers, metrics and callbacks. Collective.
 
@@ -63,6 +64,7 @@ def begin_stage(
         loggers: empty on all ranks but 0.
         batch_size: samples per batch and rank, where the loader tells.
         sample: makes a batch to look at, where the loader allows it.
+        micro_batches: per optimizer step.
     """
     run = runtime.session.run
     is_training = stage == "fit"
@@ -94,7 +96,7 @@ def begin_stage(
         LoopPlan(
             is_training,
             manual=not module.automatic_optimization,
-            accumulate=settings.accumulate_grad_batches,
+            accumulate=micro_batches,
             clipping=settings.clipping,
             micro_batch_size=batch_size,
         ),
@@ -113,6 +115,7 @@ def begin_stage(
         prepared=prepared,
         guard=runtime.session.guard(prepared),
         schedules=schedules,
+        micro_batches=micro_batches,
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
     state.metrics.muted = settings.barebones
@@ -145,10 +148,11 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
                 "optimizes manually: do in training_step what it does"
             )
         needed.append("manual_backward")
-        if settings.gradient_clip_val is not None or settings.accumulate_grad_batches > 1:
+        accumulates = settings.accumulate_grad_batches > 1 or settings.global_batch_size is not None
+        if settings.gradient_clip_val is not None or accumulates:
             raise ConfigError(
-                "gradient_clip_val and accumulate_grad_batches belong to automatic optimization, and this module "
-                "optimizes manually: clip and accumulate in training_step"
+                "gradient_clip_val, accumulate_grad_batches and global_batch_size belong to automatic optimization, "
+                "and this module optimizes manually: clip and accumulate in training_step"
             )
     return needed
 

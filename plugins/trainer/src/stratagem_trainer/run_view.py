@@ -131,9 +131,7 @@ class RunView:
         """Micro-batches per epoch and rank; inf where that isn't known."""
         number = self._state.num_train_batches if self._state is not None else None
         if self._data is not None and number is None:
-            from stratagem_trainer.settings import train_batches
-
-            number = train_batches(self._data.train.num_batches, self.settings)
+            number = self._data.num_train_batches
         if self._data is None and self._state is None:
             number = self._seen.train_batches
         return math.inf if number is None else number
@@ -180,7 +178,10 @@ class RunView:
             return steps
         per_epoch = self.num_training_batches
         if per_epoch != math.inf:
-            per_epoch = math.ceil(per_epoch / self.settings.accumulate_grad_batches)
+            per_step = (
+                self.settings.accumulate_grad_batches if self._data is None else self._data.micro_batches
+            )
+            per_epoch = math.ceil(per_epoch / per_step)
         return min(steps, per_epoch * max(self.max_epochs, 1))
 
     @property

@@ -25,6 +25,7 @@ class TrainerSettings:
     max_time: str | timedelta | Mapping[str, int] | None = None
     num_sanity_val_steps: int | None = None
     accumulate_grad_batches: int = 1
+    global_batch_size: int | None = None
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: str = "norm"
     val_check_interval: Limit = None
@@ -54,6 +55,11 @@ class TrainerSettings:
             value = getattr(self, name)
             if value is not None:
                 _refuse_unless(name, value, isinstance(value, int), least)
+        if self.global_batch_size is not None and self.accumulate_grad_batches != 1:
+            raise ConfigError(
+                f"global_batch_size={self.global_batch_size} decides how many micro-batches a step has, and "
+                f"accumulate_grad_batches={self.accumulate_grad_batches} does, too: leave one out"
+            )
         if self.check_val_every_n_epoch is None and not isinstance(self.val_check_interval, int):
             raise ConfigError(
                 f"check_val_every_n_epoch=None counts batches over epochs, and val_check_interval="
@@ -138,6 +144,7 @@ class TrainerSettings:
 
 _LEAST = {
     "accumulate_grad_batches": 1,
+    "global_batch_size": 1,
     "check_val_every_n_epoch": 1,
     "log_every_n_steps": 0,
     "num_sanity_val_steps": -1,

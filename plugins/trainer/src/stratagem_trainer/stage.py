@@ -154,6 +154,7 @@ def _fit(
         loggers,
         data.train.batch_size,
         sample_of_any(data.train_loader),
+        data.micro_batches,
     )
     state.running, state.datamodule, state.train_data = "train", source.datamodule, data
     _count_batches(state, data.val, "validate")

@@ -60,6 +60,8 @@ class StageState:
     """The stage, or within a fit "train", "validate" or "sanity_check"."""
     is_sanity_checking: bool = False
     """Whether the validation that runs is the one that a fit tries first."""
+    micro_batches: int = 1
+    """Per optimizer step."""
     batch_idx: int = 0
     """Micro-batches of this epoch so far."""
     current_batch: int = -1

@@ -51,6 +51,8 @@ class Trainer(TrainerCommands):
         fast_dev_run: try a fit, or another command, with one batch (or so many) of everything, without logger,
             checkpoints and early stopping.
         accumulate_grad_batches: micro-batches per optimizer step.
+        global_batch_size: samples per optimizer step over all ranks, instead: as many micro-batches are accumulated
+            as that takes, on however many ranks a run is started, restarted or resumed.
         gradient_clip_val: limit gradients before each step; None or 0 for no limit.
         gradient_clip_algorithm: "norm" or "value".
         val_check_interval: validate every so many batches, or after each such fraction of an epoch;
@@ -109,6 +111,7 @@ class Trainer(TrainerCommands):
         num_sanity_val_steps: int | None = None,
         fast_dev_run: bool | int = False,
         accumulate_grad_batches: int = 1,
+        global_batch_size: int | None = None,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str = "norm",
         val_check_interval: Limit = None,

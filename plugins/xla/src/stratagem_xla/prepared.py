@@ -76,7 +76,7 @@ class XlaPrepared(Prepared):
             args = self._with_mask(args)
         return super().forward(*args, **kwargs)
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor)
         if not sync:
             self.mark()

@@ -83,7 +83,7 @@ class RecordedPrepared(PreparedWrapper):
         if self._clock.phase == BACKWARD:
             self._clock.enter(COMMUNICATION)
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         self._recorder.before_forward()
         before, self._calls, self._syncs = self._clock.enter(self._phase), 0, sync
         try:

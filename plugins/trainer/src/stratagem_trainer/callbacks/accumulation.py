@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratagem.errors import ConfigError
@@ -39,10 +38,10 @@ class GradientAccumulationScheduler(Callback):
         self.scheduling = dict(sorted(scheduling.items()))
 
     def on_train_start(self, trainer: TrainerView, module: Module) -> None:
-        if trainer.settings.accumulate_grad_batches != 1:
+        if trainer.settings.accumulate_grad_batches != 1 or trainer.settings.global_batch_size is not None:
             raise ConfigError(
-                "GradientAccumulationScheduler sets accumulate_grad_batches: leave that of the Trainer out, or put "
-                "it into scheduling as epoch 0"
+                "GradientAccumulationScheduler sets accumulate_grad_batches: leave that of the Trainer, or "
+                "global_batch_size, out, or put it into scheduling as epoch 0"
             )
         if not module.automatic_optimization:
             raise ConfigError(
@@ -58,5 +57,4 @@ class GradientAccumulationScheduler(Callback):
         return next((n for first, n in reversed(self.scheduling.items()) if first <= epoch), 1)
 
     def _set(self, trainer: TrainerView) -> None:
-        state = trainer.state
-        state.settings = replace(state.settings, accumulate_grad_batches=self.factor(trainer.current_epoch))
+        trainer.state.micro_batches = self.factor(trainer.current_epoch)

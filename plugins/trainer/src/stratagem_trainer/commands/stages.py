@@ -32,7 +32,7 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
 
-_TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
+_TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps")
 
 
 def stage_flags(command: F) -> F:
@@ -90,6 +90,12 @@ def stage_flags(command: F) -> F:
     group=TRAINING,
     type=click.IntRange(-1),
     help="Stop after so many optimizer steps; -1: no limit.",
+)
+@cloup.option(
+    "--global-batch-size",
+    group=TRAINING,
+    type=click.IntRange(1),
+    help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
 )
 @cloup.option(
     "--logger",

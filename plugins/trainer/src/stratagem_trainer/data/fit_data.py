@@ -11,7 +11,9 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import in_order
 from stratagem_trainer.data.combined_loader import CombinedLoader, as_combined, filled
 from stratagem_trainer.data.evaluation import EvalLoader, eval_loaders
+from stratagem_trainer.data.global_batch import last_share, micro_batches, whole_steps
 from stratagem_trainer.data.training import AnyTrainData, train_data
+from stratagem_trainer.settings import train_batches
 
 if TYPE_CHECKING:
     from stratagem import Runtime
@@ -42,6 +44,9 @@ class FitData:
         val: of each loader of the validation; empty where there is none.
         train_loader: what the user gave for training.
         val_loader: the same for validation.
+        micro_batches: per optimizer step.
+        last_share: how many samples an epoch's last micro-batch has, of those that the others have; 1 where that
+            makes no difference.
 
     Raises:
         DataError, ConfigError: there are no training batches, or loaders that can't be used.
@@ -53,6 +58,14 @@ class FitData:
     def __init__(self, runtime: Runtime, settings: TrainerSettings, source: Source, epoch: int = 0) -> None:
         self._runtime, self._settings, self._source = runtime, settings, source
         self._make(epoch)
+
+    @property
+    def num_train_batches(self) -> int | None:
+        """Micro-batches of each rank that an epoch trains on; None where nobody knows."""
+        count = train_batches(self.train.num_batches, self._settings)
+        if self._settings.global_batch_size is None:
+            return count
+        return whole_steps(count, self.micro_batches, self.train_loader)
 
     @property
     def val_description(self) -> str:
@@ -81,6 +94,8 @@ class FitData:
         if settings.overfit_batches:
             train, val = _unshuffled(train, "training"), _unshuffled(val, "validation")
         self.train = train_data(self._runtime, settings, train)
+        self.micro_batches = micro_batches(settings, self.train, self._runtime.collectives.data.world_size)
+        self.last_share = last_share(settings, self.train)
         self.val = [] if val is None else eval_loaders(self._runtime, settings, val, "validate")
 
 

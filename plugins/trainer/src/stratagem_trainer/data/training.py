@@ -93,6 +93,8 @@ class CombinedTrainData:
         self._read = 0
         """Batches of this epoch that were read, some of them ahead."""
 
+    last_batch_size = None
+
     @property
     def has_exact_length(self) -> bool:
         """Whether an epoch has `num_batches` for sure."""

@@ -36,8 +36,7 @@ from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
 from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.loops.validation_times import ValidationTimes
-from stratagem_trainer.loops.windows import epoch_windows
-from stratagem_trainer.settings import train_batches
+from stratagem_trainer.loops.windows import divisors, epoch_windows
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
@@ -68,7 +67,7 @@ class FitLoop:
         self.state, self.data, self.validate = state, data, validate
         self.settings, self.module = state.settings, state.module
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
-        self.num_batches = state.num_train_batches = train_batches(data.train.num_batches, self.settings)
+        self.num_batches = state.num_train_batches = data.num_train_batches
         self.data_ranks = state.runtime.collectives.data
         self._data_state, self._resume = data_state, resume
         self._is_first_epoch = True
@@ -182,9 +181,7 @@ class FitLoop:
             resume()
             resume = None
         if self.data.made_again(self.progress.epoch):
-            self.num_batches = self.state.num_train_batches = train_batches(
-                self.data.train.num_batches, self.settings
-            )
+            self.num_batches = self.state.num_train_batches = self.data.num_train_batches
             if self._times is not None:
                 self._times = ValidationTimes(self.settings, self.progress, self.num_batches)
         batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, state)
@@ -198,13 +195,14 @@ class FitLoop:
     def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
         metrics, state, first = self.metrics, self.state, self.state.batch_idx
         forward_backward = self.prepared.forward_backward
+        by = divisors(state, self.data, size)
         idx = first
         for position, batch in enumerate(batches, 1):
             state.current_batch = idx
             if self._starts and self._skipped(batch, idx, first):
                 return
             metrics.batch = batch
-            outputs = forward_backward(STEP, batch, idx, divisor=size, sync=position == size)
+            outputs = forward_backward(STEP, batch, idx, divisor=by[position - 1], sync=position == size)
             self._finite.check_loss(self.progress.step + 1, outputs)
             for after in self._after_backward:
                 after()
@@ -223,6 +221,7 @@ class FitLoop:
     def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
         window, first = list(batches), self.state.batch_idx
         outputs: list[Any] = []
+        by = divisors(self.state, self.data, size)
         for offset, batch in enumerate(window):
             if self._starts and self._skipped(batch, first + offset, first):
                 return
@@ -237,12 +236,12 @@ class FitLoop:
                     self.metrics.batch, self.state.current_batch = batch, first + offset
                     last = offset + 1 == size
                     output = self.prepared.forward_backward(
-                        STEP, batch, first + offset, divisor=size, sync=last
+                        STEP, batch, first + offset, divisor=by[offset], sync=last
                     )
                     for after in self._after_backward:
                         after()
                     loss = loss_of(output)
-                    total = total if loss is None else total + loss.detach() / size
+                    total = total if loss is None else total + loss.detach() / by[offset]
                     evaluated.append(output)
             outputs[:] = outputs or evaluated
             self._steps.clip(index)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
@@ -40,6 +41,18 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
             yield count, islice(batches, count)
 
 
+def divisors(state: StageState, data: FitData, size: int) -> Sequence[float]:
+    """Return by what the loss of each micro-batch of the step that begins is divided.
+
+    By their number; an epoch's smaller last one counts by its samples where `last_share` says so.
+    """
+    share = data.last_share
+    if share == 1.0 or state.batch_idx + size != data.train.num_batches:
+        return [size] * size
+    whole = size - 1 + share
+    return [*[whole] * (size - 1), whole / share]
+
+
 def epoch_windows(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Window]:
     """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on."""
     limit = state.num_train_batches
@@ -48,7 +61,7 @@ def epoch_windows(state: StageState, data: AnyTrainData, iterator: Iterator[Any]
         limit = None
     return windows(
         iterator,
-        state.settings.accumulate_grad_batches,
+        state.micro_batches,
         None if limit is None else limit - state.progress.batch,
         read_ahead=not data.has_exact_length or state.wants_closure,
     )
