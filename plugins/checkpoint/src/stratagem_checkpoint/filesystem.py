@@ -15,6 +15,11 @@ from stratagem.errors import CheckpointError, short
 class Filesystem(ABC):
     """Paths are strings in this file system's own form, without a protocol."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see what this one writes."""
+        return True
+
     def join(self, folder: str, name: str) -> str:
         """The path of `name` in `folder`."""
         return f"{folder.rstrip('/')}/{name}"
@@ -98,6 +103,10 @@ class RemoteFilesystem(Filesystem):
     def __init__(self, backend: Any, last: str) -> None:
         self._backend = backend
         self._last = last
+
+    @property
+    def is_shared(self) -> bool:
+        return "memory" not in self._backend.protocol
 
     def is_directory(self, path: str) -> bool:
         return bool(self._backend.isdir(path))

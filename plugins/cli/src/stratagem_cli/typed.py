@@ -133,4 +133,5 @@ def _expected(function: Callable[..., Any], key: str, error: BaseException) -> s
 
 
 def _dotted(section: str, key: str) -> str:
+    key = key.removesuffix("_")  # async_, as Python makes one write it
     return f"{section}.{key}" if section else key
