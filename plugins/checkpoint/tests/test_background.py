@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gated_filesystems import Full, FullOnRank1, Gated, shut
+from background_saves import Full, FullOnRank1, Gated, shut
 from stratagem_checkpoint import DirectoryCheckpointer
 from stratagem_checkpoint.local_filesystem import LocalFilesystem
 from stratagem_checkpoint.publication import MANIFEST

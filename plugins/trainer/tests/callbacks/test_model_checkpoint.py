@@ -3,7 +3,7 @@ import os
 import signal
 
 import pytest
-from gated_filesystems import Gated
+from background_saves import Gated
 from stratagem_checkpoint.publication import MANIFEST
 from stratagem_trainer.callbacks import ModelCheckpoint
 from stratagem_trainer.callbacks import checkpoint_decision as source

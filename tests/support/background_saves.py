@@ -1,9 +1,17 @@
-"""Disks that are slow or full, in a module that the process which writes in the background can import, too."""
+"""A checkpointer that saves in the background, and disks that are slow or full for it.
+
+In a module of its own, which the process that writes can import, too.
+"""
 
 import os
 import time
 
+from stratagem_checkpoint import DirectoryCheckpointer
 from stratagem_checkpoint.local_filesystem import LocalFilesystem
+
+
+def in_background(collectives):
+    return DirectoryCheckpointer(collectives, async_=True)
 
 
 class Gated(LocalFilesystem):
