@@ -18,7 +18,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate soak bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -41,6 +41,7 @@ help:
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
+	@echo "make soak    save thousands of times while training, and kill what writes (long)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
@@ -125,8 +126,11 @@ fuzz: .venv/.ready-to-develop
 mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
+soak: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.soak.saves
+
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -84,8 +84,8 @@ def test_what_changes_after_save_is_not_in_it(tmp_path):
         checkpointer.close()
 
 
-def test_a_thousand_saves_while_tensors_change(background, tmp_path):
-    """Here a hundred, each read; tests/soak/saves.py has the thousand."""
+def test_a_hundred_saves_while_tensors_change(background, tmp_path):
+    """tests/soak/saves.py has a thousand."""
     weights = [torch.zeros(20_000) for _ in range(5)]
     tensors = {f"w{number}": weight for number, weight in enumerate(weights)}
     for step in range(100):
