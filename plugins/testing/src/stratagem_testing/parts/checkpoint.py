@@ -121,7 +121,8 @@ def check_snapshot(subject: CheckpointSubject) -> None:
 
 def _save_and_change(checkpointer: Checkpointer, rank: int, path: str) -> None:
     tensors, saved = _tensors(), _tensors()
-    state, own = {"list": [1], "small": torch.zeros(2)}, {"list": [rank]}
+    state: dict[str, Any] = {"list": [1], "small": torch.zeros(2)}
+    own: dict[str, Any] = {"list": [rank]}
     checkpointer.save(path, Checkpoint(tensors, state, own))
     for tensor in tensors.values():
         tensor.zero_()
