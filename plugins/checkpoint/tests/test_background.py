@@ -317,8 +317,9 @@ def test_a_killed_writer_of_any_rank_fails_all_and_keeps_the_former(ranks, check
     assert sorted(checkpointer.open(path).tensors) == ["w0", "w1"]
 
 
-def die_while_saving(collectives, path, rank):
+def die_while_saving(collectives, path, rank, pids):
     checkpointer = on(Gated, collectives)
+    Path(pids, str(collectives.rank)).write_text(str(checkpointer._background.writer.pid))
     checkpoint = Checkpoint({f"w{collectives.rank}": torch.full((3,), 2.0)})
     checkpointer.save(path, checkpoint)
     if collectives.rank == rank:
@@ -329,32 +330,21 @@ def die_while_saving(collectives, path, rank):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_dies_leaves_the_former_and_no_process(ranks, checkpointer, tmp_path, rank):
+def test_a_rank_that_dies_leaves_the_former_and_no_process(
+    ranks, checkpointer, tmp_path, tmp_path_factory, rank
+):
     path = str(tmp_path / "c")
     checkpointer.save(path, Checkpoint({"w": torch.ones(3)}))
     (tmp_path / "shut").touch()
-    outcome = ranks(die_while_saving, 2, check=False, path=path, rank=rank)
+    pids = tmp_path_factory.mktemp("pids")
+    outcome = ranks(die_while_saving, 2, check=False, path=path, rank=rank, pids=str(pids))
     assert outcome.codes[rank] == -signal.SIGKILL
-    deadline_s = time.monotonic() + 10
-    while writers() and time.monotonic() < deadline_s:
+    processes = [Path("/proc", file.read_text()) for file in pids.iterdir()]
+    assert len(processes) == 2
+    deadline_s = time.monotonic() + 30
+    while any(process.exists() for process in processes) and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    assert writers() == []
+    assert not any(process.exists() for process in processes)
     assert sorted(checkpointer.open(path).tensors) == ["w"]
     checkpointer.save(path, Checkpoint({"w": torch.ones(3)}))
     assert os.listdir(tmp_path) == ["c"]
-
-
-def writers():
-    """Processes that write in the background and whose training process this test forked."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_text()
-            if (
-                "stratagem_checkpoint.writer_process" in words
-                and f"PPid:\t{os.getpid()}\n" not in (folder / "status").read_text()
-            ):
-                found.append(folder.name)
-        except OSError:
-            continue
-    return found
