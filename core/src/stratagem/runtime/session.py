@@ -186,6 +186,7 @@ class Session:
             rest.callback(self.run.strategy.bind_collectives, None)
             rest.callback(show_session, self.run.strategy, None)
             rest.callback(self.collectives.close, failed)
+            rest.callback(self.checkpointer.close, failed)
             while self._prepared:
                 prepared, (ledger, _) = self._prepared.popitem()
                 try:
