@@ -9,7 +9,7 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
-from stratagem import RunConfig
+from stratagem import InitialWeights, RunConfig
 from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
@@ -71,6 +71,8 @@ class Trainer(TrainerCommands):
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
             parameter isn't; this waits for the device in every step. Otherwise there is a warning.
         verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
+        initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
+            `InitialWeights` tells what may differ: docs/guides/checkpoints.md.
         detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
         deterministic: let torch use deterministic algorithms alone, and raise ("warn": warn) where there is none.
         benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
@@ -125,6 +127,7 @@ class Trainer(TrainerCommands):
         use_distributed_sampler: bool = True,
         terminate_on_nan: bool = False,
         verify_checkpoints: bool = True,
+        initial_weights: InitialWeights | str | None = None,
         detect_anomaly: bool = False,
         deterministic: bool | Literal["warn"] = False,
         benchmark: bool | None = None,
@@ -140,6 +143,8 @@ class Trainer(TrainerCommands):
         **further: Any,
     ) -> None:
         default_root_dir = _path(default_root_dir)
+        if initial_weights is not None and not isinstance(initial_weights, InitialWeights):
+            initial_weights = InitialWeights(os.fspath(initial_weights))
         if barebones is True:
             refuse_with_barebones(
                 {
