@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -12,6 +14,13 @@ def checkpoint_offset(tensor: torch.Tensor) -> int | None:
     None for a tensor that was loaded otherwise.
     """
     return getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+
+
+def storage_info(file: str, start: int, size: int) -> Any:
+    """Where in a DCP folder a chunk lies, as its metadata says it; torch has no public name for the record."""
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    return _StorageInfo(file, start, size)
 
 
 DCP_METADATA: frozenset[str] = frozenset(

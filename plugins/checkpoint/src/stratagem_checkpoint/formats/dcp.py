@@ -5,27 +5,32 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, cast
 
 import torch
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights, WeightsReader, open_plain
+from stratagem_checkpoint.formats.stored import (
+    Piece,
+    StoredTensor,
+    Weights,
+    WeightsReader,
+    block_rows,
+    open_plain,
+    sync,
+)
 from stratagem_checkpoint.formats.torch_files import load_structure, stored_at
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, check_limit
 from stratagem_checkpoint.tiling import is_tiled
-from stratagem_checkpoint.torch_private import DCP_METADATA
+from stratagem_checkpoint.torch_private import DCP_METADATA, storage_info
 
 METADATA = ".metadata"
-_PLAIN = {
-    ("collections", "OrderedDict"),
-    ("torch", "Size"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-}
+_FILE = "__0_0.distcp"
+_PLAIN = {("collections", "OrderedDict"), ("torch", "Size")}
+_PATHS = {"PosixPath": PurePosixPath, "WindowsPath": PureWindowsPath}
 
 
 class _RefusedError(Exception):
@@ -36,9 +41,9 @@ class _MetadataUnpickler(pickle.Unpickler):
     """Makes the records of DCP's metadata and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "pathlib" and name in _PATHS:
+            return _PATHS[name]
         if (module, name) in _PLAIN or f"{module}.{name}" in DCP_METADATA:
-            if module == "pathlib":
-                return str
             return getattr(import_module(module), name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
@@ -167,22 +172,36 @@ def _piece(
 
 
 def write_folder(weights: Weights, path: str) -> None:
-    """Write a folder with DCP's own writer, without a process group, one tensor at a time."""
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-    from torch.distributed.checkpoint.state_dict_saver import save
+    """Write a folder that DCP loads, in chunks of some rows: its own writer would hold all tensors at once."""
+    from torch.distributed.checkpoint import metadata as records
 
-    with WeightsReader(weights) as reader:
+    described: dict[str, Any] = {}
+    stored: dict[Any, Any] = {}
+    with WeightsReader(weights) as reader, open(os.path.join(path, _FILE), "xb") as stream:
+        for name in weights.names():
+            tensor = weights.stored(name)
+            chunks: list[records.ChunkStorageMetadata] = []
+            for begin, block in _chunks(reader, tensor):
+                at = stream.tell()
+                torch.save(block.clone(), stream)
+                offsets = torch.Size([begin, *[0] * (len(tensor.shape) - 1)][: len(tensor.shape)])
+                index = records.MetadataIndex(name, offsets, len(chunks))
+                stored[index] = storage_info(_FILE, at, stream.tell() - at)
+                chunks.append(records.ChunkStorageMetadata(offsets, block.shape))
+            properties = records.TensorProperties(dtype=tensor.dtype)
+            described[name] = records.TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
+        sync(stream)
+    whole = records.Metadata(described, {name: (name,) for name in described}, stored, records.StorageMeta())
+    with open(os.path.join(path, METADATA), "xb") as stream:
+        pickle.dump(whole, stream)
+        sync(stream)
 
-        class _Planner(DefaultSavePlanner):
-            def lookup_object(self, index: Any) -> Any:
-                return reader.whole(index.fqn)
 
-        placeholders = {
-            name: torch.empty(weights.stored(name).shape, dtype=weights.stored(name).dtype, device="meta")
-            for name in weights.names()
-        }
-        writer = FileSystemWriter(path, single_file_per_rank=True, thread_count=1)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # what no_dist says of itself
-            save(placeholders, storage_writer=writer, planner=_Planner(), no_dist=True)
+def _chunks(reader: WeightsReader, tensor: StoredTensor) -> Iterator[tuple[int, torch.Tensor]]:
+    if not tensor.size_bytes:
+        yield 0, torch.empty(tensor.shape, dtype=tensor.dtype)
+    elif not tensor.shape:
+        yield 0, reader.rows(tensor, 0, 1).reshape(())
+    else:
+        for begin, end in block_rows([tensor]):
+            yield begin, reader.rows(tensor, begin, end)

@@ -13,7 +13,7 @@ import torch
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
-from stratagem_checkpoint.formats.torch_files import collect, load_structure, stored_at, write_filled
+from stratagem_checkpoint.formats.torch_files import Inert, collect, load_structure, stored_at, write_filled
 
 LATEST = "latest"
 _TAG = "global_step{}"
@@ -76,7 +76,7 @@ def read_folder(path: str) -> Weights:
     if not optim:
         return Weights(path, "deepspeed", module, ties, facts=facts)
     parts = [_entry(_load(file), "optimizer_state_dict", file) for file in optim]
-    stage, count = int(parts[0].get("zero_stage", 0)), parts[0].get("partition_count", len(optim))
+    stage, count = _number(parts[0].get("zero_stage", 0)), parts[0].get("partition_count", len(optim))
     if (max(count) if isinstance(count, list) else count) != len(optim):
         raise CheckpointError(
             f"{folder} is incomplete: it was written by {count} ranks and has the optimizer states of {len(optim)}"
@@ -106,6 +106,12 @@ def _load(file: str) -> Any:
             f"{file} has a {type(content).__name__} where DeepSpeed's states are to be; use another"
         )
     return content
+
+
+def _number(value: Any) -> int:
+    """Of an enum's member, which is an object that wasn't made: its value."""
+    value = value.arguments[0] if isinstance(value, Inert) and value.arguments else value
+    return value if isinstance(value, int) else 0
 
 
 def _entry(state: Mapping[str, Any], key: str, file: str) -> Any:

@@ -21,6 +21,8 @@ from stratagem_checkpoint.formats.stored import (
     WeightsReader,
     open_plain,
     raw_bytes,
+    sync,
+    write_parts,
 )
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, Count, check_limit, parse_json
 
@@ -203,10 +205,8 @@ def _shards(weights: Weights, shard_bytes: int) -> list[list[str]]:
 
 def _write(reader: WeightsReader, names: Sequence[str], path: str, ties: Mapping[str, str]) -> None:
     with open(path, "xb") as stream:
-        for part in safetensors_bytes(reader, names, {**ties, "format": "pt"}):
-            stream.write(part)
-        stream.flush()
-        os.fsync(stream.fileno())
+        write_parts(stream, safetensors_bytes(reader, names, {**ties, "format": "pt"}))
+        sync(stream)
 
 
 def safetensors_bytes(

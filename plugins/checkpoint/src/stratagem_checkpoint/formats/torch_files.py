@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -13,7 +13,15 @@ from typing import Any, BinaryIO
 import torch
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights, WeightsReader, raw_bytes
+from stratagem_checkpoint.formats.stored import (
+    Piece,
+    StoredTensor,
+    Weights,
+    WeightsReader,
+    raw_bytes,
+    sync,
+    write_parts,
+)
 from stratagem_checkpoint.torch_private import checkpoint_offset
 
 LIGHTNING_VERSION = "pytorch-lightning_version"
@@ -22,10 +30,10 @@ _OLDEST_LIGHTNING = "2.0.0"
 
 
 class Inert:
-    """What stands for an object of a class that isn't made: it takes anything, keeps nothing and does nothing."""
+    """What stands for an object of a class that isn't made: it keeps its arguments and does nothing."""
 
-    def __init__(self, *args: object, **keywords: object) -> None:
-        pass
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -56,18 +64,16 @@ def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = Fals
             f"{shown} has more than tensors in it, which isn't loaded because that could run code: {_reason(error)}; "
             "save its state dict alone with the program that made it"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever a damaged file raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(
-            f"{shown} is no file of torch.save, or is damaged ({str(error).splitlines()[0][:200]}); use another"
+            f"{shown} is no file of torch.save, or is damaged ({reason}); use another"
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    for mark in ("Unsupported global: GLOBAL ", "Unsupported class "):
-        if mark in text:
-            return text.split(mark, 1)[1].split(" ", 1)[0]
-    return "its pickle has another instruction than tensors need"
+    named = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", str(error))
+    return f"it names {named[1]}" if named else "its pickle has another instruction than tensors need"
 
 
 def stored_at(tensor: torch.Tensor, file: str, base: int = 0) -> StoredTensor | None:
@@ -204,10 +210,8 @@ def write_filled(weights: Weights, path: str, around: Mapping[str, Any], key: st
             place = room[name]
             assert place is not None
             stream.seek(place.pieces[0].start)
-            for block in reader.blocks(name):
-                stream.write(raw_bytes(block))
-        stream.flush()
-        os.fsync(stream.fileno())
+            write_parts(stream, map(raw_bytes, reader.blocks(name)))
+        sync(stream)
 
 
 def _unbacked(tensor: StoredTensor) -> torch.Tensor:
