@@ -74,7 +74,7 @@ def format_of(path: str) -> str:
         )
     if not os.path.exists(path):
         raise CheckpointError(f"there is no checkpoint at {path}; check the path")
-    if path.endswith(".safetensors"):
+    if path.endswith(".safetensors") or safetensors_files.looks_like_one(path):
         return "safetensors"
     if zipfile.is_zipfile(path) or os.path.splitext(path)[1] in _SUFFIXES:
         return "torch"

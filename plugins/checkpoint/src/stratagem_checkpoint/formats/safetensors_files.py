@@ -92,6 +92,15 @@ def header_of(file: CheckedFile) -> tuple[dict[str, StoredTensor], dict[str, str
     return tensors, metadata
 
 
+def looks_like_one(path: str) -> bool:
+    """Whether a file begins as a safetensors file does, whatever it is called."""
+    with open_plain(path) as file:
+        start = bytes(file.read(0, min(9, file.size_bytes)))
+        return (
+            len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= file.size_bytes - 8
+        )
+
+
 def read_file(path: str) -> Weights:
     """Open one safetensors file."""
     with open_plain(path) as file:
