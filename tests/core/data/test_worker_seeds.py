@@ -58,8 +58,16 @@ def data(made: DataLoader) -> TrainData:
 @pytest.mark.parametrize(
     ("kind", "workers", "persistent"),
     [
-        ("stream", 1, False),  # persistent workers of an iterable go on with the generators of the epoch before
-        *((kind, workers, workers > 1) for kind in ("shuffled", "own sampler", "stateful") for workers in (1, 2)),
+        (
+            "stream",
+            1,
+            False,
+        ),  # persistent workers of an iterable go on with the generators of the epoch before
+        *(
+            (kind, workers, workers > 1)
+            for kind in ("shuffled", "own sampler", "stateful")
+            for workers in (1, 2)
+        ),
     ],
 )
 def test_a_resumed_epoch_equals_an_unbroken_one(kind: str, workers: int, persistent: bool) -> None:
