@@ -123,5 +123,3 @@ def test_what_does_not_resume_is_told(tmp_path: Path) -> None:
 
     said = list(lines(summarize(str(path))))
     assert any(line.startswith("doesn't resume exactly: the data: a list keeps no place") for line in said)
-        for line in lines(summarize(str(path)))
-    )
