@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import cloup
 from stratagem_cli import flags
+from stratagem_cli.completion import component_names
 from stratagem_cli.settings import DATA_CLASS, Settings, merged, strategy_settings, trainer_settings
 
 from stratagem.errors import ConfigError, TargetError
@@ -26,34 +28,45 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
+TRAINING = cloup.OptionGroup("Training and evaluating")
+SETTINGS = cloup.OptionGroup("Settings")
+
 _TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
 
 
 def stage_flags(command: F) -> F:
     """Add TARGET and the flags that all four commands share."""
     for decorate in (
-        click.option(
+        cloup.option(
             "--set",
             "sets",
+            group=SETTINGS,
             multiple=True,
             metavar="KEY=VALUE",
             help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60 or trainer.log_every_n_steps=10 "
             "(repeatable).",
         ),
-        click.option(
+        cloup.option(
             "--data",
+            group=TRAINING,
             metavar="FILE.py:CLASS",
             help="A DataModule, instead of TARGET's own loaders; also module:Class.",
         ),
-        click.option(
+        cloup.option(
             "--config",
             "config_files",
+            group=SETTINGS,
             multiple=True,
             metavar="FILE",
             help="Settings in YAML, as a run leaves them in its folder; flags and --set go over them.",
         ),
-        click.option("--run-dir", metavar="FOLDER", help="Where the run leaves its files."),
-        click.option("--ckpt-path", metavar="PATH", help="Continue, or take the weights, from a checkpoint."),
+        cloup.option("--run-dir", group=TRAINING, metavar="FOLDER", help="Where the run leaves its files."),
+        cloup.option(
+            "--ckpt-path",
+            group=TRAINING,
+            metavar="PATH",
+            help="Continue, or take the weights, from a checkpoint.",
+        ),
         flags.selection_flags,
         click.argument("target", required=False),
     ):
@@ -61,13 +74,22 @@ def stage_flags(command: F) -> F:
     return command
 
 
-@click.command()
-@click.option("--max-epochs", type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit.")
-@click.option(
-    "--max-steps", type=click.IntRange(-1), help="Stop after so many optimizer steps; -1: no limit."
+@cloup.command()
+@cloup.option(
+    "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit."
 )
-@click.option(
-    "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
+@cloup.option(
+    "--max-steps",
+    group=TRAINING,
+    type=click.IntRange(-1),
+    help="Stop after so many optimizer steps; -1: no limit.",
+)
+@cloup.option(
+    "--logger",
+    group=TRAINING,
+    metavar="NAMES",
+    shell_complete=component_names("logger"),
+    help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.",
 )
 @stage_flags
 def fit(**keywords: Any) -> None:
@@ -81,7 +103,7 @@ def fit(**keywords: Any) -> None:
             click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
 
 
-@click.command()
+@cloup.command()
 @stage_flags
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
@@ -92,7 +114,7 @@ def validate(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@click.command()
+@cloup.command()
 @stage_flags
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
@@ -103,8 +125,8 @@ def test(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@click.command()
-@click.option("--output", metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
+@cloup.command()
+@cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:
     """Predict with TARGET, in the order of its data."""
