@@ -71,8 +71,6 @@ class Trainer(TrainerCommands):
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
             parameter isn't; this waits for the device in every step. Otherwise there is a warning.
         verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
-        initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
-            `InitialWeights` tells what may differ: docs/guides/checkpoints.md.
         detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
         deterministic: let torch use deterministic algorithms alone, and raise ("warn": warn) where there is none.
         benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
@@ -86,6 +84,8 @@ class Trainer(TrainerCommands):
             nothing that is logged.
         enable_autolog_hparams: hand the module's hyperparameters to the loggers when a fit starts.
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
+        initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
+            `InitialWeights` tells what may differ: docs/guides/changed-models.md.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -127,7 +127,6 @@ class Trainer(TrainerCommands):
         use_distributed_sampler: bool = True,
         terminate_on_nan: bool = False,
         verify_checkpoints: bool = True,
-        initial_weights: InitialWeights | str | None = None,
         detect_anomaly: bool = False,
         deterministic: bool | Literal["warn"] = False,
         benchmark: bool | None = None,
@@ -140,6 +139,7 @@ class Trainer(TrainerCommands):
         barebones: bool = False,
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
+        initial_weights: InitialWeights | str | None = None,
         **further: Any,
     ) -> None:
         default_root_dir = _path(default_root_dir)

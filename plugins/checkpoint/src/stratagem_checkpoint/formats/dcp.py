@@ -29,6 +29,8 @@ from stratagem_checkpoint.torch_private import DCP_METADATA, storage_info
 
 METADATA = ".metadata"
 _FILE = "__0_0.distcp"
+_CHUNK_BYTES = 16 * 2**20
+"""Of what is written: each chunk is named in the metadata."""
 _PLAIN = {("collections", "OrderedDict"), ("torch", "Size")}
 _PATHS = {"PosixPath": PurePosixPath, "WindowsPath": PureWindowsPath}
 
@@ -203,5 +205,5 @@ def _chunks(reader: WeightsReader, tensor: StoredTensor) -> Iterator[tuple[int, 
     elif not tensor.shape:
         yield 0, reader.rows(tensor, 0, 1).reshape(())
     else:
-        for begin, end in block_rows([tensor]):
+        for begin, end in block_rows([tensor], _CHUNK_BYTES):
             yield begin, reader.rows(tensor, begin, end)

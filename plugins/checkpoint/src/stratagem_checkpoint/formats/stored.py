@@ -15,7 +15,7 @@ import torch
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import CHECKED_BYTES, CheckedFile
 
-BLOCK_BYTES = 4 * 2**20
+BLOCK_BYTES = 2 * 2**20
 """How much of a tensor is held at a time, or one row where that is longer."""
 
 
@@ -205,11 +205,11 @@ class WeightsReader:
         self._stack.close()
 
 
-def block_rows(tensors: Sequence[StoredTensor]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows in which tensors of one shape are read."""
+def block_rows(tensors: Sequence[StoredTensor], block_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows in which tensors of one shape are read, of `BLOCK_BYTES` or what is given."""
     rows = tensors[0].shape[0] if tensors[0].shape else 1
     row_bytes = max(max(tensor.size_bytes for tensor in tensors) // max(rows, 1), 1)
-    step = max(1, BLOCK_BYTES // row_bytes)
+    step = max(1, (block_bytes or BLOCK_BYTES) // row_bytes)
     if any(piece.strides is not None for tensor in tensors for piece in tensor.pieces):
         step = max(rows, 1)  # its rows are all over the file
     for begin in range(0, rows, step):
