@@ -18,6 +18,7 @@ from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved
     from stratagem_trainer.trainer import Trainer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +46,12 @@ def stage_flags(command: F) -> F:
             metavar="KEY=VALUE",
             help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60 or trainer.log_every_n_steps=10 "
             "(repeatable).",
+        ),
+        cloup.option(
+            "--print-config",
+            group=SETTINGS,
+            is_flag=True,
+            help="Print all settings as they would be, defaults included, and run nothing.",
         ),
         cloup.option(
             "--data",
@@ -173,6 +180,9 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     target = Target.parse(settings.target)
     target.make_importable()  # what workers send back may need it
     _data_target(settings)
+    if keywords.get("print_config"):
+        click.echo(_resolved(settings, target).as_yaml(), nl=False)
+        click.get_current_context().exit()
     return settings, target
 
 
@@ -201,22 +211,27 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, M
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
-    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
-    from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
+    from stratagem_trainer.commands.saved_config import SavedConfig
     from stratagem_trainer.trainer import Trainer
 
-    selection, options, given, defaults = trainer_arguments(settings)
-    spec = ModuleSpec(target, settings.model)
-    data_target = _data_target(settings)
-    data = None if data_target is None else DataSpec(data_target, settings.data)
+    resolved = _resolved(settings, target)
+    selection, options, given, _ = trainer_arguments(settings)
     trainer = Trainer(**selection, strategy_options=options, **given)
     if stage == "fit":
-        trainer.callbacks.insert(
-            0, SavedConfig(Resolved(spec, data, settings, options, {**defaults, **given}))
-        )
+        trainer.callbacks.insert(0, SavedConfig(resolved))
         if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
             trainer.callbacks.append(TrainingCurve(required=False))
-    return trainer, spec, data
+    return trainer, resolved.spec, resolved.data
+
+
+def _resolved(settings: Settings, target: Target) -> Resolved:
+    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved
+
+    _, options, given, defaults = trainer_arguments(settings)
+    data_target = _data_target(settings)
+    data = None if data_target is None else DataSpec(data_target, settings.data)
+    return Resolved(ModuleSpec(target, settings.model), data, settings, options, {**defaults, **given})
 
 
 def trainer_arguments(
