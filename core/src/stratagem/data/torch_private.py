@@ -1,4 +1,7 @@
-"""What the data's layer uses of torch's private names, each with the reason; tests tell when one changes."""
+"""What the data's layer uses of torch's private names, each with the reason.
+
+tests/core/data/test_torch_private.py tells when one changes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What this package uses of torch's private names, each with the reason; tests tell when one changes."""
+"""What this package uses of torch's private names, each with the reason.
+
+plugins/checkpoint/tests/test_torch_private.py tells when one changes.
+"""
 
 from __future__ import annotations
 

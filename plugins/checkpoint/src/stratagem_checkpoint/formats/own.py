@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from stratagem import __version__
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checked_files import opened, write_checked
 from stratagem_checkpoint.checksums import CheckedFile
@@ -109,7 +109,7 @@ def write_directory(weights: Weights, path: str) -> None:
             files=tuple(files),
             tensors={MODEL + name: _record(tensor) for name, tensor in weights.tensors.items()},
             aliases={MODEL + name: MODEL + kept for name, kept in weights.aliases.items()},
-            stratagem_version=__version__,
+            stratagem_version=version("stratagem-core"),
             torch_version=torch.__version__,
         )
         write_checked(filesystem, folder, MANIFEST, [manifest.encode()])
