@@ -281,6 +281,16 @@ def test_a_dtype_that_the_target_lacks(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["x.pt"]
 
 
+def test_what_cannot_be_written_is_told(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc] no space\nand a trace")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match=r"x\.pt can't be written: .* no space; choose another place"):
+        converted(source, tmp_path / "x.pt", "torch")
+    assert sorted(os.listdir(tmp_path)) == ["run"]
+
+
 def test_renamed(source: str) -> None:
     weights = read_weights(source).renamed(lambda name: name.removeprefix("embed."))
     assert "weight" in weights.tensors

@@ -138,7 +138,10 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Non
     if name == "stratagem":
         if os.path.lexists(target):
             raise _taken(target)
-        own.write_directory(weights, target)
+        try:
+            own.write_directory(weights, target)
+        except OSError as error:
+            raise _unwritable(target, error) from error
         return
     if "://" in target:
         raise ConfigError(
@@ -172,10 +175,8 @@ def _in_one_step(target: str, is_folder: bool) -> Iterator[str]:
             os.mkdir(beside)
         yield beside
         os.rename(beside, target)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} can't be written: {error.strerror or error}; choose another place"
-        ) from error
+    except (OSError, RuntimeError) as error:  # torch.save raises the latter
+        raise _unwritable(target, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         with suppress(OSError):
@@ -186,3 +187,8 @@ def _taken(target: str) -> ConfigError:
     return ConfigError(
         f"there is something at {target}, which isn't replaced: choose another path or move it away"
     )
+
+
+def _unwritable(target: str, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return CheckpointError(f"{target} can't be written: {reason}; choose another place")

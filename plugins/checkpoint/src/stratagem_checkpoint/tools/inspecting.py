@@ -28,7 +28,7 @@ def summarize(path: str, key: str | None = None) -> dict[str, Any]:
     Raises:
         CheckpointError, ConfigError: as `read_weights`.
     """
-    if format_of(path) != "stratagem":
+    if key is not None or format_of(path) != "stratagem":
         weights = read_weights(path, key)
         return {
             "path": path,

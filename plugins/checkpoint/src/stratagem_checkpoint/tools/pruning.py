@@ -85,7 +85,12 @@ def carry_out(chosen: Plan) -> None:
     """Remove what `plan` chose."""
     filesystem, folder = filesystem_for(chosen.folder, MANIFEST)
     for entry in chosen.removed:
-        remove(filesystem, filesystem.join(folder, entry.name))
+        try:
+            remove(filesystem, filesystem.join(folder, entry.name))
+        except OSError as error:
+            raise CheckpointError(
+                f"{entry.name} in {chosen.folder} can't be removed: {error.strerror}; remove it by hand"
+            ) from error
 
 
 def _names(filesystem: Filesystem, folder: str) -> list[str]:
