@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpoint as Checkpoint
     from stratagem.checkpoint.base import Checkpointer as Checkpointer
     from stratagem.checkpoint.base import CheckpointReader as CheckpointReader
+    from stratagem.checkpoint.initial_weights import InitialWeights as InitialWeights
+    from stratagem.checkpoint.initial_weights import WeightsReport as WeightsReport
     from stratagem.checkpoint.wrapper import CheckpointerWrapper as CheckpointerWrapper
     from stratagem.collectives.base import Collectives as Collectives
     from stratagem.collectives.deadline import deadline as deadline
@@ -78,6 +80,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "stratagem.accelerators.base": "Accelerator",
     "stratagem.checkpoint.base": "Checkpoint CheckpointReader Checkpointer",
+    "stratagem.checkpoint.initial_weights": "InitialWeights WeightsReport",
     "stratagem.checkpoint.wrapper": "CheckpointerWrapper",
     "stratagem.collectives.base": "Collectives",
     "stratagem.collectives.deadline": "deadline",

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from command_line import folder, refused  # noqa: F401
 from forked_ranks import fork_host, ranks  # noqa: F401
 from stratagem_checkpoint import DirectoryCheckpointer
 

@@ -42,7 +42,7 @@ class ShardedSource(Source):
             num_samples=order.num_samples,
             replacement=order.replacement,
         )
-        super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives)
+        super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives, seed)
         # Without automatic batching each item counts as one.
         size = self.batch_size or 1
         self._global_batch = size * self.world_size
@@ -64,7 +64,7 @@ class ShardedSource(Source):
         self._base = (done, samples)
         self._generators = generators.capture_own(self.loader)
         self.sampler.start(epoch, samples)
-        return iter(self.loader)
+        return self._iterate(epoch, samples // self._global_batch)
 
     def state(self, epoch: int, done: int) -> dict[str, Any]:
         started = epoch == self._epoch

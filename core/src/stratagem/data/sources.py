@@ -12,10 +12,12 @@ A state that they return is ready for a checkpoint, and has at least these keys:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratagem.data import generators
+from stratagem.data.loaders import can_be_read_once
 from stratagem.data.sharing import (
     batch_size_in,
     length_of,
@@ -26,6 +28,7 @@ from stratagem.data.sharing import (
     warn,
 )
 from stratagem.data.skipping import drop_first, iterate_after
+from stratagem.data.worker_seeds import WorkerSeeds, own_generators, seeds_workers
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
@@ -48,8 +51,9 @@ class Source(ABC):
     loader: Any
     description: str
 
-    def __init__(self, loader: Any, collectives: Collectives) -> None:
+    def __init__(self, loader: Any, collectives: Collectives, seed: int) -> None:
         self.loader, self.collectives = loader, collectives
+        self._worker_seeds = WorkerSeeds(seed, collectives.rank)
         self.world_size = collectives.world_size
         self.batch_size = batch_size_in(loader)
         self.length = length_of(loader)
@@ -81,8 +85,28 @@ class Source(ABC):
         if state is None or not state["warm"] or not getattr(self.loader, "persistent_workers", False):
             return False
         with generators.global_kept():
-            iter(self.loader)
+            self._iterate(0, 0)
         return True
+
+    def _iterate(self, epoch: int, first: int, begin: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
+        """Begin the loader, whose batch sampler's first batch is number `first` of the epoch."""
+        return self._worker_seeds.iterate(self.loader, epoch, first, begin)
+
+    def resumption(self) -> dict[str, str]:
+        """What of the data a resumed run doesn't read again to the bit → why; of the same number of ranks."""
+        unseeded = getattr(self.loader, "num_workers", 0) and not seeds_workers(self.loader)
+        found: dict[str, str] = {}
+        if can_be_read_once(self.loader):
+            found["the data"] = f"a {type(self.loader).__name__} can be read only once"
+        held = own_generators(self.loader) if reads_by_sampler(self.loader) else []
+        if held:
+            found["random numbers of the dataset"] = (
+                f"its {held[0]!r} is a generator that no checkpoint keeps: draw from the global ones of Python, "
+                "NumPy or torch instead"
+            )
+        if unseeded and reads_by_sampler(self.loader):
+            found["random numbers in loader workers"] = "items are read one by one, without batches"
+        return found
 
     @abstractmethod
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]: ...
@@ -131,8 +155,8 @@ class ReplayedSource(Source):
 
     name = "replayed"
 
-    def __init__(self, loader: Any, collectives: Collectives) -> None:
-        super().__init__(loader, collectives)
+    def __init__(self, loader: Any, collectives: Collectives, seed: int) -> None:
+        super().__init__(loader, collectives, seed)
         self._began: dict[str, Any] = {}
         reader = f"a {own_sampler(loader)}" if reads_by_sampler(loader) else f"a {name_of(loader)}"
         each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
@@ -145,7 +169,16 @@ class ReplayedSource(Source):
             if done:
                 generators.restore_global(state["global"])
         self._began = self._generators()
-        return iterate_after(self.loader, done)
+        return self._iterate(epoch, 0, partial(iterate_after, count=done))
+
+    def resumption(self) -> dict[str, str]:
+        found = super().resumption()
+        if not reads_by_sampler(self.loader) and not found:
+            found["the data"] = (
+                f"a {name_of(self.loader)} keeps no place: its epoch is read again from the beginning, which is "
+                "exact only if it gives the same again"
+            )
+        return found
 
     def state(self, epoch: int, done: int) -> dict[str, Any]:
         began = self._began if epoch == self._epoch else self._generators()
@@ -160,8 +193,8 @@ class StatefulSource(Source):
 
     name = "stateful"
 
-    def __init__(self, loader: Any, collectives: Collectives) -> None:
-        super().__init__(loader, collectives)
+    def __init__(self, loader: Any, collectives: Collectives, seed: int) -> None:
+        super().__init__(loader, collectives, seed)
         each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
         self.description = f"batches as a stateful {type(loader).__name__} gives them{each}"
 
@@ -173,6 +206,11 @@ class StatefulSource(Source):
             self.loader.load_state_dict(state["loader"])
         # A loader at its end would begin the next epoch.
         return iter(()) if self.length is not None and done >= self.length else iter(self.loader)
+
+    def resumption(self) -> dict[str, str]:
+        if not getattr(self.loader, "num_workers", 0):
+            return {}
+        return {"random numbers in loader workers": f"a {type(self.loader).__name__} keeps no state of them"}
 
     def state(self, epoch: int, done: int) -> dict[str, Any]:
         never_read = self._epoch is None

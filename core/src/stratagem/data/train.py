@@ -106,6 +106,10 @@ class TrainData:
         """Return this rank's position after `done` batches of `epoch`, ready for a checkpoint."""
         return self._source.state(epoch, done)
 
+    def resumption(self) -> dict[str, str]:
+        """Return what a resumed run on as many ranks doesn't read again to the bit → why; empty where it does."""
+        return self._source.resumption()
+
     def done_after_resume(self, state: Mapping[str, Any]) -> int:
         """Return how many of this run's batches a saved position has consumed.
 
@@ -201,5 +205,5 @@ def _source(loader: Any, collectives: Collectives, seed: int, share: bool) -> So
     elif share:
         warn_of_same_data(loader, collectives, "each batch is trained on several times")
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return StatefulSource(loader, collectives)
-    return ReplayedSource(loader, collectives)
+        return StatefulSource(loader, collectives, seed)
+    return ReplayedSource(loader, collectives, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,12 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
             "prepared": prepared.state(),
             "data_ranks": session.collectives.data.world_size,
             "user": dict(state),
+            "strategy": session.run.strategy_name,
+            "resume": resumption(
+                session.collectives.world_size,
+                [f"the program's {name!r}" for name in state],
+                {"the data": "a loop of its own keeps its place itself, as in what it gives to save"},
+            ),
         },
         rank_state={"rng": capture_rng(session.device)},
     )
@@ -45,6 +51,19 @@ def load_session(session: Session, prepared: Prepared, path: str, verify: bool) 
         if own is not None and same_ranks(reader, session.collectives):
             restore_rng(own["rng"], session.device)
         return dict(reader.state.get("user", {}))
+
+
+def resumption(world_size: int, exact: Sequence[str], inexact: Mapping[str, str]) -> dict[str, Any]:
+    """What a checkpoint says of a run that goes on from it, for `stratagem checkpoint inspect`.
+
+    Args:
+        world_size: of the run.
+        exact: what else than the model, its optimizers and generators goes on to the bit.
+        inexact: what doesn't → why.
+    """
+    ranks = "this process" if world_size == 1 else f"{world_size} ranks, where as many go on"
+    own = ["parameters, buffers and the optimizers' states", f"the random number generators of {ranks}"]
+    return {"exact": [*own, *exact], "inexact": dict(inexact)}
 
 
 def states_of(prepared: Prepared, state: Mapping[str, Any]) -> dict[str, Any]:

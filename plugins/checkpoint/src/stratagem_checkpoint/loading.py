@@ -38,6 +38,13 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
     Raises:
         CheckpointError: says what is wrong with it.
     """
+    folder, manifest = read_manifest(filesystem, path, shown, verify)
+    check_files(filesystem, folder, manifest.files, shown, verify)
+    return folder, manifest
+
+
+def read_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = True) -> tuple[str, Manifest]:
+    """As `find_manifest`, without looking at the files that the manifest names."""
     _, name = filesystem.split(path)
     intended = unfinished(name)
     if intended is not None:
@@ -51,7 +58,7 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
     if not filesystem.is_directory(folder):
         raise CheckpointError(
             f"{shown} is a file, but a checkpoint is a directory; files such as .ckpt and .pt are pickles, which "
-            "aren't loaded because that would run the code in them"
+            "aren't loaded because that would run the code in them: see `stratagem checkpoint convert`"
         )
     size_bytes = filesystem.size(filesystem.join(folder, MANIFEST))
     if size_bytes is None:
@@ -60,9 +67,7 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
         )
     check_limit(size_bytes, MANIFEST_LIMIT_BYTES, f"{shown}'s {MANIFEST}")
     text = filesystem.read(filesystem.join(folder, MANIFEST), size_bytes)
-    manifest = decode_manifest(text, shown, verify)
-    check_files(filesystem, folder, manifest.files, shown, verify)
-    return folder, manifest
+    return folder, decode_manifest(text, shown, verify)
 
 
 class DirectoryReader(CheckpointReader):

@@ -15,7 +15,9 @@ from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, req
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
     **dict.fromkeys(("conformance", "new", "verify"), "stratagem-testing"),
+    "checkpoint": "stratagem-checkpoint",
     "migrate": "stratagem-lightning",
+    "report": "stratagem-report",
 }
 """Command → the distribution of ours that adds it, for install hints."""
 

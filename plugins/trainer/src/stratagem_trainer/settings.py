@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Union
 
-from stratagem import Clipping
+from stratagem import Clipping, InitialWeights
 from stratagem.errors import ConfigError, short
 
 Limit = Union[int, float, None]
@@ -39,6 +39,7 @@ class TrainerSettings:
     use_distributed_sampler: bool = True
     terminate_on_nan: bool = False
     verify_checkpoints: bool = True
+    initial_weights: InitialWeights | None = None
     detect_anomaly: bool = False
     deterministic: bool | Literal["warn"] = False
     benchmark: bool | None = None

@@ -159,6 +159,8 @@ def _fit(
     state.running, state.datamodule, state.train_data = "train", source.datamodule, data
     _count_batches(state, data.val, "validate")
     data_state, restore_generators = None, None
+    if reader is None and settings.initial_weights is not None:
+        resume.begin_with(state, settings.initial_weights)
     if reader is not None:
         data_state, restore_generators = resume.restore(state, reader, data.train)
 

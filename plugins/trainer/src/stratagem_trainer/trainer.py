@@ -9,7 +9,7 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
-from stratagem import RunConfig
+from stratagem import InitialWeights, RunConfig
 from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
@@ -86,6 +86,8 @@ class Trainer(TrainerCommands):
             nothing that is logged.
         enable_autolog_hparams: hand the module's hyperparameters to the loggers when a fit starts.
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
+        initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
+            `InitialWeights` tells what may differ: docs/guides/changed-models.md.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -140,9 +142,12 @@ class Trainer(TrainerCommands):
         barebones: bool = False,
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
+        initial_weights: InitialWeights | str | None = None,
         **further: Any,
     ) -> None:
         default_root_dir = _path(default_root_dir)
+        if initial_weights is not None and not isinstance(initial_weights, InitialWeights):
+            initial_weights = InitialWeights(os.fspath(initial_weights))
         if barebones is True:
             refuse_with_barebones(
                 {

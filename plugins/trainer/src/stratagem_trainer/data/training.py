@@ -131,6 +131,10 @@ class CombinedTrainData:
             parts.append({"pass": latest.number, "done": position, "state": state})
         return {"source": self._combined.mode, "epoch": epoch, "done": done, "parts": parts}
 
+    def resumption(self) -> dict[str, str]:
+        """Return what of any loader a resumed run doesn't read again to the bit; see `TrainData`."""
+        return {what: why for part in reversed(self._parts) for what, why in part.resumption().items()}
+
     def done_after_resume(self, state: Mapping[str, Any]) -> int:
         """Return how many of this run's batches a saved position has consumed; see `TrainData`."""
         if not self._can_continue(state, state["epoch"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +11,14 @@ import msgspec
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
-from stratagem.sdk.states import fitting, same_ranks, writing
+from stratagem.sdk.states import fitting, load_changed, resumption, same_ranks, writing
 from stratagem_trainer.loading import OF_DATA, OF_MODULE
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem import CheckpointReader
+    from stratagem import CheckpointReader, InitialWeights
     from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.state import StageState
 
@@ -40,6 +41,8 @@ def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         "user": {},
+        "strategy": state.runtime.session.run.strategy_name,
+        "resume": _resumption(state, data),
         **_hyperparameters(state),
         "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
@@ -66,12 +69,21 @@ def save_weights(state: StageState, path: str) -> None:
     content = {
         "kind": "weights",
         "module": type(state.module).__qualname__,
+        "strategy": state.runtime.session.run.strategy_name,
         "prepared": {"extra": state.prepared.state()["extra"]},
         **_hyperparameters(state),
     }
     with writing(path):
         weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
         state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
+
+
+def _resumption(state: StageState, data: AnyTrainData | None) -> dict[str, Any]:
+    exact = ["epoch, batch and step" + (", learning rate schedulers" if state.schedules else "")]
+    inexact = {} if data is None else data.resumption()
+    if data is not None and not inexact:
+        exact.append(f"the data, from the next sample on: {data.description}")
+    return resumption(state.runtime.world_size, exact, inexact)
 
 
 def _hyperparameters(state: StageState) -> dict[str, Any]:
@@ -90,6 +102,15 @@ def load_weights(state: StageState, reader: CheckpointReader) -> None:
     """Take up the parameters and buffers alone. Collective."""
     with fitting(reader):
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
+
+
+def begin_with(state: StageState, weights: InitialWeights) -> None:
+    """Take up the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
+    session = state.runtime.session
+    reader = session.open_checkpoint(weights.path, state.settings.verify_checkpoints)
+    report = load_changed(state.prepared, reader, state.runtime.collectives, weights)
+    if state.runtime.is_main:
+        print(f"  {'weights':<12}{report}", file=sys.stderr, flush=True)
 
 
 def restore(

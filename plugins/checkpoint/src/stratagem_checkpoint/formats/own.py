@@ -1,0 +1,126 @@
+"""Stratagem's own directories as one of the formats: the model's tensors out of a checkpoint, and weights as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.checked_files import opened, write_checked
+from stratagem_checkpoint.checksums import CheckedFile
+from stratagem_checkpoint.filesystem import filesystem_for
+from stratagem_checkpoint.formats.safetensors_files import header_of, safetensors_bytes
+from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights, WeightsReader
+from stratagem_checkpoint.loading import find_manifest
+from stratagem_checkpoint.manifest import Manifest, PieceRecord, TensorRecord
+from stratagem_checkpoint.publication import MANIFEST, publish, temporary
+from stratagem_checkpoint.safetensors_file import DTYPES
+from stratagem_checkpoint.state_files import read_state, write_state
+from stratagem_checkpoint.state_json import encode_state
+
+MODEL = "model/"
+_FILE = "tensors-00000.safetensors"
+
+
+def read_directory(path: str, prefix: str = MODEL) -> Weights:
+    """Open the tensors of a checkpoint whose keys begin with `prefix`, under their names without it.
+
+    Every byte is compared with its checksum when it is read.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    filesystem, name = filesystem_for(path, MANIFEST)
+    folder, manifest = find_manifest(filesystem, name, path)
+    records = {record.name: record for record in manifest.files}
+
+    def open_file(file: str) -> AbstractContextManager[CheckedFile]:
+        return opened(filesystem, folder, records[file], verify=True)
+
+    starts: dict[tuple[str, str], int] = {}
+    for file in records:
+        if file.startswith("tensors-"):
+            with open_file(file) as checked:
+                header, _ = header_of(checked)
+            starts.update({(file, stored): tensor.pieces[0].start for stored, tensor in header.items()})
+    tensors = {
+        key.removeprefix(prefix): _stored(key, record, starts, path)
+        for key, record in manifest.tensors.items()
+        if key.startswith(prefix)
+    }
+    aliases = {
+        key.removeprefix(prefix): kept.removeprefix(prefix)
+        for key, kept in manifest.aliases.items()
+        if key.startswith(prefix) and kept.startswith(prefix)
+    }
+    others = len(manifest.readable()) - len(tensors) - len(aliases)
+    state = read_state(filesystem, folder, "state", manifest, verify=True)
+    left_out = [f"{others} tensors of optimizers and callbacks, and the run's state"] if others else []
+    if extra := dict(state.get("prepared") or {}).get("extra"):
+        left_out.append(f"the extra state of {next(iter(extra))}")
+    return Weights(path, "stratagem", tensors, aliases, left_out, _facts(state), open_file)
+
+
+def _facts(state: Mapping[str, Any]) -> dict[str, str]:
+    progress = state.get("progress")
+    if not isinstance(progress, dict):
+        return {}
+    return {"epoch": str(progress.get("epoch", 0)), "global_step": str(progress.get("step", 0))}
+
+
+def _stored(key: str, record: TensorRecord, starts: Mapping[tuple[str, str], int], path: str) -> StoredTensor:
+    pieces = []
+    for piece in record.pieces:
+        start = starts.get((piece.file, record.name(key, piece)))
+        if start is None:
+            raise CheckpointError(
+                f"{path} is damaged: {piece.file} has no piece of {key!r}; use another checkpoint"
+            )
+        pieces.append(Piece(piece.file, start, piece.offsets, piece.lengths))
+    if not pieces:  # it has no elements
+        pieces = [Piece(_FILE, 0, (0,) * len(record.shape), record.shape)]
+    return StoredTensor(record.dtype, record.shape, tuple(pieces))
+
+
+def write_directory(weights: Weights, path: str) -> None:
+    """Write a checkpoint with weights alone, which evaluations load and other runs begin from."""
+    for name in weights.names():
+        if str(weights.stored(name).dtype).removeprefix("torch.") not in DTYPES:
+            raise CheckpointError(
+                f"{name!r} has dtype {weights.stored(name).dtype}, which checkpoints can't have"
+            )
+    filesystem, target = filesystem_for(path, MANIFEST)
+    state = {"kind": "weights", "module": "", "prepared": {"extra": {}}, "converted_from": weights.format}
+    with temporary(filesystem, target) as folder, WeightsReader(weights) as reader:
+        files = write_state(filesystem, folder, "state", encode_state(state, "state"))
+        filled = [name for name, tensor in weights.tensors.items() if tensor.size_bytes]
+        if filled:
+            parts = safetensors_bytes(
+                reader, filled, {"format": "pt"}, lambda name: MODEL + name, as_real=True
+            )
+            files.append(write_checked(filesystem, folder, _FILE, parts))
+        manifest = Manifest(
+            world_size=1,
+            files=tuple(files),
+            tensors={MODEL + name: _record(tensor) for name, tensor in weights.tensors.items()},
+            aliases={MODEL + name: MODEL + kept for name, kept in weights.aliases.items()},
+            stratagem_version=version("stratagem-core"),
+            torch_version=torch.__version__,
+        )
+        write_checked(filesystem, folder, MANIFEST, [manifest.encode()])
+        publish(filesystem, folder, target)
+
+
+def _record(tensor: StoredTensor) -> TensorRecord:
+    whole = PieceRecord(_FILE, (0,) * len(tensor.shape), tensor.shape)
+    return TensorRecord(tensor.dtype, tensor.shape, (whole,) if tensor.size_bytes else ())
+
+
+def is_directory(path: str) -> bool:
+    """Whether `path` is to be read as one of our own checkpoints: any URL, or a folder with a manifest."""
+    return "://" in path or os.path.exists(os.path.join(path, MANIFEST))

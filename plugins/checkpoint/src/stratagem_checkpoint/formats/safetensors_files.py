@@ -1,0 +1,260 @@
+"""One safetensors file, or several with an index as Hugging Face's folders have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.checksums import CheckedFile
+from stratagem_checkpoint.formats.stored import (
+    Piece,
+    StoredTensor,
+    Weights,
+    WeightsReader,
+    open_plain,
+    raw_bytes,
+    sync,
+    write_parts,
+)
+from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, Count, check_limit, parse_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CODES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: code for code, dtype in CODES.items()}
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: list[Count]
+    data_offsets: tuple[Count, Count]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def header_of(file: CheckedFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Return the tensors of a safetensors file by name, in the file's order, and its metadata.
+
+    Raises:
+        CheckpointError: it is none, or has tensors of another size than their places.
+    """
+    if file.size_bytes < 8:
+        raise file.damage("it is too short for a safetensors file")
+    (length,) = struct.unpack("<Q", file.read(0, 8))
+    if length > file.size_bytes - 8:
+        raise file.damage("its header can't be read (it is longer than the file)")
+    check_limit(length, HEADER_LIMIT_BYTES, f"the header of {file.shown}")
+    try:
+        content = msgspec.convert(parse_json(file.read(8, length)), dict[str, Any])
+        metadata = msgspec.convert(content.pop("__metadata__", {}), dict[str, str])
+        entries = msgspec.convert(content, dict[str, _Entry])
+    except (msgspec.ValidationError, ValueError) as error:
+        raise file.damage(f"its header can't be read ({error})") from error
+    tensors = {}
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.dtype not in CODES:
+            raise CheckpointError(
+                f"{name!r} in {file.shown} has dtype {entry.dtype}; allowed are {', '.join(CODES)}"
+            )
+        shape, (start, end) = tuple(entry.shape), entry.data_offsets
+        piece = Piece(file.shown, 8 + length + start, (0,) * len(shape), shape)
+        tensor = StoredTensor(CODES[entry.dtype], shape, (piece,))
+        if end - start != tensor.size_bytes or 8 + length + end > file.size_bytes:
+            raise file.damage(f"its header has {name!r} at bytes {start} to {end}")
+        tensors[name] = tensor
+    return tensors, metadata
+
+
+def looks_like_one(path: str) -> bool:
+    """Whether a file begins as a safetensors file does, whatever it is called."""
+    with open_plain(path) as file:
+        start = bytes(file.read(0, min(9, file.size_bytes)))
+        return (
+            len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= file.size_bytes - 8
+        )
+
+
+def read_file(path: str) -> Weights:
+    """Open one safetensors file."""
+    with open_plain(path) as file:
+        tensors, metadata = header_of(file)
+    return Weights(path, "safetensors", tensors, _ties(metadata, tensors))
+
+
+def read_folder(path: str) -> Weights:
+    """Open a Hugging Face folder: `model.safetensors`, or several files with an index.
+
+    Raises:
+        CheckpointError: a file or a tensor that the index names isn't there.
+    """
+    index = os.path.join(path, INDEX)
+    if not os.path.exists(index):
+        found = read_file(os.path.join(path, SINGLE))
+        return Weights(path, "huggingface", found.tensors, found.aliases)
+    files = _weight_map(index)
+    tensors: dict[str, StoredTensor] = {}
+    ties: dict[str, str] = {}
+    for name in dict.fromkeys(files.values()):
+        if os.path.basename(name) != name:
+            raise CheckpointError(f"{index} is damaged: it names {name!r} outside of its folder; use another")
+        with open_plain(os.path.join(path, name)) as file:
+            of_file, metadata = header_of(file)
+        ties.update(metadata)
+        tensors.update({key: tensor for key, tensor in of_file.items() if files.get(key) == name})
+    missing = sorted(files.keys() - tensors.keys())
+    if missing:
+        raise CheckpointError(
+            f"{path} is incomplete: {files[missing[0]]} has no tensor {missing[0]!r}, which {INDEX} names; "
+            "use another"
+        )
+    return Weights(path, "huggingface", tensors, _ties(ties, tensors))
+
+
+def _weight_map(index: str) -> dict[str, str]:
+    with open_plain(index) as file:
+        check_limit(file.size_bytes, HEADER_LIMIT_BYTES, file.shown)
+        try:
+            return msgspec.convert(parse_json(file.read(0, file.size_bytes)), _Index).weight_map
+        except (msgspec.ValidationError, ValueError) as error:
+            raise file.damage(error) from error
+
+
+def _ties(metadata: Mapping[str, str], tensors: Mapping[str, object]) -> dict[str, str]:
+    """As safetensors' own `save_model` keeps them: name that isn't written → name that is."""
+    return {name: kept for name, kept in metadata.items() if kept in tensors and name not in tensors}
+
+
+def write_file(weights: Weights, path: str) -> None:
+    """Write one safetensors file; ties are in its metadata, as safetensors' `save_model` writes them."""
+    with WeightsReader(weights) as reader:
+        _write(reader, list(weights.tensors), path, weights.aliases)
+
+
+def write_folder(weights: Weights, path: str, shard_bytes: int, config: str | None) -> None:
+    """Write a folder that transformers loads.
+
+    Args:
+        weights: of the model, under its names.
+        path: a folder that is there.
+        shard_bytes: how long a file may be, save for one with a single tensor.
+        config: a folder whose config.json and tokenizer files are copied.
+    """
+    for name in _small_files(config):
+        shutil.copyfile(os.path.join(str(config), name), os.path.join(path, name))
+    shards = _shards(weights, shard_bytes)
+    with WeightsReader(weights) as reader:
+        if len(shards) == 1:
+            _write(reader, shards[0], os.path.join(path, SINGLE), weights.aliases)
+            return
+        files: dict[str, str] = {}
+        for number, names in enumerate(shards, 1):
+            file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            ties = {name: kept for name, kept in weights.aliases.items() if kept in names}
+            _write(reader, names, os.path.join(path, file), ties)
+            files.update(dict.fromkeys(names, file))
+    index = {"metadata": {"total_size": weights.size_bytes}, "weight_map": dict(sorted(files.items()))}
+    with open(os.path.join(path, INDEX), "x", encoding="utf-8") as stream:
+        stream.write(json.dumps(index, indent=2) + "\n")
+
+
+def _small_files(config: str | None) -> Sequence[str]:
+    """Files beside the weights: configurations and tokenizers, none of which has tensors."""
+    if config is None:
+        return ()
+    endings = (".json", ".txt", ".model", ".jinja")
+    try:
+        names = [name for name in sorted(os.listdir(config)) if name.endswith(endings)]
+    except OSError as error:
+        raise CheckpointError(
+            f"{config} can't be read: {error.strerror}; give a folder with a config.json"
+        ) from error
+    if "config.json" not in names:
+        raise CheckpointError(f"{config} has no config.json: give a folder that save_pretrained has written")
+    return [name for name in names if not name.endswith(".index.json")]
+
+
+def _shards(weights: Weights, shard_bytes: int) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    length = 0
+    for name, tensor in weights.tensors.items():
+        if shards[-1] and length + tensor.size_bytes > shard_bytes:
+            shards.append([])
+            length = 0
+        shards[-1].append(name)
+        length += tensor.size_bytes
+    return shards
+
+
+def _write(reader: WeightsReader, names: Sequence[str], path: str, ties: Mapping[str, str]) -> None:
+    with open(path, "xb") as stream:
+        write_parts(stream, safetensors_bytes(reader, names, {**ties, "format": "pt"}))
+        sync(stream)
+
+
+def safetensors_bytes(
+    reader: WeightsReader,
+    names: Sequence[str],
+    metadata: Mapping[str, str],
+    stored_name: Callable[[str], str] = str,
+    as_real: bool = False,
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a safetensors file.
+
+    Args:
+        reader: of the tensors.
+        names: of those that go into this file.
+        metadata: for its header.
+        stored_name: what a tensor is called in the file.
+        as_real: whether complex numbers are two real ones in a last dim, as in our own checkpoints.
+
+    Raises:
+        CheckpointError: a dtype that the format lacks.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    tensors = {name: reader.weights.stored(name) for name in names}
+    # Wide elements first keeps every tensor aligned, as the format's reference implementation does.
+    ordered = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, stored_name(name)))
+    for name in ordered:
+        dtype, shape = tensors[name].dtype, list(tensors[name].shape)
+        if as_real and dtype.is_complex:
+            dtype, shape = dtype.to_real(), [*shape, 2]
+        if dtype not in _NAMES:
+            raise CheckpointError(
+                f"{name!r} has dtype {dtype}, which safetensors files can't have: convert it before"
+            )
+        start, end = end, end + tensors[name].size_bytes
+        header[stored_name(name)] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for name in ordered:
+        for block in reader.blocks(name):
+            yield raw_bytes(block)

@@ -1,0 +1,1 @@
+"""What the command `stratagem checkpoint` does, without its words: verify, compare, prune."""
