@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from stratagem.names.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from stratagem_checkpoint.initial_weights import InitialWeights as InitialWeights
+    from stratagem_checkpoint.initial_weights import WeightsReport as WeightsReport
     from stratagem_cli.flags import options as options
     from stratagem_sharding.deferring import DeferringStrategy as DeferringStrategy
     from stratagem_trainer.callbacks.base import Callback as Callback
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from stratagem.checkpoint.base import Checkpoint as Checkpoint
     from stratagem.checkpoint.base import Checkpointer as Checkpointer
     from stratagem.checkpoint.base import CheckpointReader as CheckpointReader
-    from stratagem.checkpoint.initial_weights import InitialWeights as InitialWeights
-    from stratagem.checkpoint.initial_weights import WeightsReport as WeightsReport
     from stratagem.checkpoint.wrapper import CheckpointerWrapper as CheckpointerWrapper
     from stratagem.collectives.base import Collectives as Collectives
     from stratagem.collectives.deadline import deadline as deadline
@@ -80,7 +80,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "stratagem.accelerators.base": "Accelerator",
     "stratagem.checkpoint.base": "Checkpoint CheckpointReader Checkpointer",
-    "stratagem.checkpoint.initial_weights": "InitialWeights WeightsReport",
     "stratagem.checkpoint.wrapper": "CheckpointerWrapper",
     "stratagem.collectives.base": "Collectives",
     "stratagem.collectives.deadline": "deadline",
@@ -106,6 +105,7 @@ _HOMES = {
     "stratagem.strategies.process_group": "ProcessGroupStrategy",
     "stratagem.strategies.replica": "Replica",
     "stratagem.strategies.wrapper": "PreparedWrapper",
+    "stratagem_checkpoint.initial_weights": "InitialWeights WeightsReport",
     "stratagem_cli.flags": "options",
     "stratagem_sharding.deferring": "DeferringStrategy",
     "stratagem_trainer.callbacks.base": "Callback",

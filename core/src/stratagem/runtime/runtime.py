@@ -17,7 +17,6 @@ from stratagem.errors import NonFiniteError, StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
-from stratagem.runtime.changed_weights import load_changed
 from stratagem.runtime.checkpoint import load_session, save_session, states_of, take_up
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
 from stratagem.runtime.loop import only_prepared, optimizers_for, prepared_of, prepared_of_optimizer, wrap
@@ -29,8 +28,6 @@ from stratagem.strategies.prepared import Prepared
 
 if TYPE_CHECKING:
     import torch
-
-    from stratagem.checkpoint.initial_weights import InitialWeights, WeightsReport
 
 
 class Runtime(Ranks):
@@ -293,8 +290,3 @@ class Runtime(Ranks):
         prepared = only_prepared(self._prepared)
         saved = load_session(self.session, prepared, os.fspath(path), verify)
         return take_up(prepared, saved, state or {}, os.fspath(path))
-
-    def load_weights(self, weights: InitialWeights) -> WeightsReport:
-        """Take a checkpoint's weights alone, also where the module has changed since. Collective."""
-        reader = self.session.open_checkpoint(weights.path)
-        return load_changed(only_prepared(self._prepared), reader, self.collectives, weights)

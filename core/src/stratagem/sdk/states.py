@@ -2,9 +2,7 @@
 
 from stratagem.checkpoint.base import TensorInfo
 from stratagem.checkpoint.failing import writing
-from stratagem.checkpoint.initial_weights import renamed
 from stratagem.names.deprecation import replaced_names
-from stratagem.runtime.changed_weights import load_changed
 from stratagem.runtime.checkpoint import fitting, resumption, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
@@ -19,13 +17,11 @@ __all__ = [
     "TensorInfo",
     "describe_optimizer",
     "fitting",
-    "load_changed",
     "load_model",
     "load_optimizer",
     "optimizer_replicas",
     "optimizer_tensors",
     "parameter_names",
-    "renamed",
     "resumption",
     "same_ranks",
     "writing",

@@ -10,17 +10,29 @@ from typing import TYPE_CHECKING
 from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from stratagem_checkpoint.changed_weights import load_changed, load_weights
     from stratagem_checkpoint.description import describe
     from stratagem_checkpoint.directory import DirectoryCheckpointer
+    from stratagem_checkpoint.initial_weights import InitialWeights, WeightsReport
     from stratagem_checkpoint.loading import DirectoryReader
 
-__all__ = ["DirectoryCheckpointer", "DirectoryReader", "describe"]
+__all__ = [
+    "DirectoryCheckpointer",
+    "DirectoryReader",
+    "InitialWeights",
+    "WeightsReport",
+    "describe",
+    "load_changed",
+    "load_weights",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".changed_weights": "load_changed load_weights",
         ".description": "describe",
         ".directory": "DirectoryCheckpointer",
+        ".initial_weights": "InitialWeights WeightsReport",
         ".loading": "DirectoryReader",
     },
 )

@@ -43,7 +43,7 @@ class IPUPrepared(Prepared):
             request.config.seed,
         )
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         """Run the whole step; what `step` does afterwards has no gradients here, and changes nothing."""
         return self._program.run(args[1])
 

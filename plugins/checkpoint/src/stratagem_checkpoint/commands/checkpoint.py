@@ -190,7 +190,7 @@ def prune(folder: str, keep: int, by: str, mode: str, monitor: str | None, dry_r
 
 
 def _renaming(renames: Sequence[str]):  # type: ignore[no-untyped-def]
-    from stratagem.sdk.states import renamed
+    from stratagem_checkpoint.initial_weights import renamed
 
     pairs = {}
     for each in renames:

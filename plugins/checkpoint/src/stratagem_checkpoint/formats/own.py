@@ -20,7 +20,7 @@ from stratagem_checkpoint.loading import find_manifest
 from stratagem_checkpoint.manifest import Manifest, PieceRecord, TensorRecord
 from stratagem_checkpoint.publication import MANIFEST, publish, temporary
 from stratagem_checkpoint.safetensors_file import DTYPES
-from stratagem_checkpoint.state_files import read_state, write_state
+from stratagem_checkpoint.state_files import parts_of, read_state, state_contents
 from stratagem_checkpoint.state_json import encode_state
 
 MODEL = "model/"
@@ -97,7 +97,8 @@ def write_directory(weights: Weights, path: str) -> None:
     filesystem, target = filesystem_for(path, MANIFEST)
     state = {"kind": "weights", "module": "", "prepared": {"extra": {}}, "converted_from": weights.format}
     with temporary(filesystem, target) as folder, WeightsReader(weights) as reader:
-        files = write_state(filesystem, folder, "state", encode_state(state, "state"))
+        contents = state_contents("state", encode_state(state, "state"))
+        files = [write_checked(filesystem, folder, name, parts_of(each)) for name, each in contents.items()]
         filled = [name for name, tensor in weights.tensors.items() if tensor.size_bytes]
         if filled:
             parts = safetensors_bytes(

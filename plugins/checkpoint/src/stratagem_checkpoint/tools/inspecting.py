@@ -9,7 +9,8 @@ from typing import Any
 from stratagem_checkpoint.filesystem import filesystem_for
 from stratagem_checkpoint.formats.converting import format_of, read_weights
 from stratagem_checkpoint.loading import find_manifest
-from stratagem_checkpoint.manifest import FORMAT_VERSION, Manifest
+from stratagem_checkpoint.manifest import Manifest
+from stratagem_checkpoint.manifest_text import FORMAT_VERSION
 from stratagem_checkpoint.publication import MANIFEST
 from stratagem_checkpoint.state_files import read_state
 

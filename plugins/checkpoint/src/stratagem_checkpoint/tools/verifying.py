@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.checked_files import opened
+from stratagem_checkpoint.checked_files import FileRecord, opened
 from stratagem_checkpoint.checksums import CHECKED_BYTES
 from stratagem_checkpoint.filesystem import Filesystem, filesystem_for
 from stratagem_checkpoint.formats.converting import format_of, read_weights
 from stratagem_checkpoint.formats.safetensors_files import header_of
 from stratagem_checkpoint.formats.stored import WeightsReader
 from stratagem_checkpoint.loading import read_manifest
-from stratagem_checkpoint.manifest import FileRecord, Manifest
+from stratagem_checkpoint.manifest import Manifest
 from stratagem_checkpoint.publication import MANIFEST
 
 

@@ -11,7 +11,7 @@ import msgspec
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
-from stratagem.sdk.states import fitting, load_changed, resumption, same_ranks, writing
+from stratagem.sdk.states import fitting, resumption, same_ranks, writing
 from stratagem_trainer.loading import OF_DATA, OF_MODULE
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
@@ -106,6 +106,8 @@ def load_weights(state: StageState, reader: CheckpointReader) -> None:
 
 def begin_with(state: StageState, weights: InitialWeights) -> None:
     """Take up the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
+    from stratagem_checkpoint import load_changed
+
     session = state.runtime.session
     reader = session.open_checkpoint(weights.path, state.settings.verify_checkpoints)
     report = load_changed(state.prepared, reader, state.runtime.collectives, weights)

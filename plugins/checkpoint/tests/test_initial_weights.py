@@ -1,8 +1,7 @@
 """Renaming, and the report of what was loaded."""
 
 import pytest
-
-from stratagem.checkpoint.initial_weights import WeightsReport, renamed, some
+from stratagem_checkpoint.initial_weights import WeightsReport, renamed, some
 
 
 @pytest.mark.parametrize(

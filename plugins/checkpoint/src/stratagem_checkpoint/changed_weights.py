@@ -7,15 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.checkpoint.base import CheckpointReader, TensorInfo
-from stratagem.checkpoint.initial_weights import InitialWeights, WeightsReport, renamed, some
-from stratagem.errors import CheckpointError
+from stratagem import CheckpointError, CheckpointReader, UsageError
+from stratagem.sdk.states import TensorInfo
+from stratagem_checkpoint.initial_weights import InitialWeights, WeightsReport, renamed, some
 
 if TYPE_CHECKING:
-    from stratagem.collectives.base import Collectives
-    from stratagem.strategies.prepared import Prepared
+    from stratagem import Collectives, Prepared, Runtime
 
 _MODEL = "model/"
+
+
+def load_weights(runtime: Runtime, weights: InitialWeights) -> WeightsReport:
+    """Give what a live `Runtime` has set up the weights of a checkpoint, also where it has changed since. Collective.
+
+    Raises:
+        CheckpointError: as `load_changed`.
+        UsageError: nothing was set up, or several modules.
+    """
+    session = runtime.session
+    prepared = [each for each, _ in session.set_up_modules()]
+    if len(prepared) != 1:
+        raise UsageError(f"load_weights is for the one module that was set up, and there are {len(prepared)}")
+    return load_changed(prepared[0], session.open_checkpoint(weights.path), session.collectives, weights)
 
 
 def load_changed(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_checkpoint import load_weights
 from torch import nn
 
 import stratagem
@@ -29,7 +30,7 @@ def _save(runtime: stratagem.Runtime, path: str) -> None:
 
 def _load(runtime: stratagem.Runtime, changes: dict[str, Any], weights: InitialWeights) -> Any:
     runtime.setup(Net(**changes), lambda net: torch.optim.SGD(net.parameters(), lr=0.1))
-    report = runtime.load_weights(weights)
+    report = load_weights(runtime, weights)
     prepared = runtime._prepared[0]
     found = {}
     for key, tensor in prepared.model_tensors().items():
