@@ -71,6 +71,16 @@ def test_inspect_of_other_formats(folder: Path, capsys: pytest.CaptureFixture[st
     )
 
 
+def test_a_state_of_other_types_is_no_fault(
+    checkpointer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {"progress": {"step": "x", "epoch": "y"}, "resume": [1], "callbacks": [2], "prepared": [3]}
+    save(checkpointer, "runs/a", **state)
+    assert "resumes: not told" in run(capsys, "inspect", "runs/a")
+    assert "stays  a  step -1" in run(capsys, "prune", "runs", "--keep", "1")
+    run(capsys, "convert", "runs/a", "x.pt")
+
+
 # verify ---------------------------------------------------------------------------------------------
 
 

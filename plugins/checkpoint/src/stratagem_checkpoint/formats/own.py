@@ -61,7 +61,9 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
     others = len(manifest.readable()) - len(tensors) - len(aliases)
     state = read_state(filesystem, folder, "state", manifest, verify=True)
     left_out = [f"{others} tensors of optimizers and callbacks, and the run's state"] if others else []
-    if extra := dict(state.get("prepared") or {}).get("extra"):
+    prepared = state.get("prepared")
+    extra = prepared.get("extra") if isinstance(prepared, Mapping) else None
+    if isinstance(extra, Mapping) and extra:
         left_out.append(f"the extra state of {next(iter(extra))}")
     return Weights(path, "stratagem", tensors, aliases, left_out, _facts(state), open_file)
 
@@ -70,7 +72,8 @@ def _facts(state: Mapping[str, Any]) -> dict[str, str]:
     progress = state.get("progress")
     if not isinstance(progress, dict):
         return {}
-    return {"epoch": str(progress.get("epoch", 0)), "global_step": str(progress.get("step", 0))}
+    counts = {"epoch": progress.get("epoch"), "global_step": progress.get("step")}
+    return {name: str(count) for name, count in counts.items() if isinstance(count, int)}
 
 
 def _stored(key: str, record: TensorRecord, starts: Mapping[tuple[str, str], int], path: str) -> StoredTensor:

@@ -82,11 +82,14 @@ def _resume(state: Mapping[str, Any]) -> dict[str, Any] | None:
     if state.get("kind") == "weights":
         return {"exact": [], "inexact": {"the run": "these are weights alone, from which no run goes on"}}
     resume = state.get("resume")
-    if not isinstance(resume, Mapping):
+    exact, inexact = (
+        resume.get(each) if isinstance(resume, Mapping) else None for each in ("exact", "inexact")
+    )
+    if not isinstance(exact, list) or not isinstance(inexact, Mapping):
         return None
     return {
-        "exact": [str(each) for each in resume.get("exact", ())],
-        "inexact": {str(what): str(why) for what, why in dict(resume.get("inexact", {})).items()},
+        "exact": [str(each) for each in exact],
+        "inexact": {str(what): str(why) for what, why in inexact.items()},
     }
 
 

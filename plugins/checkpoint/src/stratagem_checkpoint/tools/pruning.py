@@ -130,9 +130,8 @@ def _entry(filesystem: Filesystem, folder: str, name: str) -> Entry:
         if isinstance(best_path, str) and best_path:
             best.add(best_path.rstrip("/").rpartition("/")[2])
     step = _mapping(state.get("progress")).get("step", -1)
-    return Entry(
-        name, int(step), scores, frozenset(best), sum(record.size_bytes for record in manifest.files)
-    )
+    size_bytes = sum(record.size_bytes for record in manifest.files)
+    return Entry(name, step if isinstance(step, int) else -1, scores, frozenset(best), size_bytes)
 
 
 def _mapping(value: Any) -> Mapping[Any, Any]:
