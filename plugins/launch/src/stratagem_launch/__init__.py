@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from stratagem_launch.fork_server import preload_fork_server
     from stratagem_launch.guard import die_with
     from stratagem_launch.leftovers import folder_lock
+    from stratagem_launch.preemption import (
+        STOP_SIGNALS,
+        Preempted,
+        PreemptionWatch,
+        StopConditions,
+        check_stop_signals,
+    )
     from stratagem_launch.rendezvous.network import loopback_variables
     from stratagem_launch.restart_states import (
         LAUNCH_VARIABLE,
@@ -27,8 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAUNCH_VARIABLE",
+    "STOP_SIGNALS",
     "ElasticLauncher",
+    "Preempted",
+    "PreemptionWatch",
+    "StopConditions",
     "can_save_restart_state",
+    "check_stop_signals",
     "die_with",
     "folder_lock",
     "loads",
@@ -46,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         ".fork_server": "preload_fork_server",
         ".guard": "die_with",
         ".leftovers": "folder_lock",
+        ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
         ".rendezvous.network": "loopback_variables",
         ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
         ".transfer.pickling": "loads sending",

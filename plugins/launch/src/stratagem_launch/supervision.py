@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from stratagem_launch.guard import is_alive, is_stopped
 from stratagem_launch.launch_dir import Failure, LaunchDir, WorkerEvent
+from stratagem_launch.preemption import Preempted
+from stratagem_launch.stop_signals import StopRequest
 from stratagem_launch.worker import LINGER_S
 
 GRACE_S = 2.0
@@ -46,12 +48,20 @@ class Supervision:
         launch_dir: where the workers note their starts and ends.
         is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
             no less than half a minute then needs it.
+        stop: whether the workers were told to save and end; where they can't, this ends the launch.
     """
 
-    def __init__(self, launch_dir: LaunchDir, is_ending: Callable[[], bool] = lambda: False) -> None:
-        self._launch_dir = launch_dir
+    def __init__(
+        self,
+        launch_dir: LaunchDir,
+        is_ending: Callable[[], bool] = lambda: False,
+        stop: StopRequest | None = None,
+    ) -> None:
+        self._launch_dir, self._stop_request = launch_dir, stop
         self._is_ending = is_ending
         self._signalled: float | None = None
+        self._told_in: int | None = None
+        """The attempt that was told to stop."""
         self._workers: dict[int, _Worker] = {}
         self._trouble: dict[int, float] = {}
         """When each failing attempt began to fail, by this clock's seconds since the epoch."""
@@ -72,14 +82,17 @@ class Supervision:
             if worker.handle is not None:
                 os.close(worker.handle)
 
-    def first_failure(self, exit_codes: dict[int, int], may_exit: bool = False) -> Failure:
-        """Return what failed first in the last attempt: an exception, or a worker that ended or stood still.
+    def first_failure(
+        self, exit_codes: dict[int, int], may_exit: bool = False, attempt: int | None = None
+    ) -> Failure:
+        """Return what failed first in an attempt: an exception, or a worker that ended or stood still.
 
         Args:
             exit_codes: what is known of processes that ended badly, by rank; negative for a signal.
             may_exit: as in `Task`.
+            attempt: its number; the last one's when None.
         """
-        attempt, workers = self._last_attempt()
+        attempt, workers = self._workers_of(attempt)
         marks = self._marks(attempt)
         recorded = {failure.rank: failure for failure in self._launch_dir.failures(attempt)}
         # A worker that failed by an exception ends only after its linger: compare the ends.
@@ -115,13 +128,23 @@ class Supervision:
             return replace(first, line=line)
         return _with_what_followed(first, recorded)
 
+    def failure_so_far(self) -> Failure | None:
+        """Return what `first_failure` would, of a launch that is ended from here; None where nothing failed."""
+        attempt = self._told_in
+        return self.first_failure({}, attempt=attempt) if attempt in self._trouble else None
+
+    def preempted(self) -> Preempted | None:
+        """Return how the last attempt's lowest rank of this node was preempted; None where none was."""
+        attempt, workers = self._workers_of()
+        return self._launch_dir.preempted(attempt, sorted(workers))
+
     def unfinished(self, may_exit: bool = False) -> Failure | None:
         """Return the first worker of the last attempt that ended well too early, after all have ended.
 
         Args:
             may_exit: as in `Task`.
         """
-        attempt, workers = self._last_attempt()
+        attempt, workers = self._workers_of()
         marks = self._marks(attempt)
         left = [mark for mark in marks.values() if mark.event == "left"]
         if left and len(left) < len(workers) and not may_exit:
@@ -131,11 +154,11 @@ class Supervision:
                 return _unexplained(rank, attempt, 0, worker.ended or time.time())
         return None
 
-    def _last_attempt(self) -> tuple[int, dict[int, _Worker]]:
-        """Return the number of the last attempt, and its workers by rank."""
+    def _workers_of(self, attempt: int | None = None) -> tuple[int, dict[int, _Worker]]:
+        """Return the number of an attempt, by default of the last one, and its workers by rank."""
         self._look()
         with self._lock:
-            attempt = max((worker.attempt for worker in self._workers.values()), default=0)
+            attempt = self._latest() if attempt is None else attempt
             return attempt, {w.rank: w for w in self._workers.values() if w.attempt == attempt}
 
     def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
@@ -173,6 +196,15 @@ class Supervision:
             for worker in self._workers.values():
                 if now - self._trouble.get(worker.attempt, self._signalled or now) > GRACE_S:
                     _kill(worker)
+            stop = self._stop_request
+            if stop is not None and stop.number is not None:
+                self._told_in = self._latest() if self._told_in is None else self._told_in
+                # Nobody starts again what was told to stop.
+                if stop.is_over or self._latest() > self._told_in:
+                    stop.force()
+
+    def _latest(self) -> int:
+        return max((worker.attempt for worker in self._workers.values()), default=0)
 
     def _end_all(self) -> None:
         self._look()

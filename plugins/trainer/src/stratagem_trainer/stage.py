@@ -10,6 +10,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from stratagem_clusters import SlurmJob
+from stratagem_launch import PreemptionWatch
+
 from stratagem.errors import UsageError
 from stratagem.sdk.loops import announce_data
 from stratagem.sdk.loops import seed_everything as seed_generators
@@ -29,9 +32,11 @@ from stratagem_trainer.data.evaluation import EvalLoader, eval_loaders
 from stratagem_trainer.data.fit_data import FitData
 from stratagem_trainer.data.sources import LoaderSource, make_datamodule
 from stratagem_trainer.explaining import explain
+from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of, note_job
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.preemption import Boundary, StopNow, remove_preempted, save_and_stop, stop_conditions
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
@@ -62,6 +67,8 @@ class StageRequest:
     destination: Destination | None = None
     """Where to leave the trained state for a launching process that isn't a rank itself."""
     return_predictions: bool = True
+    began: float = 0.0
+    """When the run began, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,7 @@ def _fit(
 ) -> StageResult:
     settings, run_dir, module = trainer.settings, attempts.run_dir, source.module
     hooks = prepare_module(runtime, trainer, module, "fit", source.datamodule)
-    reader = attempts.newest()
-    if reader is None and request.ckpt_path is not None:
-        reader = runtime.session.open_checkpoint(request.ckpt_path, settings.verify_checkpoints)
+    reader = checkpoint_to_go_on_from(trainer, attempts, request.ckpt_path)
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
         # Loaders may be made by it.
         trainer.begin_at(resume.epoch_of(reader))
@@ -167,7 +172,10 @@ def _fit(
         attempts.saving(path, state.progress.step)
         resume.save(state, data.train, path)
 
-    with locked(runtime, run_dir):
+    conditions = stop_conditions(settings, request.began)
+    with locked(runtime, run_dir), PreemptionWatch(runtime.collectives, conditions) as watch:
+        if runtime.is_main and run_dir is not None:
+            note_job(run_dir)
         params = logged_together(module, source.datamodule) if settings.enable_autolog_hparams else {}
         if run_dir is not None:
             for logger in loggers:
@@ -175,6 +183,7 @@ def _fit(
                 if params:
                     logger.log_hyperparams(params)
                 logger.log_graph(module)
+        state.boundary = Boundary(watch, state)
         loop = FitLoop(state, data, validate if data.val else None, data_state, restore_generators)
         state.save = save
         trainer.go_live(state)
@@ -184,11 +193,17 @@ def _fit(
             evaluation.sanity_check(state, data.val)
         if settings.limit("train") != 0:
             hooks("on_train_start")
-            loop.run()
+            try:
+                loop.run()
+            except StopNow:
+                save_and_stop(trainer, state, watch, save)
             hooks("on_train_end")
         state.metrics.flush()
         hooks("on_fit_end")
         hooks("on_end", "fit")
+        state.boundary = None
+        if any(callback.last_model_path for callback in trainer.checkpoint_callbacks):
+            remove_preempted(trainer)
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
@@ -260,7 +275,11 @@ def _agreed_run_dir(
 
 
 def _unused_run_dir(module: Any, root: str | None) -> str:
-    base = os.path.abspath(f"{root or '.'}/runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
+    job = SlurmJob.of(os.environ)
+    name = time.strftime("%Y%m%d-%H%M%S") if job is None else f"slurm-{job.job_id}"
+    base = os.path.abspath(f"{root or '.'}/runs/{name}-{type(module).__qualname__}")
+    if job is not None and job.restarts and job_of(base) == job.job_id:
+        return base
     return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
 
 

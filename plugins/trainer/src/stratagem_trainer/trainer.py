@@ -9,6 +9,8 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
+from stratagem_launch import STOP_SIGNALS
+
 from stratagem import RunConfig
 from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, renamed_selection
@@ -84,6 +86,12 @@ class Trainer(TrainerCommands):
             nothing that is logged.
         enable_autolog_hparams: hand the module's hyperparameters to the loggers when a fit starts.
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
+        time_limit: save and end this long after the run's start, less `grace_period_s`; a number of seconds, or as
+            `max_time`. The process exits with 75: docs/fault-tolerance.md.
+        grace_period_s: how long a save may take: a run stops so long before a limit, and is ended so long after a
+            signal.
+        stop_signals: names of signals on which a fit saves and ends, as "SIGTERM,SIGUSR1"; "" for none.
+        requeue: put the Slurm job around the run back into its queue, where a limit or SIGUSR1 has stopped the run.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -137,6 +145,10 @@ class Trainer(TrainerCommands):
         barebones: bool = False,
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
+        time_limit: str | float | timedelta | Mapping[str, int] | None = None,
+        grace_period_s: float = 30.0,
+        stop_signals: str | Sequence[str] = STOP_SIGNALS,
+        requeue: bool = True,
         **further: Any,
     ) -> None:
         default_root_dir = _path(default_root_dir)

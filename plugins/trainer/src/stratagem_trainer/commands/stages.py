@@ -26,7 +26,10 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
-_TRAINER_FLAGS = ("logger", "max_epochs", "max_steps")
+_TRAINER_FLAGS = (
+    *("logger", "max_epochs", "max_steps"),
+    *("time_limit", "grace_period_s", "stop_signals", "requeue"),
+)
 
 
 def stage_flags(command: F) -> F:
@@ -69,6 +72,12 @@ def stage_flags(command: F) -> F:
 @click.option(
     "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
 )
+@click.option("--time-limit", metavar="TIME", help="Save and end in time: seconds, or HH:MM:SS.")
+@click.option("--grace-period", "grace_period_s", type=float, metavar="S", help="What a save may take.")
+@click.option(
+    "--stop-signals", metavar="NAMES", help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given."
+)
+@click.option("--requeue/--no-requeue", default=None, help="Whether a Slurm job requeues itself then.")
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""

@@ -33,7 +33,8 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
     with metrics.evaluation(stage) as scope, evaluating(state, stage):
         hooks("on_evaluation_start", stage)
         _start(state, stage)
-        with random_numbers_kept(state.runtime.device):
+        # One that is broken off is run again as a whole.
+        with random_numbers_kept(state.runtime.device), metrics.kept_objects(only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
         # A checkpoint that a callback writes from here on knows that this validation is done.
@@ -165,7 +166,11 @@ def _outputs(
     if most is not None:
         limit = most if limit is None else min(limit, most)
     batches = islice(iter(on_device(state, data, counted=True)), limit)
+    boundary = None if state.is_sanity_checking else state.boundary
+    pass_batch = boundary.of_evaluation(limit) if boundary is not None else None
     for idx, (batch, counts) in enumerate(batches):
+        if pass_batch is not None:
+            pass_batch(idx)
         metrics.batch = batch
         state.eval_data, state.batch_counts = data, counts
         with nullcontext() if counts else metrics.discarded():

@@ -13,6 +13,7 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
                 optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
                                        log (after the window's last batch)
                 on_train_batch_end
+            save and end here, if the run was told to stop (StopNow; also between batches of a validation)
             validate, where val_check_interval says so
         validate, epoch schedulers
         on_train_epoch_end
@@ -125,10 +126,12 @@ class FitLoop:
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         stops = self._has_to_stop()
+        self._pass_boundary()
         metrics.begin_steps()
         for size, window in () if stops else epoch_windows(self.state, self.data.train, iterator):
             self._run_window(size, window)
             metrics.end_late()
+            self._pass_boundary()
             self._validate_if_due()
             stops = self._has_to_stop()
             if stops or self._skips_epoch:
@@ -138,6 +141,10 @@ class FitLoop:
         # Stopped on the way: the epoch only counts as over when there was no batch left.
         if not stops or self.state.batch_idx == self.num_batches:
             self._end_epoch()
+
+    def _pass_boundary(self) -> None:
+        if self.state.boundary is not None:
+            self.state.boundary.pass_step()
 
     def _has_to_stop(self) -> bool:
         return self._stop.is_heard() or self.progress.step == self.settings.steps

@@ -1,0 +1,143 @@
+"""A fit that is told to stop: it saves between two steps, and goes on when its command runs again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stratagem_clusters import SlurmJob
+from stratagem_launch import Preempted, PreemptionWatch, StopConditions, check_stop_signals
+
+from stratagem_trainer.settings import duration_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem_trainer.settings import TrainerSettings
+    from stratagem_trainer.state import StageState
+    from stratagem_trainer.view import TrainerView
+
+PREFIX = "preempted-step="
+"""Of the checkpoints' names, in the run's checkpoint folder."""
+JOB = ".job"
+"""File in a run's folder that names the batch job whose run it is."""
+TIME_LIMIT, JOB_END = "the time limit", "the end of the job"
+
+
+class StopNow(BaseException):
+    """The fit is to save here and to end; raised by all ranks between steps, or between batches of a validation."""
+
+
+def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
+    """Return what stops a fit.
+
+    Args:
+        settings: the trainer's.
+        began: when the run began, in seconds since the epoch.
+    """
+    limits = {}
+    limit = duration_s("time_limit", settings.time_limit)
+    if limit is not None:
+        limits[TIME_LIMIT] = began + limit
+    job = SlurmJob.of(os.environ)
+    if job is not None and job.end_time is not None:
+        limits[JOB_END] = job.end_time
+    return StopConditions(check_stop_signals(settings.stop_signals), settings.grace_period_s, limits)
+
+
+class Boundary:
+    """Called by all ranks where a fit could stop.
+
+    Args:
+        watch: open.
+        state: of the fit.
+    """
+
+    def __init__(self, watch: PreemptionWatch, state: StageState) -> None:
+        self.watch = watch
+        self._state = state
+
+    def pass_step(self) -> None:
+        """A step is over. Collective.
+
+        Raises:
+            StopNow: the fit ends here.
+        """
+        if self.watch.is_due():
+            raise StopNow
+
+    def of_evaluation(self, num_batches: int | None) -> Callable[[int], None]:
+        """Return what to call with the index of each batch before it is evaluated. Collective.
+
+        Ranks may have different numbers of batches: they stop at one that all have, or not at all.
+
+        Args:
+            num_batches: on this rank, where known.
+        """
+        import torch
+
+        ranks = self._state.runtime.collectives
+        common = sys.maxsize
+        if ranks.world_size > 1:
+            own = torch.tensor(float(num_batches or 0), device=ranks.device)
+            common = int(ranks.all_reduce(own, "min").item())
+
+        def pass_batch(index: int) -> None:
+            if index < common:
+                self.pass_step()
+
+        return pass_batch
+
+
+def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatch, save: Any) -> NoReturn:
+    """Write a checkpoint of the last completed step. Collective.
+
+    Raises:
+        Preempted: always, once it is written.
+    """
+    runtime, step = trainer.runtime, state.progress.step
+    reason = watch.reason or ""
+    if runtime.is_main:
+        _say("stopping", f"by {reason}, after step {step}")
+    folder = trainer.checkpoint_dir
+    path = os.path.join(folder, f"{PREFIX}{step}")
+    began = watch.told_at or time.monotonic()
+    save(path)
+    remove_preempted(trainer, but=path)
+    runtime.barrier("preempted")
+    if runtime.is_main:
+        took = time.monotonic() - began
+        _say("saved", f"{path}, {took:.1f} s after it was told; `--ckpt-path auto` goes on from there")
+    raise Preempted(reason, path, step, runtime.rank)
+
+
+def remove_preempted(trainer: TrainerView, but: str | None = None) -> None:
+    """Delete the checkpoints of earlier preemptions from the run's folder. Collective."""
+    folder = trainer.checkpoint_dir
+    found: list[str] = []
+    if trainer.is_main and os.path.isdir(folder):
+        found = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(PREFIX)]
+    for path in trainer.collectives.broadcast(found):
+        if path != but:
+            trainer.remove_checkpoint(path)
+
+
+def requeue(preempted: Preempted, settings: TrainerSettings) -> None:
+    """Put the Slurm job around this process back into its queue, where that is for us to do; for rank 0's process.
+
+    Not after SIGTERM: Slurm sends it to jobs that it requeues itself, and to those that somebody cancels.
+    """
+    job = SlurmJob.of(os.environ)
+    if job is None or not settings.requeue or preempted.rank != 0 or preempted.reason == "SIGTERM":
+        return
+    refusal = job.requeue()
+    if refusal is None:
+        _say("requeued", f"job {job.job_id}, which goes on by itself")
+    else:
+        _say("not requeued", f"job {job.job_id}: {refusal}")
+
+
+def _say(what: str, line: str) -> None:
+    print(f"  {what:<12}{line}", file=sys.stderr, flush=True)
