@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stratagem_clusters import SlurmJob
 from stratagem_launch import Preempted, PreemptionWatch, StopConditions, check_stop_signals
 
 from stratagem_trainer.settings import duration_s
+from stratagem_trainer.torch_private import loader_workers_outlast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from stratagem import Runtime
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.state import StageState
     from stratagem_trainer.view import TrainerView
@@ -45,6 +48,16 @@ def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
     if job is not None and job.end_time is not None:
         limits[JOB_END] = job.end_time
     return StopConditions(check_stop_signals(settings.stop_signals), settings.grace_period_s, limits)
+
+
+@contextmanager
+def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) -> Iterator[PreemptionWatch]:
+    """Watch for what `stop_conditions` names, in this process and for its loaders' workers. Collective to use."""
+    conditions = stop_conditions(settings, began)
+    with ExitStack() as stack:
+        if "SIGTERM" in conditions.signals:
+            stack.enter_context(loader_workers_outlast(conditions.grace_period_s))
+        yield stack.enter_context(PreemptionWatch(runtime.collectives, conditions))
 
 
 class Boundary:

@@ -11,7 +11,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from stratagem_clusters import SlurmJob
-from stratagem_launch import PreemptionWatch
 
 from stratagem.errors import UsageError
 from stratagem.sdk.loops import announce_data
@@ -36,7 +35,7 @@ from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
-from stratagem_trainer.preemption import Boundary, StopNow, remove_preempted, save_and_stop, stop_conditions
+from stratagem_trainer.preemption import Boundary, StopNow, preemption_watch, remove_preempted, save_and_stop
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
@@ -172,8 +171,7 @@ def _fit(
         attempts.saving(path, state.progress.step)
         resume.save(state, data.train, path)
 
-    conditions = stop_conditions(settings, request.began)
-    with locked(runtime, run_dir), PreemptionWatch(runtime.collectives, conditions) as watch:
+    with locked(runtime, run_dir), preemption_watch(runtime, settings, request.began) as watch:
         if runtime.is_main and run_dir is not None:
             note_job(run_dir)
         params = logged_together(module, source.datamodule) if settings.enable_autolog_hparams else {}
