@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stratagem_launch.elastic import ElasticLauncher
     from stratagem_launch.fork_server import preload_fork_server
     from stratagem_launch.guard import die_with
+    from stratagem_launch.hangs.heartbeat import Heartbeat
     from stratagem_launch.leftovers import folder_lock
     from stratagem_launch.preemption import (
         STOP_SIGNALS,
@@ -36,6 +37,7 @@ __all__ = [
     "LAUNCH_VARIABLE",
     "STOP_SIGNALS",
     "ElasticLauncher",
+    "Heartbeat",
     "Preempted",
     "PreemptionWatch",
     "StopConditions",
@@ -57,6 +59,7 @@ __getattr__, __dir__ = lazy_names(
         ".elastic": "ElasticLauncher",
         ".fork_server": "preload_fork_server",
         ".guard": "die_with",
+        ".hangs.heartbeat": "Heartbeat",
         ".leftovers": "folder_lock",
         ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
         ".rendezvous.network": "loopback_variables",

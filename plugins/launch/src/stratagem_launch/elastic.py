@@ -96,7 +96,7 @@ class ElasticLauncher(Launcher):
             with (
                 stop_signals(launch_dir) as stop,
                 _watch() as is_ending,
-                Supervision(launch_dir, is_ending, stop) as eye,
+                Supervision(launch_dir, is_ending, stop, self.plan.max_restarts > 0) as eye,
             ):
                 started = self._run(launch_dir, task, eye, stop)
                 preempted = eye.preempted()
@@ -201,7 +201,9 @@ def _raised_here(failure: Failure) -> StratagemError:
         error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
         return error
     who = f"rank {failure.rank} on {failure.host}"
-    if failure.raised:
+    if failure.is_hang:
+        message = failure.line
+    elif failure.raised:
         message = f"{who} failed: {failure.line}"
     elif "before it could begin" in failure.line:
         return UsageError(f"{who} {failure.line}: {unguarded_sentence()}")

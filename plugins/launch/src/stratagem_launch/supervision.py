@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stratagem_launch.guard import is_alive, is_stopped
+from stratagem_launch.hangs.watch import HangWatch, say
 from stratagem_launch.launch_dir import Failure, LaunchDir, WorkerEvent
 from stratagem_launch.preemption import Preempted
 from stratagem_launch.stop_signals import StopRequest
@@ -49,6 +50,7 @@ class Supervision:
         is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
             no less than half a minute then needs it.
         stop: whether the workers were told to save and end; where they can't, this ends the launch.
+        tells_hangs: whether a hang is told at once, as where the run may go on after it.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Supervision:
         launch_dir: LaunchDir,
         is_ending: Callable[[], bool] = lambda: False,
         stop: StopRequest | None = None,
+        tells_hangs: bool = False,
     ) -> None:
         self._launch_dir, self._stop_request = launch_dir, stop
         self._is_ending = is_ending
@@ -63,6 +66,9 @@ class Supervision:
         self._told_in: int | None = None
         """The attempt that was told to stop."""
         self._workers: dict[int, _Worker] = {}
+        self._hangs, self._tells_hangs = HangWatch(launch_dir.path), tells_hangs
+        self._hung: dict[int, Failure] = {}
+        """Attempt → the hang that ended it."""
         self._trouble: dict[int, float] = {}
         """When each failing attempt began to fail, by this clock's seconds since the epoch."""
         self._lock = threading.Lock()
@@ -93,6 +99,8 @@ class Supervision:
             attempt: its number; the last one's when None.
         """
         attempt, workers = self._workers_of(attempt)
+        if attempt in self._hung:
+            return self._hung[attempt]
         marks = self._marks(attempt)
         recorded = {failure.rank: failure for failure in self._launch_dir.failures(attempt)}
         # A worker that failed by an exception ends only after its linger: compare the ends.
@@ -170,6 +178,26 @@ class Supervision:
     def _run(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
             self._look()
+            self._end_hang()
+
+    def _end_hang(self) -> None:
+        """End an attempt in which a rank has fallen silent."""
+        with self._lock:
+            latest = self._latest()
+            alive = {w.pid: w for w in self._workers.values() if w.attempt == latest and w.ended is None}
+            if latest in self._trouble:
+                return
+        verdict = self._hangs.look(alive)
+        if verdict is None:
+            return
+        if self._tells_hangs:
+            say(verdict)
+        with self._lock:
+            self._hung[latest] = replace(
+                _failure(verdict.ranks[0], latest, time.time(), verdict.sentence), is_hang=True
+            )
+            for worker in alive.values():
+                _kill(worker)
 
     def _look(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stratagem_clusters import SlurmJob
-from stratagem_launch import Preempted, PreemptionWatch, StopConditions, check_stop_signals
+from stratagem_launch import Heartbeat, Preempted, PreemptionWatch, StopConditions, check_stop_signals
 
 from stratagem_trainer.settings import duration_s
 from stratagem_trainer.torch_private import loader_workers_outlast
@@ -60,16 +60,29 @@ def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) 
         yield stack.enter_context(PreemptionWatch(runtime.collectives, conditions))
 
 
+@contextmanager
+def heartbeat(runtime: Runtime, settings: TrainerSettings, run_dir: str | None) -> Iterator[Callable[[], None]]:
+    """Yield what is called when this rank goes on."""
+    if settings.step_timeout_s is None:
+        yield lambda: None
+        return
+    until_exit = not runtime.in_launching_process
+    beats = Heartbeat(settings.step_timeout_s, runtime.rank, runtime.world_size, run_dir or ".", until_exit)
+    with beats:
+        yield beats.beat
+
+
 class Boundary:
     """Called by all ranks where a fit could stop.
 
     Args:
         watch: open.
+        beat: tells that this rank goes on.
         state: of the fit.
     """
 
-    def __init__(self, watch: PreemptionWatch, state: StageState) -> None:
-        self.watch = watch
+    def __init__(self, watch: PreemptionWatch, beat: Callable[[], None], state: StageState) -> None:
+        self.watch, self.beat = watch, beat
         self._state = state
 
     def pass_step(self) -> None:
@@ -78,6 +91,7 @@ class Boundary:
         Raises:
             StopNow: the fit ends here.
         """
+        self.beat()
         if self.watch.is_due():
             raise StopNow
 
@@ -92,14 +106,16 @@ class Boundary:
         import torch
 
         ranks = self._state.runtime.collectives
-        common = sys.maxsize
-        if ranks.world_size > 1:
+        common = 0 if self._state.is_sanity_checking else sys.maxsize
+        if common and ranks.world_size > 1:
             own = torch.tensor(float(num_batches or 0), device=ranks.device)
             common = int(ranks.all_reduce(own, "min").item())
 
         def pass_batch(index: int) -> None:
             if index < common:
                 self.pass_step()
+            else:
+                self.beat()
 
         return pass_batch
 

@@ -54,6 +54,7 @@ class TrainerSettings:
     grace_period_s: float = 30.0
     stop_signals: str | Sequence[str] = STOP_SIGNALS
     requeue: bool = True
+    step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -87,6 +88,8 @@ class TrainerSettings:
         duration_s("time_limit", self.time_limit)
         check_stop_signals(self.stop_signals)
         check_seconds("grace_period_s", self.grace_period_s)
+        if self.step_timeout_s is not None:
+            check_seconds("step_timeout_s", self.step_timeout_s)
         if self.deterministic not in (True, False, "warn"):
             raise ConfigError(f"deterministic={self.deterministic!r} is none of True, False, 'warn'")
         if self.benchmark not in (True, False, None):

@@ -35,7 +35,7 @@ from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
-from stratagem_trainer.preemption import Boundary, StopNow, preemption_watch, remove_preempted, save_and_stop
+from stratagem_trainer.preemption import Boundary, StopNow, heartbeat, preemption_watch, remove_preempted, save_and_stop
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
@@ -171,7 +171,11 @@ def _fit(
         attempts.saving(path, state.progress.step)
         resume.save(state, data.train, path)
 
-    with locked(runtime, run_dir), preemption_watch(runtime, settings, request.began) as watch:
+    with (
+        locked(runtime, run_dir),
+        heartbeat(runtime, settings, run_dir) as beat,
+        preemption_watch(runtime, settings, request.began) as watch,
+    ):
         if runtime.is_main and run_dir is not None:
             note_job(run_dir)
         params = logged_together(module, source.datamodule) if settings.enable_autolog_hparams else {}
@@ -181,7 +185,7 @@ def _fit(
                 if params:
                     logger.log_hyperparams(params)
                 logger.log_graph(module)
-        state.boundary = Boundary(watch, state)
+        state.boundary = Boundary(watch, beat, state)
         loop = FitLoop(state, data, validate if data.val else None, data_state, restore_generators)
         state.save = save
         trainer.go_live(state)

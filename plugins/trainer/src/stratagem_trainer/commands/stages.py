@@ -28,7 +28,7 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 
 _TRAINER_FLAGS = (
     *("logger", "max_epochs", "max_steps"),
-    *("time_limit", "grace_period_s", "stop_signals", "requeue"),
+    *("time_limit", "grace_period_s", "stop_signals", "requeue", "step_timeout_s"),
 )
 
 
@@ -78,6 +78,7 @@ def stage_flags(command: F) -> F:
     "--stop-signals", metavar="NAMES", help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given."
 )
 @click.option("--requeue/--no-requeue", default=None, help="Whether a Slurm job requeues itself then.")
+@click.option("--step-timeout", "step_timeout_s", type=float, metavar="S", help="End a hang, and name its rank.")
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""

@@ -166,8 +166,7 @@ def _outputs(
     if most is not None:
         limit = most if limit is None else min(limit, most)
     batches = islice(iter(on_device(state, data, counted=True)), limit)
-    boundary = None if state.is_sanity_checking else state.boundary
-    pass_batch = boundary.of_evaluation(limit) if boundary is not None else None
+    pass_batch = None if state.boundary is None else state.boundary.of_evaluation(limit)
     for idx, (batch, counts) in enumerate(batches):
         if pass_batch is not None:
             pass_batch(idx)
