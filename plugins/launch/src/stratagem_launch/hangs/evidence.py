@@ -13,6 +13,8 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<functi
 _LIBRARIES = tuple(
     sorted({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}, key=len, reverse=True)
 )
+_SAME_SHAPES = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
+"""Collectives to which all ranks give tensors of one shape and dtype."""
 _OURS = re.compile(r"[/\\]stratagem(_\w+)?[/\\]")
 
 
@@ -54,7 +56,7 @@ class Collective:
     @property
     def what(self) -> tuple[str, str]:
         """In which all ranks must agree."""
-        return self.name, self.shapes
+        return self.name, self.shapes if self.name in _SAME_SHAPES else ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,9 +21,9 @@ class Verdict:
 def judge(evidence: Sequence[Evidence], timeout_s: float) -> Verdict:
     """Name the ranks that a hang is due to.
 
-    In this order: ranks that a signal has stopped; ranks that are missing from a collective in which others wait;
-    ranks that called another collective than most; ranks that stand elsewhere than in waiting for others; ranks
-    that are behind.
+    In this order: ranks that a signal has stopped; ranks that called another collective than most; ranks that are
+    missing from a collective in which others wait; ranks that stand elsewhere than in waiting for others; ranks that
+    are behind.
 
     Args:
         evidence: of each rank, at least one.
@@ -37,7 +37,7 @@ def judge(evidence: Sequence[Evidence], timeout_s: float) -> Verdict:
             _numbers(stopped),
             f"{since}: {who} stood still, stopped by a signal such as SIGSTOP, at {stopped[0].place}",
         )
-    for found in (_missing(evidence), _different(evidence)):
+    for found in (_different(evidence), _missing(evidence)):
         if found is not None:
             culprits, why = found
             return Verdict(_numbers(culprits), f"{since}: {why}")
@@ -64,7 +64,7 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
     # A rank that waits itself, in another group, is held up by somebody else.
     call, behind = min(candidates, key=lambda pair: (all(each.waiting for each in pair[1]), pair[0].number))
     culprits = [each for each in behind if not each.waiting] or behind
-    others = [each for each in evidence if any(theirs.what == call.what for theirs in each.waiting)]
+    others = [each for each in evidence if call in each.waiting and each not in culprits]
     at = f" at {others[0].place}" if others else ""
     why = (
         f"{_ranks(culprits)} stood at {culprits[0].place}, missing from {call}, in which {_ranks(others)} "
@@ -74,31 +74,29 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
 
 
 def _different(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
-    """Ranks whose collective of some number is another one than most ranks'."""
-    groups = {call.group for each in evidence for call in each.waiting}
-    for group in sorted(groups):
-        first = min(call.number for each in evidence for call in each.waiting if call.group == group)
-        calls = {each.rank: call for each in evidence if (call := _call(each, group, first)) is not None}
-        kinds = Counter(call.what for call in calls.values())
+    """Ranks whose collective of some number is another one than most ranks': the first such number counts."""
+    calls: dict[tuple[str, int], dict[int, Collective]] = defaultdict(dict)
+    for each in evidence:
+        for call in each.collectives:
+            calls[call.group, call.number][each.rank] = call
+    for _, of_ranks in sorted(calls.items(), key=lambda item: item[0][1]):
+        kinds = Counter(call.what for call in of_ranks.values())
         if len(kinds) < 2:
             continue
         usual, count = kinds.most_common(1)[0]
         is_tie = list(kinds.values()).count(count) > 1
-        odd = [each for each in evidence if each.rank in calls and (is_tie or calls[each.rank].what != usual)]
-        told = "; ".join(f"rank {each.rank} called {calls[each.rank]} at {each.place}" for each in odd)
+        there = [each for each in evidence if each.rank in of_ranks]
+        odd = [each for each in there if is_tie or of_ranks[each.rank].what != usual]
+        told = "; ".join(f"rank {each.rank} called {of_ranks[each.rank]}, and stood at {each.place}" for each in odd)
         if not is_tie:
-            one = next(each for each in evidence if each.rank in calls and calls[each.rank].what == usual)
-            told += f"; the others called {calls[one.rank]} at {one.place}"
+            one = next(each for each in there if of_ranks[each.rank].what == usual)
+            told += f"; the others called {of_ranks[one.rank]}, and rank {one.rank} stood at {one.place}"
         return odd, f"ranks called different collectives: {told}"
     return None
 
 
 def _newest(evidence: Evidence, group: str) -> int:
     return max((call.number for call in evidence.collectives if call.group == group), default=0)
-
-
-def _call(evidence: Evidence, group: str, number: int) -> Collective | None:
-    return next((c for c in evidence.collectives if c.group == group and c.number == number), None)
 
 
 def _numbers(evidence: Sequence[Evidence]) -> tuple[int, ...]:
