@@ -109,7 +109,9 @@ def running(root: Path, folder: Path) -> Iterator[Cluster]:
         for number, port in zip((1, 2), ports[1:], strict=True)
     ]
     lines = [f"{name}={value}" for name, value in settings.items()]
-    (folder / "slurm.conf").write_text("\n".join([*lines, *nodes, "PartitionName=p Nodes=n1,n2 Default=YES", ""]))
+    (folder / "slurm.conf").write_text(
+        "\n".join([*lines, *nodes, "PartitionName=p Nodes=n1,n2 Default=YES", ""])
+    )
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
         "SLURM_CONF": str(folder / "slurm.conf"),
@@ -121,7 +123,9 @@ def running(root: Path, folder: Path) -> Iterator[Cluster]:
     munged = [str(sbin / "munged"), "--force", "--foreground", f"--seed-file={folder}/munged.seed"]
     munged += [f"--{name}={folder / path}" for name, path in (each.split("=") for each in names)]
     daemons = [munged, [str(sbin / "slurmctld-wlm"), "-D"]]
-    daemons += [[str(sbin / "slurmd-wlm"), "-D", "-N", f"n{n}", "-d", str(sbin / "slurmstepd-wlm")] for n in (1, 2)]
+    daemons += [
+        [str(sbin / "slurmd-wlm"), "-D", "-N", f"n{n}", "-d", str(sbin / "slurmstepd-wlm")] for n in (1, 2)
+    ]
     started: list[subprocess.Popen[bytes]] = []
     try:
         for command in daemons:

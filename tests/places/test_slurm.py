@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import HERE, Cluster, running
 
+from tests.places.slurm_cluster import HERE, Cluster, running
 from tests.soak.signals import tensors_of
 
 pytestmark = [
     pytest.mark.serial,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not (HERE / "usr/bin/scontrol").exists(), reason="needs Slurm: make test-places fetches it"),
+    pytest.mark.skipif(
+        not (HERE / "usr/bin/scontrol").exists(), reason="needs Slurm: make test-places fetches it"
+    ),
 ]
 
 MODULE = f"{Path(__file__).parents[1] / 'soak' / 'interrupted_module.py'}:Interrupted"
@@ -56,7 +58,9 @@ def finished(cluster: Cluster, job: str, folder: Path) -> dict[str, str]:
     return shown
 
 
-def test_a_signal_puts_the_job_back_and_it_goes_on_without_losing_a_step(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_signal_puts_the_job_back_and_it_goes_on_without_losing_a_step(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     whole = submit(cluster, tmp_path / "whole", minutes=10, pause_s=0.01)
     finished(cluster, whole, tmp_path / "whole")
     folder = tmp_path / "stopped"

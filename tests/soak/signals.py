@@ -64,8 +64,22 @@ class Interruptions:
         for path in folder.glob("pid.*"):
             path.unlink()
         command = [sys.executable, "-m", "stratagem", "fit", MODULE, "--set", f"model.folder={folder}"]
-        command += ["--set", f"model.count={self.count}", "--run-dir", str(folder / "run"), "--accelerator", "cpu"]
-        command += ["--strategy", self.strategy, "--devices", str(self.processes), "--max-epochs", str(EPOCHS)]
+        command += [
+            "--set",
+            f"model.count={self.count}",
+            "--run-dir",
+            str(folder / "run"),
+            "--accelerator",
+            "cpu",
+        ]
+        command += [
+            "--strategy",
+            self.strategy,
+            "--devices",
+            str(self.processes),
+            "--max-epochs",
+            str(EPOCHS),
+        ]
         command += ["--set", f"trainer.accumulate_grad_batches={ACCUMULATE}"]
         command += ["--set", f"trainer.val_check_interval={VAL_EVERY}", *more]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -119,7 +133,9 @@ class Interruptions:
                 self._problem(f"nothing says where it saved: {said[-500:]}")
             return True
         if process.returncode != 0:
-            self._problem(f"{number.name} to {target} of {process.pid}, {pids}: {process.returncode}: {said[-2000:]}")
+            self._problem(
+                f"{number.name} to {target} of {process.pid}, {pids}: {process.returncode}: {said[-2000:]}"
+            )
         return False
 
     def _pids(self, process: subprocess.Popen[str]) -> list[int]:
@@ -133,7 +149,9 @@ class Interruptions:
 
     def _compare(self) -> None:
         for rank in range(self.processes):
-            whole, stopped = ((self.folder / name / f"steps.{rank}").read_text() for name in ("whole", "stopped"))
+            whole, stopped = (
+                (self.folder / name / f"steps.{rank}").read_text() for name in ("whole", "stopped")
+            )
             if whole != stopped:
                 had, has = whole.splitlines(), stopped.splitlines()
                 self._problem(f"rank {rank} trained on {len(has)} micro-batches, and unbroken on {len(had)}")
@@ -163,11 +181,13 @@ def main() -> int:
     failed = False
     for strategy in given.strategies:
         with tempfile.TemporaryDirectory() as folder:
-            outcome = Interruptions(strategy, Path(folder), given.count, given.seed).interrupt(each, given.longest_s)
-        slowest = max(outcome.exit_s, default=0.0)
+            outcome = Interruptions(strategy, Path(folder), given.count, given.seed).interrupt(
+                each, given.longest_s
+            )
+        slowest, mean = max(outcome.exit_s, default=0.0), sum(outcome.exit_s) / max(1, len(outcome.exit_s))
         print(
             f"{strategy:<12} {outcome.signals} signals, {len(outcome.exit_s)} saved and exited with {EXIT_CODE}, "
-            f"{len(outcome.problems)} problems; signal to exit {sum(outcome.exit_s) / max(1, len(outcome.exit_s)):.1f} s "
+            f"{len(outcome.problems)} problems; signal to exit {mean:.1f} s "
             f"on average, {slowest:.1f} s at most",
             flush=True,
         )

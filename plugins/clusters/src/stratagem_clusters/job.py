@@ -42,4 +42,8 @@ class SlurmJob:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        return None if done.returncode == 0 else " ".join(done.stderr.split()) or f"it exited with {done.returncode}"
+        return (
+            None
+            if done.returncode == 0
+            else " ".join(done.stderr.split()) or f"it exited with {done.returncode}"
+        )

@@ -172,7 +172,7 @@ class ElasticLauncher(Launcher):
             if unfinished is None:
                 return started
             failure = unfinished
-        if stop.number is not None:
+        if stop.number is not None or failure is None:
             raise _not_saved(failure, stop)
         raise _raised_here(failure)
 
@@ -201,7 +201,7 @@ def _raised_here(failure: Failure) -> StratagemError:
         error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
         return error
     who = f"rank {failure.rank} on {failure.host}"
-    if failure.is_hang:
+    if failure.is_whole:
         message = failure.line
     elif failure.raised:
         message = f"{who} failed: {failure.line}"

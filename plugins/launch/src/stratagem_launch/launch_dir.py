@@ -55,8 +55,8 @@ class Failure:
     """It, pickled, where that works."""
     raised: bool = True
     """False where the worker ended otherwise than by an exception; `line` then says how."""
-    is_hang: bool = False
-    """Whether all were ended, since this rank didn't go on; `line` then is the whole sentence."""
+    is_whole: bool = False
+    """Whether it was found out from what all ranks did; `line` then is the whole sentence."""
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,15 @@ def check_stop_signals(names: str | Sequence[str]) -> tuple[str, ...]:
     """
     given = names.split(",") if isinstance(names, str) else names
     if not isinstance(given, (list, tuple)):
-        raise ConfigError(f"stop_signals={short(names)} is no list of signals: give some of {', '.join(ALLOWED)}")
+        raise ConfigError(
+            f"stop_signals={short(names)} is no list of signals: give some of {', '.join(ALLOWED)}"
+        )
     stripped = tuple(name.strip() if isinstance(name, str) else name for name in given if name != "")
     for name in stripped:
         if name not in ALLOWED:
-            raise ConfigError(f"stop_signals has {short(name)}; allowed are {', '.join(ALLOWED)}, and '' for none")
+            raise ConfigError(
+                f"stop_signals has {short(name)}; allowed are {', '.join(ALLOWED)}, and '' for none"
+            )
     return stripped
 
 

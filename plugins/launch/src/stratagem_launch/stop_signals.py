@@ -70,7 +70,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_signals(launch_dir: LaunchDir) -> Iterator[StopRequest]:
-    """Hand signals to workers that obey them by saving; others turn into SystemExit, so that workers are ended before.
+    """Hand signals to workers that obey them by saving; others turn into SystemExit once workers have ended.
 
     The elastic agent of some versions of torch sets handlers of its own and leaves them: the caller's are restored.
     Outside the main thread Python can set none, and workers notice the end of this process by themselves.

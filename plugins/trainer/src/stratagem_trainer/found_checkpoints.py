@@ -41,7 +41,7 @@ def checkpoint_to_go_on_from(
 
 
 def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
-    """Open the newest checkpoint of the run's folder from which a fit can go on; None where there is none. Collective."""
+    """Open the newest checkpoint of the run's folder from which a fit can go on, or return None. Collective."""
     folders = {trainer.checkpoint_dir}
     for callback in trainer.callbacks:
         if isinstance(callback, ModelCheckpoint):

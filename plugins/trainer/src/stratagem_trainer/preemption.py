@@ -61,7 +61,9 @@ def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) 
 
 
 @contextmanager
-def heartbeat(runtime: Runtime, settings: TrainerSettings, run_dir: str | None) -> Iterator[Callable[[], None]]:
+def heartbeat(
+    runtime: Runtime, settings: TrainerSettings, run_dir: str | None
+) -> Iterator[Callable[[], None]]:
     """Yield what is called when this rank goes on."""
     if settings.step_timeout_s is None:
         yield lambda: None

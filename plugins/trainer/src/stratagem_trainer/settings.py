@@ -197,7 +197,11 @@ def duration_s(name: str, duration: object) -> float | None:
             pass
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
         duration = {"seconds": duration}
-    return None if duration is None else _time_s(name, duration, "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
+    return (
+        None
+        if duration is None
+        else _time_s(name, duration, "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
+    )
 
 
 def check_seconds(name: str, value: object) -> None:
@@ -208,7 +212,9 @@ def check_seconds(name: str, value: object) -> None:
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]
-        raise ConfigError(f"{name}={short(value)} must be a number of seconds above 0, at most {_LONGEST_S:,.0f}")
+        raise ConfigError(
+            f"{name}={short(value)} must be a number of seconds above 0, at most {_LONGEST_S:,.0f}"
+        )
 
 
 def _time_s(name: str, value: Any, allowed: str) -> float:
@@ -222,7 +228,8 @@ def _time_s(name: str, value: Any, allowed: str) -> float:
         limit = timedelta(0)
     if limit <= timedelta(0):
         raise ConfigError(
-            f"{name}={short(value)} is no time above 0: give {allowed}, a timedelta, or its keywords as {{'hours': 2}}"
+            f"{name}={short(value)} is no time above 0: give {allowed}, a timedelta, or its keywords as "
+            "{'hours': 2}"
         )
     return limit.total_seconds()
 

@@ -35,7 +35,14 @@ from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.fit_loop import FitLoop
-from stratagem_trainer.preemption import Boundary, StopNow, heartbeat, preemption_watch, remove_preempted, save_and_stop
+from stratagem_trainer.preemption import (
+    Boundary,
+    StopNow,
+    heartbeat,
+    preemption_watch,
+    remove_preempted,
+    save_and_stop,
+)
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
@@ -204,7 +211,7 @@ def _fit(
         hooks("on_fit_end")
         hooks("on_end", "fit")
         state.boundary = None
-        if any(callback.last_model_path for callback in trainer.checkpoint_callbacks):
+        if any(getattr(callback, "last_model_path", "") for callback in trainer.checkpoint_callbacks):
             remove_preempted(trainer)
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:

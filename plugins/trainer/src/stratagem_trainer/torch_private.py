@@ -1,4 +1,4 @@
-"""What torch keeps private of modules, pruning and data loaders, and the trainer needs: all private names of it are here.
+"""What torch keeps private of modules, pruning and loaders, and the trainer needs: all private names are here.
 
 plugins/trainer/tests/test_torch_private.py tells when torch changes one.
 """
@@ -77,7 +77,8 @@ def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
     would fail before. Torch's handler ends a worker at once, and nothing public is called after it but the user's
     own `worker_init_fn`.
     """
-    before = signal_handling._set_worker_signal_handlers
+    handling: Any = signal_handling
+    before = handling._set_worker_signal_handlers
 
     def end_later(number: int, frame: object) -> None:
         timer = threading.Timer(grace_period_s, os._exit, (0,))
@@ -88,8 +89,8 @@ def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
         before(*args)
         signal.signal(signal.SIGTERM, end_later)
 
-    signal_handling._set_worker_signal_handlers = set_handlers
+    handling._set_worker_signal_handlers = set_handlers
     try:
         yield
     finally:
-        signal_handling._set_worker_signal_handlers = before
+        handling._set_worker_signal_handlers = before

@@ -85,7 +85,9 @@ class Evidence:
         own = next((frame for frame in stack if frame.is_of_user), None)
         where = str(own or stack[0])
         if self.waits_for_loader:
-            where += ", in a worker of its data loader" if self.loader_stack else ", waiting for its data loader"
+            where += (
+                ", in a worker of its data loader" if self.loader_stack else ", waiting for its data loader"
+            )
         return where
 
     @property
@@ -97,7 +99,9 @@ class Evidence:
     def waits_for_others(self) -> bool:
         """Whether the main thread is in a call of torch.distributed, or of ours that waits for all ranks."""
         innermost = self.stack[:6]
-        return any("/torch/distributed/" in frame.file or "/collectives/" in frame.file for frame in innermost)
+        return any(
+            "/torch/distributed/" in frame.file or "/collectives/" in frame.file for frame in innermost
+        )
 
     @property
     def waiting(self) -> tuple[Collective, ...]:

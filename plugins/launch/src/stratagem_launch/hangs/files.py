@@ -62,9 +62,8 @@ class Beat:
 
     def count(self) -> int:
         """How often it has beaten; 0 where nobody knows."""
-        with contextlib.suppress(OSError, struct.error):
-            with open(self.files.beat, "rb") as file:
-                return int(struct.unpack("<Q", file.read(8))[0])
+        with contextlib.suppress(OSError, struct.error), open(self.files.beat, "rb") as file:
+            return int(struct.unpack("<Q", file.read(8))[0])
         return 0
 
 

@@ -15,8 +15,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from stratagem_launch.hangs.abort import call_on_abort
 from stratagem_launch.hangs.files import DUMP, RankFiles, beats_in, write_whole
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
+from stratagem_launch.torch_private import recorded_collectives
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +57,7 @@ class Heartbeat:
 
     def __enter__(self) -> Self:
         os.makedirs(self._folder, exist_ok=True)
-        self._stacks = open(self._files.stacks, "w")  # noqa: SIM115 - `__exit__` closes it
+        self._stacks = open(self._files.stacks, "w")
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
         with open(self._files.beat, "wb") as file:
@@ -71,6 +73,7 @@ class Heartbeat:
             "world_size": self._world_size,
         }
         write_whole(self._files.note, json.dumps(note).encode())
+        self._on_abort = call_on_abort(self._leave_what_is_known)
         threading.Thread(target=self._serve, name="stratagem-heartbeat", daemon=True).start()
         return self
 
@@ -82,6 +85,7 @@ class Heartbeat:
     def end(self) -> None:
         """Nothing more is watched."""
         self._ended.set()
+        self._on_abort()
         faulthandler.cancel_dump_traceback_later()
         if DUMP_SIGNAL is not None:
             faulthandler.unregister(DUMP_SIGNAL)
@@ -89,6 +93,8 @@ class Heartbeat:
             os.unlink(self._files.note)
 
     def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is not None:
+            self._leave_collectives()
         self.beat()
         if not (self._is_watched and self._until_exit):
             self.end()
@@ -111,18 +117,18 @@ class Heartbeat:
 
     def _leave_collectives(self) -> None:
         with contextlib.suppress(Exception):  # a torch without it, or built without distributed
-            from torch._C._distributed_c10d import _dump_fr_trace_json
+            write_whole(self._files.collectives, recorded_collectives())
 
-            write_whole(self._files.collectives, _dump_fr_trace_json())
+    def _leave_what_is_known(self) -> None:
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._leave_collectives()
 
     def _end_all(self) -> None:
         """Without a launcher: leave what this rank knows; the lowest rank that could reports, and all end."""
         from stratagem_launch.hangs.report import report_hang
 
         faulthandler.cancel_dump_traceback_later()
-        faulthandler.dump_traceback(self._stacks, all_threads=True)
-        self._stacks.flush()
-        self._leave_collectives()
+        self._leave_what_is_known()
         time.sleep(_SETTLE_S if self._world_size > 1 else 0.0)
         there = [beat for beat in beats_in(self._folder) if os.path.exists(beat.files.collectives)]
         if self._rank == min((beat.rank for beat in there), default=self._rank):

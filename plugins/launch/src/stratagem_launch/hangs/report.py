@@ -38,7 +38,9 @@ def report_hang(beats: Sequence[Beat], timeout_s: float, seen: Mapping[int, Evid
     try:
         path = _write(beats, evidence, verdict)
     except OSError as error:
-        return replace(verdict, sentence=f"{verdict.sentence} (the report can't be written: {error.strerror})")
+        return replace(
+            verdict, sentence=f"{verdict.sentence} (the report can't be written: {error.strerror})"
+        )
     return replace(verdict, sentence=f"{verdict.sentence}; all stacks are in {path}")
 
 
@@ -48,13 +50,19 @@ def _write(beats: Sequence[Beat], evidence: Sequence[Evidence], verdict: Verdict
     path = os.path.join(folder, f"hang-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     lines = [verdict.sentence, ""]
     for beat, each in zip(beats, evidence):
-        lines.append(f"rank {each.rank} on {each.host}, process {beat.files.pid}, {each.beats} beats, at {each.place}")
+        lines.append(
+            f"rank {each.rank} on {each.host}, process {beat.files.pid}, {each.beats} beats, at {each.place}"
+        )
         lines += _stack("main thread", each.stack) + _stack("a worker of the data loader", each.loader_stack)
         lines.append("  newest collectives")
         for call in each.collectives[-_NEWEST:]:
             lines.append(f"    {call}, {'waiting' if call.is_waiting else 'done'}")
         with open(beat.files.stacks, encoding="utf-8", errors="replace") as file:
-            lines += ["  all threads, as faulthandler wrote them", *(f"    {line.rstrip()}" for line in file), ""]
+            lines += [
+                "  all threads, as faulthandler wrote them",
+                *(f"    {line.rstrip()}" for line in file),
+                "",
+            ]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines))
     return path

@@ -37,7 +37,7 @@ def judge(evidence: Sequence[Evidence], timeout_s: float) -> Verdict:
             _numbers(stopped),
             f"{since}: {who} stood still, stopped by a signal such as SIGSTOP, at {stopped[0].place}",
         )
-    for found in (_different(evidence), _missing(evidence)):
+    for found in (different_calls(evidence), _missing(evidence)):
         if found is not None:
             culprits, why = found
             return Verdict(_numbers(culprits), f"{since}: {why}")
@@ -73,7 +73,7 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
     return culprits, why
 
 
-def _different(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
+def different_calls(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
     """Ranks whose collective of some number is another one than most ranks': the first such number counts."""
     calls: dict[tuple[str, int], dict[int, Collective]] = defaultdict(dict)
     for each in evidence:
@@ -87,12 +87,18 @@ def _different(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | Non
         is_tie = list(kinds.values()).count(count) > 1
         there = [each for each in evidence if each.rank in of_ranks]
         odd = [each for each in there if is_tie or of_ranks[each.rank].what != usual]
-        told = "; ".join(f"rank {each.rank} called {of_ranks[each.rank]}, and stood at {each.place}" for each in odd)
+        told = "; ".join(
+            f"rank {each.rank} called {of_ranks[each.rank]}, and stood at {each.place}" for each in odd
+        )
         if not is_tie:
             one = next(each for each in there if of_ranks[each.rank].what == usual)
-            told += f"; the others called {of_ranks[one.rank]}, and rank {one.rank} stood at {one.place}"
+            told += f"; the others called {of_ranks[one.rank]}{_stood(one)}"
         return odd, f"ranks called different collectives: {told}"
     return None
+
+
+def _stood(evidence: Evidence) -> str:
+    return f", and rank {evidence.rank} stood at {evidence.place}" if evidence.stack else ""
 
 
 def _newest(evidence: Evidence, group: str) -> int:

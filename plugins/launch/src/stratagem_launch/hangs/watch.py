@@ -12,11 +12,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from stratagem_launch.guard import is_stopped
-from stratagem_launch.hangs.evidence import Evidence, read_stacks, size_of
+from stratagem_launch.hangs.evidence import Evidence, read_collectives, read_stacks, size_of
 from stratagem_launch.hangs.files import DUMP, Beat, beats_in
 from stratagem_launch.hangs.heartbeat import DUMP_SIGNAL
 from stratagem_launch.hangs.report import report_hang
-from stratagem_launch.hangs.verdict import Verdict
+from stratagem_launch.hangs.verdict import Verdict, different_calls
 
 _LOOK_S = 0.25
 _ANSWER_S = 1.5
@@ -53,6 +53,26 @@ class HangWatch:
                 self._seen[pid] = count, now
         silent = [beat for beat in beats if now - self._seen[beat.files.pid][1] > beat.timeout_s]
         return self._judge(beats) if silent else None
+
+    def mismatch(self, pids: Collection[int]) -> tuple[int, str] | None:
+        """Return the rank whose collective was another one than most ranks', and the sentence; None where none was.
+
+        Of ranks that have ended, or are about to: by an error, or aborted.
+
+        Args:
+            pids: ids of their processes.
+        """
+        beats = [beat for beat in beats_in(self._folder) if beat.files.pid in pids]
+        evidence = [
+            replace(
+                Evidence(beat.rank, beat.host, beat.count(), 0.0),
+                stack=next(iter(read_stacks(beat.files.stacks)), ()),
+                collectives=read_collectives(beat.files.collectives),
+            )
+            for beat in beats
+        ]
+        found = different_calls(evidence)
+        return (found[0][0].rank, found[1]) if found else None
 
     def _judge(self, beats: list[Beat]) -> Verdict:
         now = time.monotonic()
@@ -105,9 +125,8 @@ def _with_stacks(beat: Beat, evidence: Evidence) -> Evidence:
 
 
 def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return [int(child) for child in file.read().split()]
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
     return []
 
 

@@ -75,10 +75,14 @@ def stage_flags(command: F) -> F:
 @click.option("--time-limit", metavar="TIME", help="Save and end in time: seconds, or HH:MM:SS.")
 @click.option("--grace-period", "grace_period_s", type=float, metavar="S", help="What a save may take.")
 @click.option(
-    "--stop-signals", metavar="NAMES", help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given."
+    "--stop-signals",
+    metavar="NAMES",
+    help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given.",
 )
 @click.option("--requeue/--no-requeue", default=None, help="Whether a Slurm job requeues itself then.")
-@click.option("--step-timeout", "step_timeout_s", type=float, metavar="S", help="End a hang, and name its rank.")
+@click.option(
+    "--step-timeout", "step_timeout_s", type=float, metavar="S", help="End a hang, and name its rank."
+)
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""
