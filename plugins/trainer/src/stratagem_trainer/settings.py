@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Union
@@ -191,10 +192,8 @@ def duration_s(name: str, duration: object) -> float | None:
     if isinstance(duration, str) and duration.count(":") == 2:
         duration = f"0:{duration.strip()}"
     elif isinstance(duration, str) and ":" not in duration:
-        try:
+        with suppress(ValueError):
             duration = float(duration)
-        except ValueError:
-            pass
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
         duration = {"seconds": duration}
     return (

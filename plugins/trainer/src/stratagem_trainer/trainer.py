@@ -92,8 +92,8 @@ class Trainer(TrainerCommands):
             signal.
         stop_signals: names of signals on which a fit saves and ends, as "SIGTERM,SIGUSR1"; "" for none.
         requeue: put the Slurm job around the run back into its queue, where a limit or SIGUSR1 has stopped the run.
-        step_timeout_s: end a fit in which a rank makes no step for so long, and name it; None waits for the timeout of the
-            strategy's collectives alone. Validations' batches count as steps, and saves and the rest of a fit must be over in time.
+        step_timeout_s: end a fit in which a rank makes no step for so long, and name it; None waits for the timeout
+            of the strategy's collectives alone. Batches of a validation count as steps; a save must be over in time.
         further: other fields of `RunConfig`, by name.
 
     Raises:

@@ -134,7 +134,7 @@ def read_collectives(path: str) -> tuple[Collective, ...]:
             entries = json.load(file).get("entries", [])
         return tuple(
             Collective(
-                group=str(entry["process_group"][1] or entry["process_group"][0]),
+                group=_name_of_group(*entry["process_group"]),
                 number=int(entry["collective_seq_id"]),
                 name=str(entry["profiling_name"]).rpartition(":")[2],
                 shapes=", ".join(
@@ -146,6 +146,11 @@ def read_collectives(path: str) -> tuple[Collective, ...]:
             if not entry["is_p2p"]
         )
     return ()
+
+
+def _name_of_group(name: str, description: str) -> str:
+    """What tells groups apart: of a mesh's dimension several have one description."""
+    return "default_pg" if description == "default_pg" else f"{description} {name}".strip()
 
 
 def size_of(path: str) -> int:

@@ -88,7 +88,7 @@ def different_calls(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] 
         there = [each for each in evidence if each.rank in of_ranks]
         odd = [each for each in there if is_tie or of_ranks[each.rank].what != usual]
         told = "; ".join(
-            f"rank {each.rank} called {of_ranks[each.rank]}, and stood at {each.place}" for each in odd
+            f"rank {each.rank} on {each.host} called {of_ranks[each.rank]}{_stood(each)}" for each in odd
         )
         if not is_tie:
             one = next(each for each in there if of_ranks[each.rank].what == usual)
