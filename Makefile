@@ -18,7 +18,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed soak test-places fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -39,6 +39,8 @@ help:
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
+	@echo "make soak    stop, hang and interrupt runs again and again, and count what is lost (long)"
+	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
@@ -118,6 +120,13 @@ parity: .venv/.ready-to-develop
 
 parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
+
+soak: .venv/.ready-to-develop
+	@set -e; for name in signals hangs; do $(BIN)/python -m tests.soak.$$name; done
+
+test-places: .venv/.ready-to-develop
+	@$(BIN)/python tests/places/slurm_cluster.py .places/slurm
+	@$(BIN)/python -m pytest tests/places
 
 fuzz: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)

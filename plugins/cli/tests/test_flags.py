@@ -4,6 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from stratagem_cli.flags import FIELDS, given, selection_flags
+from stratagem_cli.main import main
 
 import stratagem
 from stratagem.config import RunConfig
@@ -102,3 +103,17 @@ def test_its_own_exit_code_is_kept():
         ctx.exit(7)
 
     assert CliRunner().invoke(leaving, []).exit_code == 7
+
+
+def test_help_shows_flags_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--help"]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert heads == [
+        "Training and evaluating:",
+        "The run:",
+        "Machines and processes:",
+        "Output:",
+        "Plugins:",
+        "Settings:",
+        "Other options:",
+    ]

@@ -23,7 +23,7 @@ COMMANDS = sorted(
     [
         *("fit", "validate", "test", "predict", "run"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
-        *("migrate", "report"),
+        *("completion", "migrate", "report"),
     ]
 )
 

@@ -231,6 +231,14 @@ def test_a_checkpointer_by_name_is_imported_when_it_is_made() -> None:
         gone.value()
 
 
+def test_only_the_checkpointer_that_nobody_chose_may_be_missing() -> None:
+    missing = choose_checkpointer(catalogue(), None, "directory")
+    assert (missing.name, missing.origin) == ("directory", "not here")
+    for chosen in ("another", "elsewhere"):
+        with pytest.raises(UnknownNameError, match=f"no checkpoint is called '{chosen}'"):
+            choose_checkpointer(catalogue(), None, chosen)
+
+
 def test_a_given_checkpointer_is_kept_and_a_function_is_called_later() -> None:
     here = LocalCollectives(torch.device("cpu"))
     given: Any = DirectoryCheckpointer(here)

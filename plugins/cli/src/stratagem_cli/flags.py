@@ -9,107 +9,126 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+import cloup
 
 from stratagem.errors import SealError, UsageError, WorkerError
-from stratagem.sdk.catalogue import LOCK_FILE, LOCKED_VARIABLE
+from stratagem.sdk.catalogue import KINDS, LOCK_FILE, LOCKED_VARIABLE
 from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
+from stratagem_cli.completion import component_names
 from stratagem_cli.reporting import report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--strategy", "strategy", {"metavar": "NAME", "help": "As ddp, or DISTRIBUTION:NAME."}),
-    ("--accelerator", "accelerator", {"metavar": "NAME", "help": "As cpu or cuda; auto takes the best."}),
-    (
-        "--devices",
-        "devices",
-        {"metavar": "N|I,J", "help": "How many (2), all (-1), which (0,2), or auto."},
-    ),
-    (
-        "--num-nodes",
-        "num_nodes",
-        {
-            "metavar": "N|MIN:MAX",
-            "callback": lambda ctx, param, value: None if value is None else node_count(value),
-            "help": "Machines taking part; between MIN and MAX they may come and go.",
-        },
-    ),
-    (
-        "--node-rank",
-        "node_rank",
-        {
-            "type": click.IntRange(0),
-            "help": "This machine among them; the rendezvous numbers them if not given.",
-        },
-    ),
-    ("--rdzv-endpoint", "rdzv_endpoint", {"metavar": "HOST:PORT", "help": "Where several nodes meet."}),
-    ("--rdzv-backend", "rdzv_backend", {"metavar": "NAME", "help": "How they meet: c10d or etcd-v2."}),
-    (
-        "--rdzv-conf",
-        "rdzv_conf",
-        {"metavar": "KEY=VALUE,…", "help": "Settings of the rendezvous: docs/guides/nodes.md."},
-    ),
-    (
-        "--max-restarts",
-        "max_restarts",
-        {"type": click.IntRange(0), "help": "How often failed workers are started again."},
-    ),
-    ("--precision", "precision", {"metavar": "NAME", "help": "As 32-true, bf16-mixed or 16-mixed."}),
-    (
-        "--environment",
-        "environment",
-        {"metavar": "NAME", "help": "Who made the processes; detected if not given."},
-    ),
-    (
-        "--checkpoint",
-        "checkpoint",
-        {"metavar": "NAME", "help": "The plugin that writes checkpoints; directory if not given."},
-    ),
-    (
-        "--log-dir",
-        "log_dir",
-        {"metavar": "FOLDER", "help": "Keep what each worker prints, in a file of its own there."},
-    ),
-    (
-        "--log-level",
-        "log_level",
-        {
-            "type": click.Choice(["debug", "info", "warning", "error"]),
-            "help": "From which level on what an engine says is shown here, too.",
-        },
-    ),
-    (
-        "--check-replicas-every",
-        "check_replicas_every",
-        {
-            "type": click.IntRange(0),
-            "metavar": "STEPS",
-            "help": "How often ranks that hold copies are compared; 0 for never.",
-        },
-    ),
-    ("--seed", "seed", {"type": click.IntRange(0), "help": "For every random number generator."}),
-    (
-        "--plugin",
-        "only_plugins",
-        {"multiple": True, "metavar": "DISTRIBUTION", "help": "Consider only these plugins (repeatable)."},
-    ),
-    (
-        "--disable-plugin",
-        "without_plugins",
-        {"multiple": True, "metavar": "DISTRIBUTION", "help": "Leave these plugins out (repeatable)."},
-    ),
-    (
-        "--use",
-        "extensions",
-        {
-            "multiple": True,
-            "metavar": "NAME|MODULE:CLASS",
-            "help": "Add an installed extension, or a class with hook wrappers (repeatable).",
-        },
-    ),
-)
+RUN = cloup.OptionGroup("The run")
+NODES = cloup.OptionGroup("Machines and processes")
+OUTPUT = cloup.OptionGroup("Output")
+PLUGINS = cloup.OptionGroup("Plugins")
 
-FIELDS: tuple[str, ...] = tuple(name for _, name, _ in _FLAGS)
+_FLAGS: dict[cloup.OptionGroup, tuple[tuple[str, str, dict[str, Any]], ...]] = {
+    RUN: (
+        ("--strategy", "strategy", {"metavar": "NAME", "help": "As ddp, or DISTRIBUTION:NAME."}),
+        ("--accelerator", "accelerator", {"metavar": "NAME", "help": "As cpu or cuda; auto takes the best."}),
+        (
+            "--devices",
+            "devices",
+            {"metavar": "N|I,J", "help": "How many (2), all (-1), which (0,2), or auto."},
+        ),
+        ("--precision", "precision", {"metavar": "NAME", "help": "As 32-true, bf16-mixed or 16-mixed."}),
+        (
+            "--checkpoint",
+            "checkpoint",
+            {"metavar": "NAME", "help": "The plugin that writes checkpoints; directory if not given."},
+        ),
+        ("--seed", "seed", {"type": click.IntRange(0), "help": "For every random number generator."}),
+    ),
+    NODES: (
+        (
+            "--num-nodes",
+            "num_nodes",
+            {
+                "metavar": "N|MIN:MAX",
+                "callback": lambda ctx, param, value: None if value is None else node_count(value),
+                "help": "Machines taking part; between MIN and MAX they may come and go.",
+            },
+        ),
+        (
+            "--node-rank",
+            "node_rank",
+            {
+                "type": click.IntRange(0),
+                "help": "This machine among them; the rendezvous numbers them if not given.",
+            },
+        ),
+        ("--rdzv-endpoint", "rdzv_endpoint", {"metavar": "HOST:PORT", "help": "Where several nodes meet."}),
+        ("--rdzv-backend", "rdzv_backend", {"metavar": "NAME", "help": "How they meet: c10d or etcd-v2."}),
+        (
+            "--rdzv-conf",
+            "rdzv_conf",
+            {"metavar": "KEY=VALUE,…", "help": "Settings of the rendezvous: docs/guides/nodes.md."},
+        ),
+        (
+            "--environment",
+            "environment",
+            {"metavar": "NAME", "help": "Who made the processes; detected if not given."},
+        ),
+        (
+            "--max-restarts",
+            "max_restarts",
+            {"type": click.IntRange(0), "help": "How often failed workers are started again."},
+        ),
+    ),
+    OUTPUT: (
+        (
+            "--log-dir",
+            "log_dir",
+            {"metavar": "FOLDER", "help": "Keep what each worker prints, in a file of its own there."},
+        ),
+        (
+            "--log-level",
+            "log_level",
+            {
+                "type": click.Choice(["debug", "info", "warning", "error"]),
+                "help": "From which level on what an engine says is shown here, too.",
+            },
+        ),
+        (
+            "--check-replicas-every",
+            "check_replicas_every",
+            {
+                "type": click.IntRange(0),
+                "metavar": "STEPS",
+                "help": "How often ranks that hold copies are compared; 0 for never.",
+            },
+        ),
+    ),
+    PLUGINS: (
+        (
+            "--plugin",
+            "only_plugins",
+            {
+                "multiple": True,
+                "metavar": "DISTRIBUTION",
+                "help": "Consider only these plugins (repeatable).",
+            },
+        ),
+        (
+            "--disable-plugin",
+            "without_plugins",
+            {"multiple": True, "metavar": "DISTRIBUTION", "help": "Leave these plugins out (repeatable)."},
+        ),
+        (
+            "--use",
+            "extensions",
+            {
+                "multiple": True,
+                "metavar": "NAME|MODULE:CLASS",
+                "help": "Add an installed extension, or a class with hook wrappers (repeatable).",
+            },
+        ),
+    ),
+}
+
+FIELDS: tuple[str, ...] = tuple(name for flags in _FLAGS.values() for _, name, _ in flags)
 """Fields of `RunConfig` that have a flag."""
 
 _NOT_FLAGS = ("accelerator", "plugins", "strategy")
@@ -121,8 +140,9 @@ def selection_flags(command: F) -> F:
 
     `given(keywords)` takes them out again.
     """
-    command = click.option(
+    command = cloup.option(
         "--locked",
+        group=PLUGINS,
         is_flag=True,
         is_eager=True,
         expose_value=False,
@@ -132,8 +152,11 @@ def selection_flags(command: F) -> F:
     for old in RENAMED:
         if old not in _NOT_FLAGS:
             command = _old_flag(old)(command)
-    for flag, name, how in reversed(_FLAGS):
-        command = click.option(flag, name, **how)(command)
+    for group, flags in reversed(_FLAGS.items()):
+        for flag, name, how in reversed(flags):
+            kind = name.removesuffix("s")
+            names: dict[str, Any] = {"shell_complete": component_names(kind)} if kind in KINDS else {}
+            command = cloup.option(flag, name, group=group, **how, **names)(command)
     return command
 
 

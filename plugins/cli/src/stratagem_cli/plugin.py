@@ -14,3 +14,4 @@ def stratagem_commands(cli: CommandGroup) -> None:
     cli.add_lazy("accelerators", "stratagem_cli.listing:accelerators")
     cli.add_lazy("plugins", "stratagem_cli.listing:plugins")
     cli.add_lazy("doctor", "stratagem_cli.doctor:doctor")
+    cli.add_lazy("completion", "stratagem_cli.completion:completion")

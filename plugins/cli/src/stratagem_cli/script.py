@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import click
+import cloup
 
 from stratagem.errors import UsageError
 from stratagem.sdk.selection import CONFIG_VARIABLE
 from stratagem_cli import flags
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@cloup.command(context_settings={"allow_interspersed_args": False})
 @flags.selection_flags
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

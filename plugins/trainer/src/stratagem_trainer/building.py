@@ -240,14 +240,13 @@ def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
 
     Args:
         logger: True for the default, False for none, or loggers.
-        stage: a fit has all; a validation or a test those that take up where a fit has ended.
+        stage: predictions aren't logged, and the default has no folder outside of a fit.
     """
-    if stage != "fit":
-        given = [] if isinstance(logger, bool) or stage == "predict" else logger
-        return [each for each in given if each.goes_on and each.save_dir is not None]
+    if stage == "predict":
+        return []
     if not isinstance(logger, bool):
         return list(logger)
-    if not logger:
+    if not logger or stage != "fit":
         return []
     from stratagem_trainer.loggers.csv import CSVLogger
 

@@ -179,6 +179,11 @@ class Scope:
         row, self.step = self.step, StepRow({}, {})
         return row
 
+    def drop_step(self) -> None:
+        """Forget what the step logged, and begin the next."""
+        if self.step.values:
+            self.step = StepRow({}, {})
+
     def end_evaluation_step(self) -> None:
         """Keep what an evaluation's step logged as a row of its own."""
         self.had_batches = True

@@ -88,6 +88,8 @@ class StageResult:
     in_launching_process: bool
     """Whether the module that the trainer was given is the one that was used."""
     callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    loggers: Sequence[dict[str, Any]] = ()
+    """What each of the loggers that the trainer was given adds to, in their order."""
     predictions: list[Any] | None = None
     not_brought_back: str | None = None
     """Why the trained state isn't at the request's destination."""
@@ -100,7 +102,9 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
         seed_generators(seed)
     module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
-    run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
+    run_dir = trainer.run_dir
+    if attempts is not None:
+        run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
     loggers = make_loggers(trainer.given_loggers, request.stage) if runtime.is_main else []
     module._trainer = trainer
     trainer.enter(runtime, run_dir, module, request.ckpt_path)
@@ -245,8 +249,7 @@ def _evaluate(
         sample_of_any(loader),
     )
     state.progress = replace(trainer.progress_before)
-    for logger in loggers:
-        logger.open(trainer.run_dir or ".", describe(trainer, module))
+    _open_for_evaluation(loggers, trainer, module)
     state.datamodule = source.datamodule
     trainer.show_loader(stage, loader)
     _count_batches(state, data, stage)
@@ -268,17 +271,23 @@ def _evaluate(
     return _result(state, trainer, metrics, predictions)
 
 
+def _open_for_evaluation(loggers: list[Logger], trainer: TrainerView, module: Any) -> None:
+    """Open them in the folder of the fit before, or in one of their own where they have no place."""
+    folder = trainer.run_dir
+    if folder is None and any(logger.save_dir is None for logger in loggers):
+        folder = _unused_run_dir(module, trainer.settings.default_root_dir)
+        os.makedirs(folder)
+    for logger in loggers:
+        logger.open(folder or ".", describe(trainer, module))
+
+
 def _count_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> None:
     if loaders:
         state.eval_batches[stage] = [evaluation.num_batches(state, data, stage) for data in loaders]
         state.num_eval_batches = evaluation.total_batches(state, loaders, stage)
 
 
-def _agreed_run_dir(
-    runtime: Runtime, module: Any, attempts: AutoResume | None, root: str | None
-) -> str | None:
-    if attempts is None:
-        return runtime.config.run_dir
+def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume, root: str | None) -> str | None:
     chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module, root)
     return attempts.begin(str(runtime.broadcast(chosen)))
 
@@ -303,6 +312,7 @@ def _result(
         seen=trainer.seen(),
         in_launching_process=state.runtime.in_launching_process,
         callbacks={callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
+        loggers=[logger.state_dict() for logger in state.loggers],
         predictions=predictions,
     )
 

@@ -186,4 +186,7 @@ class TrainerCommands(TrainerView):
         for callback in self.callbacks:
             if callback.state_key in result.callbacks:
                 callback.load_state_dict(dict(result.callbacks[callback.state_key]))
+        if not isinstance(self.given_loggers, bool) and not result.in_launching_process:
+            for logger, state in zip(self.given_loggers, result.loggers):
+                logger.load_state_dict(state)
         return result

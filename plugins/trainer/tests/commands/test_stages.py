@@ -57,6 +57,16 @@ def test_the_saved_configuration_has_everything(fitted, net):
     assert "run_dir" not in content
 
 
+def test_printed_settings_are_those_that_a_fit_saves_and_nothing_runs(fitted, net, capfd):
+    run_dir, _ = fitted
+    assert main(["fit", "net.py:Net", *HERE, *QUIET, "--max-epochs", "2", "--print-config"]) == 0
+    printed = capfd.readouterr().out
+    assert printed == (run_dir / "config.yaml").read_text().partition("\n")[2]
+    assert main(["test", "net.py:Net", "--set", "model.hiden=2", "--print-config"]) == 2
+    assert "nearest: hidden" in capfd.readouterr().err
+    assert not (net.parent / "runs").exists()
+
+
 def test_the_saved_configuration_repeats_the_run(net, folder, capfd):
     sets = [
         "model.hidden=5",

@@ -16,6 +16,7 @@ from stratagem_trainer.loggers import (
 )
 from stratagem_trainer.loggers.named import checked_loggers
 
+import stratagem
 from stratagem.errors import BrokenPluginError, ConfigError, UnknownNameError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -112,10 +113,78 @@ def test_a_logger_of_ones_own_may_take_metrics_row_by_row_and_is_muted_on_other_
     logger = Own()
     run_of(logger, tmp_path, module=Net())
     assert logger.rows[:4] == [(1, 0, True), (2, 0, True), (3, 0, True), (4, 0, True)]
+    trainer("single", tmp_path / "b", logger=(other := Own())).validate(Net())
+    assert other.rows == [(0, 0, False)]
     nothing = Own().mute().experiment
     nothing.config["a"] = nothing.anything(1).at.all
     with pytest.raises(NotImplementedError, match="neither write nor log_metrics"):
         Logger().log_metrics({})
+
+
+class Evaluated(Net):
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", self.loss(batch))
+
+    test_dataloader = Net.train_dataloader
+
+
+def fitted_and_tested(logger, folder, devices):
+    strategy = "ddp" if devices > 1 else "single"
+    run = trainer(strategy, folder, devices=devices, logger=logger, log_every_n_steps=1, max_epochs=1)
+    module = Evaluated(8 // devices)
+    run.fit(module)
+    version = logger.version
+    run.test(module)
+    assert logger.version == version
+    assert version is not None
+    return version
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_test_after_a_fit_is_logged_to_the_fits_run(tmp_path, monkeypatch, devices):
+    pytest.importorskip("tensorboard")
+    csv, board = CSVLogger(tmp_path / "csv"), TensorBoardLogger(tmp_path / "board")
+    fitted_and_tested(csv, tmp_path / "a", devices)
+    fitted_and_tested(board, tmp_path / "b", devices)
+    assert os.listdir(tmp_path / "csv/logs") == os.listdir(tmp_path / "board/logs") == ["version_0"]
+    header, *_, last = (tmp_path / "csv/logs/version_0/metrics.csv").read_text().splitlines()
+    assert last.split(",")[header.split(",").index("test_loss")]
+    assert csv.log_dir == str(tmp_path / "csv/logs/version_0")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_wandb_goes_on_with_the_fits_run(tmp_path, monkeypatch, devices):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    version = fitted_and_tested(WandbLogger(project="mine", offline=True), tmp_path, devices)
+    runs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{version}/run-{version}.wandb"))
+    assert [b"test_loss" in run.read_bytes() for run in runs] == [False, True]
+
+
+def test_mlflow_goes_on_with_the_fits_run(tmp_path):
+    pytest.importorskip("mlflow.tracking", exc_type=ImportError)
+    logger = MLFlowLogger("mine", save_dir=tmp_path / "store")
+    version = fitted_and_tested(logger, tmp_path / "run", 2)
+    assert len(logger.experiment.get_metric_history(version, "train_loss")) == 4
+    assert [metric.step for metric in logger.experiment.get_metric_history(version, "test_loss")] == [4]
+
+
+def test_comet_goes_on_with_the_fits_experiment(tmp_path):
+    pytest.importorskip("comet_ml")
+    logger = CometLogger(api_key="0" * 25, project="mine", online=False)
+    version = fitted_and_tested(logger, tmp_path, 1)
+    archives = [each for each in (tmp_path / "comet").rglob("*.zip") if version in each.name]
+    contents = [zipfile.ZipFile(each).read("messages.json") for each in archives]
+    assert sorted(b"test_loss" in content for content in contents) == [False, True]
+
+
+def test_a_test_without_a_fit_is_logged_too(tmp_path):
+    logger = CSVLogger()
+    run = stratagem.Trainer(logger=logger, default_root_dir=tmp_path, enable_progress_bar=False)
+    run.test(Evaluated())
+    (row,) = (tmp_path / "runs").glob("*-Evaluated/metrics.csv")
+    assert row.read_text().startswith("step,epoch,test_loss\n0,0,")
+    assert logger.log_dir == str(row.parent)
 
 
 def test_names_are_looked_up_and_a_missing_library_is_one_sentence(monkeypatch):

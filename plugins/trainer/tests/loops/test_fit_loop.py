@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from small import Closure, Descent, Line, TwoPlayers
 
 import stratagem
 from stratagem import PreparedWrapper, hookimpl
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, DataError
 
 
 class Plain(Line):
@@ -305,3 +306,57 @@ def test_a_fraction_of_an_unknown_length_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="is a fraction, and this loader doesn't know its length"):
         trainer.fit(Stream())
+
+
+class WatchedClosure(ClosurePlain):
+    """Notes the number of each batch wherever it is told one, and leaves a step out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[Any] = []
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.numbers.append(("start", batch_idx))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.trainer.is_last_batch:
+            self.numbers.append(("last", batch_idx))
+        return super().training_step(batch, batch_idx)
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+    ) -> None:
+        self.numbers.append(("step", batch_idx))
+        if batch_idx != 5:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.numbers.append(("end", batch_idx, outputs is None))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=1)
+
+
+def test_batches_of_a_closure_have_their_numbers_everywhere(tmp_path: Path) -> None:
+    module = WatchedClosure()
+    train(module, tmp_path, accumulate_grad_batches=3, limit_train_batches=8, max_epochs=1)
+    expected: list[Any] = []
+    for window in ([0, 1, 2], [3, 4, 5], [6, 7]):
+        expected += [("start", number) for number in window]
+        expected += [("step", window[-1])]
+        expected += [("last", 7)] if 7 in window else []
+        expected += [("end", number, window[0] == 3) for number in window]
+    assert module.numbers == expected
+
+
+@pytest.mark.parametrize("returned", [0, 1])
+def test_an_epoch_without_any_loss_is_refused_and_one_with_one_is_not(returned: int, tmp_path: Path) -> None:
+    class Nearly(Plain):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) if batch_idx < returned else None
+
+    refused = (
+        pytest.raises(DataError, match="returned None for all 4 batches") if not returned else nullcontext()
+    )
+    with refused:
+        train(Nearly(), tmp_path, limit_train_batches=4, max_epochs=1)

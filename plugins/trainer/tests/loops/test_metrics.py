@@ -113,6 +113,38 @@ def test_a_step_that_logged_nothing_has_no_row() -> None:
     assert logger.groups == []
 
 
+def test_what_a_skipped_step_logs_is_in_the_row_of_the_next() -> None:
+    logger = Rows()
+    made = begun(logger, every=2)
+    made.log("first", 1.0)
+    made.end_late()  # no step has ended
+    made.end_step(2, 0)
+    made.end_late()
+    made.end_step(3, 0)
+    made.end_late()
+    made.log("second", 2.0)
+    made.end_late()
+    made.end_step(4, 0)
+    made.end_late()
+    made.flush()
+    assert logger.rows == [(2, 0, {"first": 1.0}), (4, 0, {"second": 2.0})]
+
+
+def test_rank_zeros_value_alone_is_logged() -> None:
+    def work(collectives: Any) -> Any:
+        made = begun(collectives=collectives)
+        with pytest.raises(LoggingError, match="leave out one"):
+            made.log("both", 1.0, rank_zero_only=True, sync_dist=True)
+        with made.evaluation("validate") as scope:
+            made.log("x", float(collectives.rank), rank_zero_only=True)
+            has = "x" in scope._sums
+            scope.end_evaluation_step()
+            made.end_evaluation(scope, 1, 0)
+        return has
+
+    assert on_threads(3, work) == [True, False, False]
+
+
 def test_while_muted_nothing_is_logged() -> None:
     made = begun()
     made.muted = True
@@ -170,8 +202,8 @@ def test_of_a_dtensor_the_whole_is_logged() -> None:
         made = begun()
         made.log("x", distribute_tensor(torch.full((1,), 4.0), mesh, [Shard(0)]))
         assert made.latest() == {"x": 4.0}
-        # A plain tensor is kept: no other rank has to be there when it is read.
-        assert type(made._train.step.values["x"]) is torch.Tensor
+        # A number is kept: no other rank has to be there when it is read.
+        assert type(made._train.step.values["x"]) is float
     finally:
         dist.destroy_process_group()
 
@@ -318,6 +350,50 @@ def test_an_evaluation_between_steps_leaves_these_alone() -> None:
     made.end_epoch(2, 0)
     assert made.latest()["x_epoch"] == 3.0
     assert made.latest()["v"] == 2.0
+
+
+def test_values_of_several_loaders_have_the_loaders_number() -> None:
+    made, scopes = begun(), []
+    with made.evaluation("validate") as whole:
+        for index in range(2):
+            with made.evaluation("validate", index) as scope:
+                made.log("v", float(index))
+                if index:
+                    made.log("own", 5.0, add_dataloader_idx=False)
+                scope.end_evaluation_step()
+            scopes.append(scope)
+        made.log("all", 7.0)
+        ended = made.end_evaluation(whole, 1, 0, scopes)
+    assert ended == [
+        {"v/dataloader_idx_0": 0.0, "all": 7.0},
+        {"v/dataloader_idx_1": 1.0, "own": 5.0, "all": 7.0},
+    ]
+    assert made.latest() == {**ended[0], **ended[1]}
+
+
+def test_an_object_is_kept_for_the_epoch_where_it_is_logged_for_it() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    module = torch.nn.Module()
+    module.each, module.whole = torchmetrics.MeanMetric(), torchmetrics.MeanMetric()
+    made = Metrics(ALONE, [], 1, module)
+    made.begin_steps()
+    for step, value in ((1, 2.0), (2, 4.0)):
+        made.log("each", _updated(module.each, value), on_epoch=False)
+        made.log("whole", _updated(module.whole, value), on_step=True, on_epoch=True)
+        assert list(made._train.objects) == ["whole"]
+        made.end_step(step, 0)
+        made.end_late()
+    assert made.latest() == {"each": 4.0, "whole": 4.0, "whole_step": 4.0}
+    made.end_steps()
+    made.end_epoch(2, 0)
+    assert made.latest()["whole_epoch"] == 3.0
+    assert float(module.each.compute()) == 3.0  # its user's to reset
+    assert int(module.whole._update_count) == 0
+
+
+def _updated(metric: Any, value: float) -> Any:
+    metric(value)
+    return metric
 
 
 # The bar ----------------------------------------------------------------------------------------------

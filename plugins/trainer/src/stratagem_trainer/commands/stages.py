@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import cloup
 from stratagem_cli import flags
+from stratagem_cli.completion import component_names
 from stratagem_cli.settings import DATA_CLASS, Settings, merged, strategy_settings, trainer_settings
 
 from stratagem.errors import ConfigError, TargetError
@@ -16,6 +18,7 @@ from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved
     from stratagem_trainer.trainer import Trainer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +29,10 @@ SEED = 0
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
 """Modules that a command's workers need."""
 
+TRAINING = cloup.OptionGroup("Training and evaluating")
+STOPPING = cloup.OptionGroup("Stopping and hangs")
+SETTINGS = cloup.OptionGroup("Settings")
+
 _TRAINER_FLAGS = (
     *("logger", "max_epochs", "max_steps"),
     *("time_limit", "grace_period_s", "stop_signals", "requeue", "step_timeout_s"),
@@ -35,28 +42,42 @@ _TRAINER_FLAGS = (
 def stage_flags(command: F) -> F:
     """Add TARGET and the flags that all four commands share."""
     for decorate in (
-        click.option(
+        cloup.option(
             "--set",
             "sets",
+            group=SETTINGS,
             multiple=True,
             metavar="KEY=VALUE",
             help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60 or trainer.log_every_n_steps=10 "
             "(repeatable).",
         ),
-        click.option(
+        cloup.option(
+            "--print-config",
+            group=SETTINGS,
+            is_flag=True,
+            help="Print all settings as they would be, defaults included, and run nothing.",
+        ),
+        cloup.option(
             "--data",
+            group=TRAINING,
             metavar="FILE.py:CLASS",
             help="A DataModule, instead of TARGET's own loaders; also module:Class.",
         ),
-        click.option(
+        cloup.option(
             "--config",
             "config_files",
+            group=SETTINGS,
             multiple=True,
             metavar="FILE",
             help="Settings in YAML, as a run leaves them in its folder; flags and --set go over them.",
         ),
-        click.option("--run-dir", metavar="FOLDER", help="Where the run leaves its files."),
-        click.option("--ckpt-path", metavar="PATH", help="Continue, or take the weights, from a checkpoint."),
+        cloup.option("--run-dir", group=TRAINING, metavar="FOLDER", help="Where the run leaves its files."),
+        cloup.option(
+            "--ckpt-path",
+            group=TRAINING,
+            metavar="PATH",
+            help="Continue, or take the weights, from a checkpoint.",
+        ),
         flags.selection_flags,
         click.argument("target", required=False),
     ):
@@ -64,24 +85,48 @@ def stage_flags(command: F) -> F:
     return command
 
 
-@click.command()
-@click.option("--max-epochs", type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit.")
-@click.option(
-    "--max-steps", type=click.IntRange(-1), help="Stop after so many optimizer steps; -1: no limit."
+@cloup.command()
+@cloup.option(
+    "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit."
 )
-@click.option(
-    "--logger", metavar="NAMES", help="As wandb, or csv,tensorboard; `stratagem plugins` lists them."
+@cloup.option(
+    "--max-steps",
+    group=TRAINING,
+    type=click.IntRange(-1),
+    help="Stop after so many optimizer steps; -1: no limit.",
 )
-@click.option("--time-limit", metavar="TIME", help="Save and end in time: seconds, or HH:MM:SS.")
-@click.option("--grace-period", "grace_period_s", type=float, metavar="S", help="What a save may take.")
-@click.option(
+@cloup.option(
+    "--logger",
+    group=TRAINING,
+    metavar="NAMES",
+    shell_complete=component_names("logger"),
+    help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.",
+)
+@cloup.option(
+    "--time-limit", group=STOPPING, metavar="TIME", help="Save and end in time: seconds, or HH:MM:SS."
+)
+@cloup.option(
+    "--grace-period", "grace_period_s", group=STOPPING, type=float, metavar="S", help="What a save may take."
+)
+@cloup.option(
     "--stop-signals",
+    group=STOPPING,
     metavar="NAMES",
     help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given.",
 )
-@click.option("--requeue/--no-requeue", default=None, help="Whether a Slurm job requeues itself then.")
-@click.option(
-    "--step-timeout", "step_timeout_s", type=float, metavar="S", help="End a hang, and name its rank."
+@cloup.option(
+    "--requeue/--no-requeue",
+    group=STOPPING,
+    default=None,
+    help="Whether the Slurm job around the run requeues itself then.",
+)
+@cloup.option(
+    "--step-timeout",
+    "step_timeout_s",
+    group=STOPPING,
+    type=float,
+    metavar="S",
+    help="End a fit in which a rank makes no step for so long, and name it.",
 )
 @stage_flags
 def fit(**keywords: Any) -> None:
@@ -95,7 +140,7 @@ def fit(**keywords: Any) -> None:
             click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
 
 
-@click.command()
+@cloup.command()
 @stage_flags
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
@@ -106,7 +151,7 @@ def validate(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@click.command()
+@cloup.command()
 @stage_flags
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
@@ -117,8 +162,8 @@ def test(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@click.command()
-@click.option("--output", metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
+@cloup.command()
+@cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:
     """Predict with TARGET, in the order of its data."""
@@ -165,6 +210,9 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     target = Target.parse(settings.target)
     target.make_importable()  # what workers send back may need it
     _data_target(settings)
+    if keywords.get("print_config"):
+        click.echo(_resolved(settings, target).as_yaml(), nl=False)
+        click.get_current_context().exit()
     return settings, target
 
 
@@ -193,22 +241,27 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, M
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
     from stratagem_trainer.callbacks.training_curve import TrainingCurve
-    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
-    from stratagem_trainer.commands.saved_config import Resolved, SavedConfig
+    from stratagem_trainer.commands.saved_config import SavedConfig
     from stratagem_trainer.trainer import Trainer
 
-    selection, options, given, defaults = trainer_arguments(settings)
-    spec = ModuleSpec(target, settings.model)
-    data_target = _data_target(settings)
-    data = None if data_target is None else DataSpec(data_target, settings.data)
+    resolved = _resolved(settings, target)
+    selection, options, given, _ = trainer_arguments(settings)
     trainer = Trainer(**selection, strategy_options=options, **given)
     if stage == "fit":
-        trainer.callbacks.insert(
-            0, SavedConfig(Resolved(spec, data, settings, options, {**defaults, **given}))
-        )
+        trainer.callbacks.insert(0, SavedConfig(resolved))
         if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
             trainer.callbacks.append(TrainingCurve(required=False))
-    return trainer, spec, data
+    return trainer, resolved.spec, resolved.data
+
+
+def _resolved(settings: Settings, target: Target) -> Resolved:
+    from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
+    from stratagem_trainer.commands.saved_config import Resolved
+
+    _, options, given, defaults = trainer_arguments(settings)
+    data_target = _data_target(settings)
+    data = None if data_target is None else DataSpec(data_target, settings.data)
+    return Resolved(ModuleSpec(target, settings.model), data, settings, options, {**defaults, **given})
 
 
 def trainer_arguments(

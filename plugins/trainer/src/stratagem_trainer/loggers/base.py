@@ -23,17 +23,13 @@ class Logger:
     A class of one's own overrides `write`, or `log_metrics`, which then gets each row.
     """
 
-    goes_on: bool = False
-    """Whether it can be opened again after `close`, and then adds to what it has: validations and tests outside of a
-    fit log to it, where it has a `save_dir`."""
-
     is_muted: bool = False
     """Whether this process isn't rank 0 of a run: whatever is logged is dropped."""
 
     # What a trainer calls, on rank 0 ------------------------------------------------------------------
 
     def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
-        """Start in the run's folder; called once on rank 0 before the first row.
+        """Start in the run's folder; called on rank 0 before the first row, and again by each later stage.
 
         Args:
             run_dir: an existing folder.
@@ -61,7 +57,14 @@ class Logger:
         """Bring everything written so far to where a reader finds it."""
 
     def close(self, failed: bool = False) -> None:
-        """Finish; called once, also after an exception."""
+        """Finish; called once for each `open`, also after an exception."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a copy in another process needs to add to the same run, picklable; called before `close`."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Add to the run of this state from now on: in the launching process, what rank 0 had in a worker."""
 
     # What modules and programs call -------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from glob import glob
 from typing import Any
 
 from stratagem_trainer.loggers.base import Row, flattened
@@ -22,7 +23,8 @@ class CometLogger(LibraryLogger):
         online: False keeps everything in files, for `comet upload`.
         prefix: for the names of metrics, joined by "-".
         name: of the experiment.
-        offline_directory: for those files; comet/ in the run's folder when None.
+        offline_directory: for those files; comet/ in the run's folder when None. Later stages of the same experiment
+            add folders within it, to be uploaded after it.
         config: other arguments of `comet_ml.ExperimentConfig`.
 
     Raises:
@@ -68,11 +70,17 @@ class CometLogger(LibraryLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         self.experiment.log_parameters(flattened(params))
 
+    def _go_on(self, version: str | None) -> None:
+        self._key, self._selection["mode"] = version, "get"
+
     def _start(self) -> Any:
         import comet_ml
 
         folder = self._offline_directory or os.path.join(self.run_dir, "comet")
         if self._online is False:
+            # Comet names an archive by the key and by Python's generator, and overwrites one of the same seed.
+            while self._key is not None and glob(os.path.join(folder, f"{self._key}*")):
+                folder = os.path.join(folder, "later")
             os.makedirs(folder, exist_ok=True)
         config = comet_ml.ExperimentConfig(
             offline_directory=folder, name=self._experiment_name, **self._config

@@ -41,8 +41,6 @@ class CSVLogger(Logger):
         ConfigError: a value that can't be meant.
     """
 
-    goes_on = True
-
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,
@@ -90,6 +88,12 @@ class CSVLogger(Logger):
         self._resumed_step, self._repeated = -1, frozenset()
         if os.path.exists(self.path) and os.path.getsize(self.path):
             self._take_up(resumed_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self._version, "path": self.path}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._version, self.path = state["version"], state["path"]
 
     @property
     def name(self) -> str | None:

@@ -60,6 +60,17 @@ class LibraryLogger(Logger):
         if experiment is not None:
             self._close(experiment, failed)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_dir": self.run_dir, "version": self.version}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.run_dir = state["run_dir"]
+        self._go_on(state["version"])
+
+    @abstractmethod
+    def _go_on(self, version: Any) -> None:
+        """Add to the run that `version` was the one of."""
+
     @abstractmethod
     def _start(self) -> Any:
         """Return the library's object."""

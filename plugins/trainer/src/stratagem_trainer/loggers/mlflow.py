@@ -92,6 +92,9 @@ class MLFlowLogger(LibraryLogger):
         for first in range(0, len(flat), _MAX_PARAMS):
             client.log_batch(self._run_id, params=flat[first : first + _MAX_PARAMS], **self._how)
 
+    def _go_on(self, version: str | None) -> None:
+        self._run_id = version
+
     def _start(self) -> Any:
         from mlflow.tracking import MlflowClient
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME

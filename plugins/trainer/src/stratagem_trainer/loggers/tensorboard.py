@@ -37,8 +37,6 @@ class TensorBoardLogger(LibraryLogger):
 
     library = package = "tensorboard"
 
-    goes_on = True
-
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,
@@ -103,6 +101,9 @@ class TensorBoardLogger(LibraryLogger):
     def flush(self) -> None:
         if self._experiment is not None:
             self._experiment.flush()
+
+    def _go_on(self, version: int | str | None) -> None:
+        self._version = version
 
     def _start(self) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter

@@ -130,6 +130,9 @@ class WandbLogger(LibraryLogger):
     def _log(self, values: dict[str, Any], step: int | None) -> None:
         self.experiment.log(values if step is None else {**values, "trainer/global_step": step})
 
+    def _go_on(self, version: str | None) -> None:
+        self._id = version
+
     def _start(self) -> Any:
         import wandb
 

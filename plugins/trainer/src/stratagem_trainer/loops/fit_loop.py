@@ -273,7 +273,8 @@ class FitLoop:
             self.progress.batch = self.state.batch_idx
             if self._stepped:
                 self.progress.step += 1
-                self._finite.check_parameters(self.progress.step)
+                if self._finite.ends_run:
+                    self._finite.check_parameters(self.progress.step)
                 self.state.guard.after_step(self.progress.step)
                 step_schedules(self.state, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)

@@ -55,13 +55,15 @@ class LossWatch:
             return
         loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
         if loss is not None:
-            self._kept.append((step, _LOSS, loss.detach()))
+            # On the CPU there is nothing to wait for, and next to never anything to keep.
+            if not (loss.is_cpu and loss.numel() == 1 and math.isfinite(loss.item())):
+                self._kept.append((step, _LOSS, loss.detach()))
         else:
             self.without_loss += 1
             self._kept += [
-                (step, name, value)
+                (step, name, torch.as_tensor(value))
                 for name, value in self._logged().items()
-                if isinstance(value, torch.Tensor)
+                if isinstance(value, torch.Tensor) or not math.isfinite(value)
             ]
         if len(self._kept) >= _MOST_KEPT:
             self.look()
@@ -75,8 +77,11 @@ class LossWatch:
         """Return the first value that wasn't finite; waits for the device."""
         kept, self._kept = self._kept, []
         self._looked_at = time.perf_counter()
-        if self.found is None:
-            for (step, name, _), value in zip(kept, _values([tensor for _, _, tensor in kept])):
+        if self.found is None and kept:
+            values = _values([tensor for _, _, tensor in kept])
+            if math.isfinite(sum(values)):
+                return None
+            for (step, name, _), value in zip(kept, values):
                 # What is logged beside a loss may well be infinite.
                 if math.isnan(value) or (math.isinf(value) and name == _LOSS):
                     self.found = BadValue(step, name, value)
@@ -94,17 +99,19 @@ class FiniteCheck:
     """
 
     def __init__(self, losses: LossWatch, module: nn.Module, *, ends_run: bool) -> None:
-        self._losses, self._module, self._ends_run = losses, module, ends_run
+        self._losses, self._module, self.ends_run = losses, module, ends_run
+        self.check_loss: Callable[[int, Any], None] = self._look_at_loss if ends_run else losses.add
+        """Take up what a training step returned, before the parameters are stepped along it."""
 
-    def check_loss(self, step: int, output: Any) -> None:
-        """Take up what a training step returned, before the parameters are stepped along it.
+    def _look_at_loss(self, step: int, output: Any) -> None:
+        """Take it up and look.
 
         Raises:
             NonFiniteError: it isn't finite and ends the run; names the value, the step and the first
                 parameter that isn't finite.
         """
         self._losses.add(step, output)
-        bad = self._losses.look() if self._ends_run else None
+        bad = self._losses.look()
         if bad is not None:
             self._losses.is_told = True
             parameter = first_non_finite(self._module.named_parameters())
@@ -112,12 +119,12 @@ class FiniteCheck:
             raise NonFiniteError(f"terminate_on_nan ends the run: {bad}, which isn't finite; {also}")
 
     def check_parameters(self, step: int) -> None:
-        """Look at the parameters after a step, where that ends the run.
+        """Look at the parameters after a step.
 
         Raises:
             NonFiniteError: one isn't finite; names the first and the step.
         """
-        if self._ends_run and not all_finite(self._module.parameters()):
+        if not all_finite(self._module.parameters()):
             parameter, self._losses.is_told = first_non_finite(self._module.named_parameters()), True
             raise NonFiniteError(
                 f"terminate_on_nan ends the run: the parameter {parameter} isn't finite after step {step}"

@@ -99,12 +99,14 @@ class Metrics:
         if type(reduce_fx) is not str:
             reduce_fx = REDUCTIONS.get(reduce_fx, reduce_fx)
         options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
-        if isinstance(value, torch.Tensor):
-            # A copy: the caller may go on to change its tensor in place.
-            copy = value.detach().clone()
-            kept: Value = copy.reshape(()) if copy.dim() else copy
-        else:
+        kept: Value
+        if not isinstance(value, torch.Tensor):
             kept = float(value)
+        elif value.is_cpu:
+            kept = float(value.item())
+        else:
+            # A copy, not waited for: the caller may go on to change its tensor in place.
+            kept = value.detach().clone().reshape(())
         if options.on_step or not options.on_epoch:
             self._latest.take(
                 {name: kept, options.step_key(name): kept} if options.on_epoch else {name: kept}
@@ -148,7 +150,7 @@ class Metrics:
         """End a training step; a logging point every so many. Collective where it is one."""
         self._is_between = step % self._every != 0
         if self._is_between:
-            self._train.take_step()
+            self._train.drop_step()
         else:
             self._ended = step, epoch, self._reduced_step(step)
 
@@ -164,11 +166,12 @@ class Metrics:
 
     def end_late(self) -> None:
         """As `log_late`; what is logged from here on is the next step's."""
-        self.log_late()
-        self._ended = None
         if self._is_between:
-            self._train.take_step()
+            self._train.drop_step()
             self._is_between = False
+        elif self._ended is not None:
+            self.log_late()
+            self._ended = None
 
     def _reduced_step(self, step: int) -> dict[str, Value]:
         """Take what the step has logged, by the names that files have. Collective."""

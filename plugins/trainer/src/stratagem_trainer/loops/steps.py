@@ -43,6 +43,8 @@ class OptimizerSteps:
         elif self._settings.gradient_clip_val is not None:
             self._clip = self._clip_by_settings
         self._batch_idx = 0
+        self._after_step = state.guard.after_step if state.guard.is_active else None
+        self._steps_alone = not self._before_step and self._clip is None
         self._step_by_hook = bool(hooks.of("optimizer_step"))
         self.zero_grad = (
             self._zero_grad_by_module if hooks.of("optimizer_zero_grad") else self._prepared.zero_grad
@@ -58,9 +60,11 @@ class OptimizerSteps:
         """
         prepared, progress = self._prepared, self._progress
         self._batch_idx = batch_idx
-        indices = range(len(prepared.optimizers))
+        indices = range(len(self.optimizers))
         if self._step_by_hook:
             applied = [index for index in indices if self._step_by_module(index, outputs, closure)]
+        elif closure is None and self._steps_alone:
+            applied = [index for index in indices if prepared.step(index)]
         else:
             applied = [
                 index for index in indices if self._step_one(index, closure and _bound(closure, index))
@@ -73,8 +77,10 @@ class OptimizerSteps:
         if not applied:
             return
         progress.step += 1
-        self._finite.check_parameters(progress.step)
-        self._state.guard.after_step(progress.step)
+        if self._finite.ends_run:
+            self._finite.check_parameters(progress.step)
+        if self._after_step is not None:
+            self._after_step(progress.step)
         if self._state.schedules:
             step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
         self._metrics.end_step(progress.step, progress.epoch)
