@@ -35,7 +35,7 @@ def submit(cluster: Cluster, folder: Path, *flags: str, minutes: int, pause_s: f
     folder.mkdir()
     script = folder / "job.sh"
     fit = f"{sys.executable} -m stratagem fit {MODULE} --set model.folder={folder} --set model.pause_s={pause_s}"
-    fit += f" --set model.count=240 --strategy ddp --accelerator cpu --devices 1 --max-epochs 2 {' '.join(flags)}"
+    fit += f" --set model.count=240 --strategy ddp --accelerator cpu --devices 2 --max-epochs 2 {' '.join(flags)}"
     script.write_text(
         f"#!/bin/sh\n#SBATCH --nodes=1 --ntasks=2 --time={minutes} --requeue --open-mode=append\n"
         f"#SBATCH --output={folder}/out.txt\n"

@@ -16,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
 from stratagem_launch.preemption import EXIT_CODE
 
 STRATEGIES = {"single": 1, "ddp": 2, "fsdp": 2, "ddp_sharded": 2}
@@ -157,16 +160,28 @@ class Interruptions:
                 self._problem(f"rank {rank} trained on {len(has)} micro-batches, and unbroken on {len(had)}")
         whole_digests, digests = (tensors_of(self.folder / name / "run") for name in ("whole", "stopped"))
         if not digests or whole_digests != digests:
-            self._problem(f"the finished tensors differ: {whole_digests} and {digests}")
+            differing = [
+                key for key in {**whole_digests, **digests} if whole_digests.get(key) != digests.get(key)
+            ]
+            self._problem(f"the finished tensors differ: {differing}")
 
     def _problem(self, text: str) -> None:
         self.outcome.problems.append(text)
 
 
-def tensors_of(run_dir: Path) -> dict[str, str]:
-    """Digests of the files with tensors in the last checkpoint of a run."""
-    files = (run_dir / "checkpoints" / "last").rglob("*.safetensors")
-    return {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in sorted(files)}
+def tensors_of(run_dir: Path) -> dict[str, tuple[str, ...]]:
+    """Digests of all that the files with tensors in the last checkpoint of a run have under each key.
+
+    In which file a whole tensor lies may differ.
+    """
+    digests: dict[str, list[str]] = defaultdict(list)
+    for path in (run_dir / "checkpoints" / "last").rglob("*.safetensors"):
+        of_rank = path.name if path.name.startswith("rank-") else ""
+        for key, tensor in load_file(path).items():
+            digests[of_rank + key].append(
+                sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest()[:16]
+            )
+    return {key: tuple(sorted(of_key)) for key, of_key in sorted(digests.items())}
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         restart_state,
         save_restart_state,
     )
+    from stratagem_launch.slurm_job import SlurmJob
     from stratagem_launch.transfer.pickling import loads, sending
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Heartbeat",
     "Preempted",
     "PreemptionWatch",
+    "SlurmJob",
     "StopConditions",
     "can_save_restart_state",
     "check_stop_signals",
@@ -64,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
         ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
         ".rendezvous.network": "loopback_variables",
         ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
+        ".slurm_job": "SlurmJob",
         ".transfer.pickling": "loads sending",
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from stratagem_clusters import SlurmJob
+from stratagem_launch import SlurmJob
 
 from stratagem.errors import CheckpointError, ConfigError, UsageError
 from stratagem_trainer.data.data_module import DataModule

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from stratagem_clusters import SlurmJob
+from stratagem_launch import SlurmJob
 
 from stratagem.errors import CheckpointError
 from stratagem_trainer.callbacks.last_link import folder_of, is_url

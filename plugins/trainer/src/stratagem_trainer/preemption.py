@@ -8,8 +8,14 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stratagem_clusters import SlurmJob
-from stratagem_launch import Heartbeat, Preempted, PreemptionWatch, StopConditions, check_stop_signals
+from stratagem_launch import (
+    Heartbeat,
+    Preempted,
+    PreemptionWatch,
+    SlurmJob,
+    StopConditions,
+    check_stop_signals,
+)
 
 from stratagem_trainer.settings import duration_s
 from stratagem_trainer.torch_private import loader_workers_outlast

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from stratagem_clusters import SlurmJob
+from stratagem_launch import SlurmJob
 
 from stratagem.errors import UsageError
 from stratagem.sdk.loops import announce_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stratagem_clusters import SlurmJob
+from stratagem_launch import SlurmJob
 
 
 def test_a_job_is_read_from_its_variables() -> None:
