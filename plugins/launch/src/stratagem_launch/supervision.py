@@ -200,6 +200,7 @@ class Supervision:
             latest = self._latest()
             alive = {w.pid: w for w in self._workers.values() if w.attempt == latest and w.ended is None}
             if latest in self._trouble:
+                self._hangs.ask(alive)  # a peer's end may be due to what these have called
                 return
         verdict = self._hangs.look(alive)
         if verdict is None:

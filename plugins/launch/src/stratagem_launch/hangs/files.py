@@ -8,8 +8,6 @@ import os
 import struct
 from dataclasses import dataclass
 
-DUMP = "hang.dump"
-"""File by which all ranks are asked to leave what they know."""
 _NOTE = "heartbeat"
 
 
@@ -25,6 +23,11 @@ class RankFiles:
     def note(self) -> str:
         """Who it is, and how long it may be silent."""
         return self._path(_NOTE)
+
+    @property
+    def request(self) -> str:
+        """There once the rank is asked to leave its collectives."""
+        return self._path("hang")
 
     @property
     def beat(self) -> str:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stratagem_launch.hangs.abort import call_on_abort
-from stratagem_launch.hangs.files import DUMP, RankFiles, beats_in, write_whole
+from stratagem_launch.hangs.files import RankFiles, beats_in, write_whole
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.torch_private import recorded_collectives
 
@@ -102,7 +102,7 @@ class Heartbeat:
     def _serve(self) -> None:
         seen, since = -1, time.monotonic()
         while not self._ended.wait(_POLL_S):
-            if os.path.exists(os.path.join(self._folder, DUMP)):
+            if os.path.exists(self._files.request):
                 self._leave_collectives()
                 return
             if self._is_watched:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stratagem_launch.guard import is_stopped
 from stratagem_launch.hangs.evidence import Evidence, read_collectives, read_stacks, size_of
-from stratagem_launch.hangs.files import DUMP, Beat, beats_in
+from stratagem_launch.hangs.files import Beat, beats_in, write_whole
 from stratagem_launch.hangs.heartbeat import DUMP_SIGNAL
 from stratagem_launch.hangs.report import report_hang
 from stratagem_launch.hangs.verdict import Verdict, different_calls
@@ -54,6 +54,12 @@ class HangWatch:
         silent = [beat for beat in beats if now - self._seen[beat.files.pid][1] > beat.timeout_s]
         return self._judge(beats) if silent else None
 
+    def ask(self, pids: Collection[int]) -> None:
+        """Let these processes leave their collectives; a thread of theirs does it, whatever else they wait for."""
+        for beat in beats_in(self._folder):
+            if beat.files.pid in pids and not os.path.exists(beat.files.request):
+                write_whole(beat.files.request, b"")
+
     def mismatch(self, pids: Collection[int]) -> tuple[int, str] | None:
         """Return the rank whose collective was another one than most ranks', and the sentence; None where none was.
 
@@ -76,8 +82,7 @@ class HangWatch:
 
     def _judge(self, beats: list[Beat]) -> Verdict:
         now = time.monotonic()
-        with open(os.path.join(self._folder, DUMP), "wb"):
-            pass
+        self.ask({beat.files.pid for beat in beats})
         seen = {}
         for beat in beats:
             count, since = self._seen[beat.files.pid]
@@ -90,8 +95,6 @@ class HangWatch:
         for beat in beats:
             seen[beat.rank] = _with_stacks(beat, seen[beat.rank])
         verdict = report_hang(beats, beats[0].timeout_s, seen)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._folder, DUMP))
         self._seen.clear()
         return verdict
 
