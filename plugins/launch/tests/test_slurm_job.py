@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,19 @@ def test_a_job_is_read_from_its_variables() -> None:
 )
 def test_no_job_or_one_that_cannot_be_read(environ: dict[str, str]) -> None:
     assert SlurmJob.of(environ) is None
+
+
+def test_an_older_slurm_is_asked_when_the_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SlurmJob("12", end_time=5.0).ask_end_time() == 5.0
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert SlurmJob("12").ask_end_time() is None
+    stands_for_slurm = tmp_path / "squeue"
+    for said, meant in (("2026-11-22T21:56:51", 1795384611.0), ("N/A", None)):
+        stands_for_slurm.write_text(f"#!/bin/sh\necho {said}\n")
+        stands_for_slurm.chmod(0o755)
+        monkeypatch.setenv("TZ", "UTC")
+        time.tzset()
+        assert SlurmJob("12").ask_end_time() == meant
 
 
 def test_why_a_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 _WAIT_S = 20.0
 """How long the controller may take to answer."""
@@ -19,7 +20,7 @@ class SlurmJob:
     restarts: int = 0
     """How often it was started again, by itself or by Slurm."""
     end_time: float | None = None
-    """When Slurm ends it, in seconds since the epoch; None where it has no limit."""
+    """When Slurm ends it, in seconds since the epoch; None where no variable says so, as before Slurm 23.02."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
@@ -33,6 +34,17 @@ class SlurmJob:
             restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
             return cls(job_id, restarts, float(int(end)) if end else None)
         except (KeyError, ValueError):
+            return None
+
+    def ask_end_time(self) -> float | None:
+        """Return when Slurm ends it, as the controller says where no variable does; None where there is no limit."""
+        if self.end_time is not None:
+            return self.end_time
+        command = ["squeue", "--noheader", f"--jobs={self.job_id}", "--format=%e"]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=True).stdout
+            return datetime.fromisoformat(said.strip()).timestamp()
+        except (OSError, subprocess.SubprocessError, ValueError):
             return None
 
     def requeue(self) -> str | None:

@@ -40,7 +40,7 @@ class StopNow(BaseException):
 
 
 def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
-    """Return what stops a fit.
+    """Return what stops a fit; asked on one rank, since it may ask the scheduler.
 
     Args:
         settings: the trainer's.
@@ -51,15 +51,16 @@ def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
     if limit is not None:
         limits[TIME_LIMIT] = began + limit
     job = SlurmJob.of(os.environ)
-    if job is not None and job.end_time is not None:
-        limits[JOB_END] = job.end_time
+    job_end = None if job is None else job.ask_end_time()
+    if job_end is not None:
+        limits[JOB_END] = job_end
     return StopConditions(check_stop_signals(settings.stop_signals), settings.grace_period_s, limits)
 
 
 @contextmanager
 def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) -> Iterator[PreemptionWatch]:
     """Watch for what `stop_conditions` names, in this process and for its loaders' workers. Collective to use."""
-    conditions = stop_conditions(settings, began)
+    conditions = runtime.broadcast(stop_conditions(settings, began) if runtime.is_main else None)
     with ExitStack() as stack:
         if "SIGTERM" in conditions.signals:
             stack.enter_context(loader_workers_outlast(conditions.grace_period_s))
