@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 import stratagem
 
@@ -34,16 +34,6 @@ class Stalling(Dataset[Tensor]):
                 file.write(str(time.time()))
             time.sleep(3600)  # loader stall
         return torch.full((4,), index / 1024)
-
-
-class Uneven(IterableDataset[Tensor]):
-    """As many numbers as it is told."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Any:
-        return (torch.full((4,), index / 1024) for index in range(self.count))
 
 
 class Hanging(stratagem.Module):
@@ -91,6 +81,11 @@ class Hanging(stratagem.Module):
             os.mkfifo(f"{self.folder}/pipe")
             open(f"{self.folder}/pipe")  # noqa: SIM115 - stuck filesystem
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        # Loaders of different lengths are refused or cut by the trainer; this is what still can be done.
+        is_over = self.kind == "uneven_epochs" and batch_idx > STEP and self.global_rank == self.victim
+        return -1 if is_over else None
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.kind == "infinite_loop" and batch_idx == STEP and self.global_rank == self.victim:
             all(iter(lambda: True, False))  # infinite loop
@@ -109,7 +104,4 @@ class Hanging(stratagem.Module):
     def train_dataloader(self) -> Any:
         if self.kind == "loader_stall":
             return DataLoader(Stalling(self.folder), 4, num_workers=1)
-        if self.kind == "uneven_epochs":
-            rank = int(os.environ.get("RANK", "0"))
-            return DataLoader(Uneven(4 * (STEP + 1) if rank == self.victim else 200), 4)
         return DataLoader(torch.arange(800.0).reshape(-1, 4) / 800, 4)

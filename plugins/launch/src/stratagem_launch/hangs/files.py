@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import struct
+import threading
 from dataclasses import dataclass
 
 _NOTE = "heartbeat"
@@ -86,7 +87,8 @@ def beats_in(folder: str) -> list[Beat]:
 
 
 def write_whole(path: str, content: bytes | str) -> None:
-    """Write a file that appears whole."""
-    with open(f"{path}.unfinished", "wb") as file:
+    """Write a file that appears whole, by whichever threads at once."""
+    unfinished = f"{path}.{threading.get_ident()}.unfinished"
+    with open(unfinished, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
-    os.replace(f"{path}.unfinished", path)
+    os.replace(unfinished, path)
