@@ -83,7 +83,7 @@ def test_a_signal_puts_the_job_back_and_it_goes_on_without_losing_a_step(
 
 
 def test_a_job_stops_before_its_time_is_over_as_often_as_it_takes(cluster: Cluster, tmp_path: Path) -> None:
-    job = submit(cluster, tmp_path / "slots", "--grace-period", "25", minutes=1, pause_s=0.5)
+    job = submit(cluster, tmp_path / "slots", "--grace-period", "35", minutes=2, pause_s=1.5)
     shown = finished(cluster, job, tmp_path / "slots")
     said = (tmp_path / "slots/out.txt").read_text()
     assert int(shown["Restarts"]) >= 1, said
