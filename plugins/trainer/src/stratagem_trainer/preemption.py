@@ -35,10 +35,6 @@ JOB = ".job"
 TIME_LIMIT, JOB_END = "the time limit", "the end of the job"
 
 
-class StopNow(BaseException):
-    """The fit is to save here and to end; raised by all ranks between steps, or between batches of a validation."""
-
-
 def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
     """Return what stops a fit; asked on one rank, since it may ask the scheduler.
 
@@ -79,54 +75,6 @@ def heartbeat(
     beats = Heartbeat(settings.step_timeout_s, runtime.rank, runtime.world_size, run_dir or ".", until_exit)
     with beats:
         yield beats.beat
-
-
-class Boundary:
-    """Called by all ranks where a fit could stop.
-
-    Args:
-        watch: open.
-        beat: tells that this rank goes on.
-        state: of the fit.
-    """
-
-    def __init__(self, watch: PreemptionWatch, beat: Callable[[], None], state: StageState) -> None:
-        self.watch, self.beat = watch, beat
-        self._state = state
-
-    def pass_step(self) -> None:
-        """A step is over. Collective.
-
-        Raises:
-            StopNow: the fit ends here.
-        """
-        self.beat()
-        if self.watch.is_due():
-            raise StopNow
-
-    def of_evaluation(self, num_batches: int | None) -> Callable[[int], None]:
-        """Return what to call with the index of each batch before it is evaluated. Collective.
-
-        Ranks may have different numbers of batches: they stop at one that all have, or not at all.
-
-        Args:
-            num_batches: on this rank, where known.
-        """
-        import torch
-
-        ranks = self._state.runtime.collectives
-        common = 0 if self._state.is_sanity_checking else sys.maxsize
-        if common and ranks.world_size > 1:
-            own = torch.tensor(float(num_batches or 0), device=ranks.device)
-            common = int(ranks.all_reduce(own, "min").item())
-
-        def pass_batch(index: int) -> None:
-            if index < common:
-                self.pass_step()
-            else:
-                self.beat()
-
-        return pass_batch
 
 
 def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatch, save: Any) -> NoReturn:

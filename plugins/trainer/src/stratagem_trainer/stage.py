@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from stratagem.sdk.loops import announce_data
 from stratagem.sdk.loops import seed_everything as seed_generators
 from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.batch_norm import as_before
-from stratagem_trainer.bringing_back import Destination, leave
+from stratagem_trainer.bringing_back import leave
 from stratagem_trainer.building import (
     begin_stage,
     construct_module,
@@ -34,10 +34,9 @@ from stratagem_trainer.explaining import explain
 from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of, note_job
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
+from stratagem_trainer.loops.boundary import Boundary, StopNow
 from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.preemption import (
-    Boundary,
-    StopNow,
     heartbeat,
     preemption_watch,
     remove_preempted,
@@ -47,7 +46,7 @@ from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
 from stratagem_trainer.seeding import worker_seed
-from stratagem_trainer.seen import Seen
+from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.torch_settings import torch_settings
 
 if TYPE_CHECKING:
@@ -56,43 +55,6 @@ if TYPE_CHECKING:
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.state import StageState
     from stratagem_trainer.view import TrainerView
-
-
-@dataclass(frozen=True)
-class StageRequest:
-    """What a call of the trainer asks for; picklable if the module and the loaders are."""
-
-    stage: str
-    module: Any
-    """A `Module`, or a callable without arguments that makes one in each worker."""
-    loader: Any = None
-    val_loader: Any = None
-    datamodule: Any = None
-    """A `DataModule`, or a callable without arguments that makes one in each worker."""
-    ckpt_path: str | None = None
-    destination: Destination | None = None
-    """Where to leave the trained state for a launching process that isn't a rank itself."""
-    return_predictions: bool = True
-    began: float = 0.0
-    """When the run began, in seconds since the epoch."""
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What rank 0 brings back."""
-
-    metrics: list[dict[str, float]]
-    """Of an evaluation, one for each loader."""
-    seen: Seen
-    """What the launching process's trainer then says."""
-    in_launching_process: bool
-    """Whether the module that the trainer was given is the one that was used."""
-    callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    loggers: Sequence[dict[str, Any]] = ()
-    """What each of the loggers that the trainer was given adds to, in their order."""
-    predictions: list[Any] | None = None
-    not_brought_back: str | None = None
-    """Why the trained state isn't at the request's destination."""
 
 
 def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> StageResult:
@@ -196,7 +158,7 @@ def _fit(
                 if params:
                     logger.log_hyperparams(params)
                 logger.log_graph(module)
-        state.boundary = Boundary(watch, beat, state)
+        state.boundary = Boundary(watch, beat, runtime.collectives)
         loop = FitLoop(state, data, validate if data.val else None, data_state, restore_generators)
         state.save = save
         trainer.go_live(state)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.hooks import HookRunner
     from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.loops.boundary import Boundary
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.loops.optimization import Schedule
-    from stratagem_trainer.preemption import Boundary
     from stratagem_trainer.settings import TrainerSettings
 
 

@@ -31,8 +31,9 @@ from stratagem_trainer.preemption import requeue
 from stratagem_trainer.run_folder import refuse_unusable
 from stratagem_trainer.seeding import latest_seed
 from stratagem_trainer.seen import Seen
-from stratagem_trainer.stage import StageRequest, StageResult, run_stage
+from stratagem_trainer.stage import run_stage
 from stratagem_trainer.stage_callbacks import refuse_callbacks
+from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.view import TrainerView
 
 PRELOAD = ("stratagem_trainer.trainer",)

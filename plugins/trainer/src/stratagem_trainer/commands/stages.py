@@ -14,6 +14,7 @@ from stratagem_cli.settings import DATA_CLASS, Settings, merged, strategy_settin
 
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
+from stratagem_trainer.commands.stop_flags import STOP_FLAGS, stop_flags
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 """Modules that a command's workers need."""
 
 TRAINING = cloup.OptionGroup("Training and evaluating")
-STOPPING = cloup.OptionGroup("Stopping and hangs")
 SETTINGS = cloup.OptionGroup("Settings")
 
 _TRAINER_FLAGS = (
     *("logger", "max_epochs", "max_steps"),
-    *("time_limit", "grace_period_s", "stop_signals", "requeue", "step_timeout_s"),
+    *STOP_FLAGS,
 )
 
 
@@ -102,32 +102,7 @@ def stage_flags(command: F) -> F:
     shell_complete=component_names("logger"),
     help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.",
 )
-@cloup.option(
-    "--time-limit", group=STOPPING, metavar="TIME", help="Save and end in time: seconds, or HH:MM:SS."
-)
-@cloup.option(
-    "--grace-period", "grace_period_s", group=STOPPING, type=float, metavar="S", help="What a save may take."
-)
-@cloup.option(
-    "--stop-signals",
-    group=STOPPING,
-    metavar="NAMES",
-    help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given.",
-)
-@cloup.option(
-    "--requeue/--no-requeue",
-    group=STOPPING,
-    default=None,
-    help="Whether the Slurm job around the run requeues itself then.",
-)
-@cloup.option(
-    "--step-timeout",
-    "step_timeout_s",
-    group=STOPPING,
-    type=float,
-    metavar="S",
-    help="End a fit in which a rank makes no step for so long, and name it.",
-)
+@stop_flags
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""

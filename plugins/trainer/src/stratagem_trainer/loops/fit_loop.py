@@ -80,6 +80,7 @@ class FitLoop:
         self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
         self._after_backward = hooks.of("on_after_backward")
         self._stop, self._skips_epoch = Stop(state), False
+        self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
@@ -141,10 +142,6 @@ class FitLoop:
         # Stopped on the way: the epoch only counts as over when there was no batch left.
         if not stops or self.state.batch_idx == self.num_batches:
             self._end_epoch()
-
-    def _pass_boundary(self) -> None:
-        if self.state.boundary is not None:
-            self.state.boundary.pass_step()
 
     def _has_to_stop(self) -> bool:
         return self._stop.is_heard() or self.progress.step == self.settings.steps

@@ -208,9 +208,9 @@ class Metrics:
         finally:
             self._scope, self.batch = before, batch
 
-    def kept_objects(self, only_after_error: bool = False) -> AbstractContextManager[None]:
+    def kept_objects(self) -> AbstractContextManager[None]:
         """Whatever is added to metric objects meanwhile, they are as before afterwards."""
-        return states_kept(self._module, only_after_error)
+        return states_kept(self._module)
 
     @contextmanager
     def discarded(self) -> Iterator[None]:
