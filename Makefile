@@ -18,7 +18,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-etcd test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability fuzz mutate bench bench-xla clean
+.PHONY: help demo test soak test-etcd test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -42,6 +42,7 @@ help:
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make portability load each strategy's checkpoint under each other (20 minutes), and write docs/portability.md"
+	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
@@ -59,7 +60,7 @@ test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
 
 soak: .venv/.ready-to-develop
-	@set -e; for name in kills saves; do $(BIN)/python -m tests.soak.$$name; done
+	@set -e; for name in kills saves signals hangs; do $(BIN)/python -m tests.soak.$$name; done
 	@$(BIN)/python -m pytest -m soak --timeout 600 $(PYTEST)
 
 # The server is from apt (etcd-server); its client goes into a folder of its own.
@@ -141,6 +142,10 @@ portability: .venv/.ready-to-develop
 	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json || true; done
 	@$(BIN)/python docs/gen/portability.py > docs/portability.md
 
+test-places: .venv/.ready-to-develop
+	@$(BIN)/python tests/places/slurm_cluster.py .places/slurm
+	@$(BIN)/python -m pytest tests/places
+
 fuzz: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1000000)
 
@@ -148,7 +153,7 @@ mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -64,7 +64,7 @@ def runs(process: psutil.Process) -> bool:
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)]
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)]
 )
 def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = slow(tmp_path)

@@ -11,6 +11,7 @@ import warnings
 
 import torch
 from stratagem_launch import torch_private as private
+from stratagem_launch.hangs.evidence import read_collectives
 from torch import nn
 
 
@@ -71,3 +72,18 @@ def test_storages_are_wrapped_and_unwrapped_without_a_word():
         memory = torch.ones(2).untyped_storage()
         wrapped = private.typed(memory, torch.float32)
         assert private.memory_of(wrapped) is memory
+
+
+def test_the_flight_recorder_says_which_collectives_there_were(tmp_path):
+    code = (
+        "import torch, torch.distributed as dist\n"
+        f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=0, world_size=1)\n"
+        "dist.all_reduce(torch.ones(3))\n"
+        "from stratagem_launch.torch_private import recorded_collectives\n"
+        "from stratagem_launch.hangs.files import write_whole\n"
+        f"write_whole('{tmp_path}/dump', recorded_collectives())\n"
+        "dist.destroy_process_group()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (call,) = read_collectives(f"{tmp_path}/dump")
+    assert (call.name, call.number, call.shapes, call.group) == ("all_reduce", 1, "Float [3]", "default_pg")

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from stratagem_launch.elastic import ElasticLauncher
     from stratagem_launch.fork_server import preload_fork_server
     from stratagem_launch.guard import die_with
+    from stratagem_launch.hangs.heartbeat import Heartbeat
     from stratagem_launch.leftovers import folder_lock
+    from stratagem_launch.preemption import (
+        STOP_SIGNALS,
+        Preempted,
+        PreemptionWatch,
+        StopConditions,
+        check_stop_signals,
+    )
     from stratagem_launch.rendezvous.network import loopback_variables
     from stratagem_launch.restart_states import (
         LAUNCH_VARIABLE,
@@ -23,12 +31,20 @@ if TYPE_CHECKING:
         restart_state,
         save_restart_state,
     )
+    from stratagem_launch.slurm_job import SlurmJob
     from stratagem_launch.transfer.pickling import loads, sending
 
 __all__ = [
     "LAUNCH_VARIABLE",
+    "STOP_SIGNALS",
     "ElasticLauncher",
+    "Heartbeat",
+    "Preempted",
+    "PreemptionWatch",
+    "SlurmJob",
+    "StopConditions",
     "can_save_restart_state",
+    "check_stop_signals",
     "die_with",
     "folder_lock",
     "loads",
@@ -45,9 +61,12 @@ __getattr__, __dir__ = lazy_names(
         ".elastic": "ElasticLauncher",
         ".fork_server": "preload_fork_server",
         ".guard": "die_with",
+        ".hangs.heartbeat": "Heartbeat",
         ".leftovers": "folder_lock",
+        ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
         ".rendezvous.network": "loopback_variables",
         ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
+        ".slurm_job": "SlurmJob",
         ".transfer.pickling": "loads sending",
     },
 )

@@ -10,7 +10,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from stratagem_launch.main_module import is_being_imported_by_worker, preparatio
 from stratagem_launch.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
 from stratagem_launch.rendezvous.network import gloo_variables, loopback_variables
 from stratagem_launch.signal_watch import signal_watch
+from stratagem_launch.stop_signals import StopRequest, stop_signals
 from stratagem_launch.supervision import Supervision
 from stratagem_launch.transfer.pickling import sending
 from stratagem_launch.worker import run_worker, threads_per_worker, unguarded_sentence
@@ -70,7 +70,7 @@ class ElasticLauncher(Launcher):
         Raises:
             ConfigError: the endpoint's host has no address; see `require_endpoint`.
             SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process; 128 + its number, after all
-                workers have ended.
+                workers have ended. `Preempted` where they have saved before, and it was a signal that they obey.
         """
         if is_being_imported_by_worker():
             # A worker that imports an unguarded script; the launcher it belongs to says so, once.
@@ -93,8 +93,15 @@ class ElasticLauncher(Launcher):
             held.enter_context(folder_lock(launch_dir.path))
             prepared = {} if forked else held.enter_context(self._sent(launch_dir, task))
             self._put_job(launch_dir, prepared)
-            with _ending_signals_raise(), _watch() as is_ending, Supervision(launch_dir, is_ending) as eye:
-                started = self._run(launch_dir, task, eye)
+            with (
+                stop_signals(launch_dir) as stop,
+                _watch() as is_ending,
+                Supervision(launch_dir, is_ending, stop, self.plan.max_restarts > 0) as eye,
+            ):
+                started = self._run(launch_dir, task, eye, stop)
+                preempted = eye.preempted()
+            if preempted is not None:
+                raise preempted
             return pickle.loads(launch_dir.get("result")) if 0 in started else None
 
     @contextlib.contextmanager
@@ -119,7 +126,9 @@ class ElasticLauncher(Launcher):
         )
         launch_dir.put("job", pickle.dumps(job))
 
-    def _run(self, launch_dir: LaunchDir, task: Task, supervision: Supervision) -> dict[int, Any]:
+    def _run(
+        self, launch_dir: LaunchDir, task: Task, supervision: Supervision, stop: StopRequest
+    ) -> dict[int, Any]:
         """Start the agent, wait for it, and return what it knows of each rank of this node."""
         from torch.distributed.elastic.multiprocessing import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -146,11 +155,15 @@ class ElasticLauncher(Launcher):
             unfinished = supervision.unfinished(task.may_exit)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            failure = supervision.first_failure(codes, task.may_exit)
+            failure: Failure | None = supervision.first_failure(codes, task.may_exit)
         except SignalException as error:
             if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
+        except SystemExit:
+            if stop.number is None:
+                raise
+            failure = supervision.failure_so_far()
         except RendezvousError as error:
             raise errors.RendezvousError(
                 f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
@@ -159,7 +172,23 @@ class ElasticLauncher(Launcher):
             if unfinished is None:
                 return started
             failure = unfinished
+        if stop.number is not None or failure is None:
+            raise _not_saved(failure, stop)
         raise _raised_here(failure)
+
+
+def _not_saved(failure: Failure | None, stop: StopRequest) -> WorkerError:
+    """Return the error of a run that was told to stop and couldn't save."""
+    why = f"its ranks didn't save within the grace period of {stop.grace_period_s:g} s"
+    if failure is not None:
+        why = f"rank {failure.rank} on {failure.host} {'failed: ' * failure.raised}{failure.line}"
+    return WorkerError(
+        f"{stop.name} told this run to stop, and {why}: nothing was saved; it can go on from its newest checkpoint",
+        rank=failure.rank if failure else 0,
+        host=failure.host if failure else "",
+        traceback=failure.traceback if failure else "",
+        exit_code=128 + (stop.number or 0),
+    )
 
 
 def _raised_here(failure: Failure) -> StratagemError:
@@ -172,7 +201,9 @@ def _raised_here(failure: Failure) -> StratagemError:
         error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
         return error
     who = f"rank {failure.rank} on {failure.host}"
-    if failure.raised:
+    if failure.is_whole:
+        message = failure.line
+    elif failure.raised:
         message = f"{who} failed: {failure.line}"
     elif "before it could begin" in failure.line:
         return UsageError(f"{who} {failure.line}: {unguarded_sentence()}")
@@ -185,33 +216,6 @@ def _raised_here(failure: Failure) -> StratagemError:
         traceback=failure.traceback,
         exit_code=failure.exit_code,
     )
-
-
-@contextlib.contextmanager
-def _ending_signals_raise() -> Iterator[None]:
-    """Turn signals that end this process into SystemExit, so that workers are ended before.
-
-    The elastic agent sets handlers of its own and leaves them: the caller's are restored. Outside
-    the main thread Python can set none, and workers notice the end of this process by themselves.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGINT)}
-    for number in numbers:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
 
 
 def _watch() -> contextlib.AbstractContextManager[Callable[[], bool]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from multiprocessing import forkserver, util
 
 from stratagem.errors import UsageError
+from stratagem_launch.guard import stop_signals_ignored
 
 _LONGEST_SOCKET = 107
 """Bytes of a socket's path: Linux, unix(7)."""
@@ -42,7 +43,9 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
     if threading.current_thread() is threading.main_thread():
         os.environ[OWNER] = str(os.getpid())
     try:
-        forkserver.ensure_running()
+        # It starts Python's resource tracker, too, which by itself ignores SIGTERM and SIGINT alone.
+        with stop_signals_ignored():
+            forkserver.ensure_running()
     finally:
         os.environ.pop(OWNER, None)
         if before is not None:

@@ -10,9 +10,28 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
+SAVED_FROM = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)
+)
+"""Signals that a fork server ignores, and its workers don't."""
+
+
+@contextlib.contextmanager
+def stop_signals_ignored() -> Iterator[None]:
+    """Let processes that this one starts meanwhile ignore the signals in `SAVED_FROM`; in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SAVED_FROM}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def die_with_parent() -> None:

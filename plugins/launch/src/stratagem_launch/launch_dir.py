@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,8 @@ class Failure:
     """It, pickled, where that works."""
     raised: bool = True
     """False where the worker ended otherwise than by an exception; `line` then says how."""
+    is_whole: bool = False
+    """Whether it was found out from what all ranks did; `line` then is the whole sentence."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,17 @@ class LaunchDir:
         """Record why the calling worker failed."""
         self.put(f"failure.{failure.attempt}.{failure.rank}", pickle.dumps(failure))
         self.mark("failed", failure.attempt, failure.rank)
+
+    def put_preempted(self, preempted: BaseException, attempt: int, rank: int) -> None:
+        """Record that the calling worker has saved and ends."""
+        self.put(f"preempted.{attempt}.{rank}", pickle.dumps(preempted))
+
+    def preempted(self, attempt: int, ranks: Sequence[int]) -> Any:
+        """Return what the first of these ranks recorded by `put_preempted`; None where none has."""
+        for rank in ranks:
+            if self.has(f"preempted.{attempt}.{rank}"):
+                return pickle.loads(self.get(f"preempted.{attempt}.{rank}"))
+        return None
 
     def failures(self, attempt: int) -> list[Failure]:
         """Return the recorded failures of one attempt."""

@@ -7,7 +7,7 @@ import os
 import signal
 
 from stratagem_launch.fork_server import OWNER
-from stratagem_launch.guard import die_with_parent, set_pdeathsig_in_children
+from stratagem_launch.guard import SAVED_FROM, die_with_parent, set_pdeathsig_in_children
 
 _has_forked = False
 
@@ -29,6 +29,9 @@ _owner = os.environ.pop(OWNER, "")
 if _owner:
     # multiprocessing ignores Ctrl-C in the server only once all modules have been imported.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A signal to a whole group of processes is for the others to obey: workers end with this one.
+    for _number in SAVED_FROM:
+        signal.signal(_number, signal.SIG_IGN)
     die_with_parent()
     set_pdeathsig_in_children()
     if os.getppid() != int(_owner):

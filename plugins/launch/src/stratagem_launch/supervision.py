@@ -6,15 +6,18 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stratagem_launch.guard import is_alive, is_stopped
+from stratagem_launch.hangs.watch import HangWatch, say
 from stratagem_launch.launch_dir import Failure, LaunchDir, WorkerEvent
+from stratagem_launch.preemption import Preempted
+from stratagem_launch.stop_signals import StopRequest
 from stratagem_launch.worker import LINGER_S
+from stratagem_launch.worker_ends import left_early, unexplained, with_what_followed, without_exception
 
 GRACE_S = 2.0
 """How long the peers of a failed worker may take to end by themselves."""
@@ -46,13 +49,26 @@ class Supervision:
         launch_dir: where the workers note their starts and ends.
         is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
             no less than half a minute then needs it.
+        stop: whether the workers were told to save and end; where they can't, this ends the launch.
+        tells_hangs: whether a hang is told at once, as where the run may go on after it.
     """
 
-    def __init__(self, launch_dir: LaunchDir, is_ending: Callable[[], bool] = lambda: False) -> None:
-        self._launch_dir = launch_dir
+    def __init__(
+        self,
+        launch_dir: LaunchDir,
+        is_ending: Callable[[], bool] = lambda: False,
+        stop: StopRequest | None = None,
+        tells_hangs: bool = False,
+    ) -> None:
+        self._launch_dir, self._stop_request = launch_dir, stop
         self._is_ending = is_ending
         self._signalled: float | None = None
+        self._told_in: int | None = None
+        """The attempt that was told to stop."""
         self._workers: dict[int, _Worker] = {}
+        self._hangs, self._tells_hangs = HangWatch(launch_dir.path), tells_hangs
+        self._hung: dict[int, Failure] = {}
+        """Attempt → the hang that ended it."""
         self._trouble: dict[int, float] = {}
         """When each failing attempt began to fail, by this clock's seconds since the epoch."""
         self._lock = threading.Lock()
@@ -72,14 +88,30 @@ class Supervision:
             if worker.handle is not None:
                 os.close(worker.handle)
 
-    def first_failure(self, exit_codes: dict[int, int], may_exit: bool = False) -> Failure:
-        """Return what failed first in the last attempt: an exception, or a worker that ended or stood still.
+    def first_failure(
+        self, exit_codes: dict[int, int], may_exit: bool = False, attempt: int | None = None
+    ) -> Failure:
+        """Return what failed first in an attempt: an exception, or a worker that ended or stood still.
 
         Args:
             exit_codes: what is known of processes that ended badly, by rank; negative for a signal.
             may_exit: as in `Task`.
+            attempt: its number; the last one's when None.
         """
-        attempt, workers = self._last_attempt()
+        attempt, workers = self._workers_of(attempt)
+        if attempt in self._hung:
+            return self._hung[attempt]
+        failure = self._first_end(exit_codes, may_exit, attempt, workers)
+        mismatch = self._hangs.mismatch({worker.pid for worker in workers.values()})
+        if mismatch is None or failure.usage:
+            return failure
+        rank, why = mismatch
+        by = f"rank {failure.rank} {'failed: ' * failure.raised}{failure.line}"
+        return replace(failure, rank=rank, line=f"{why}; by that {by}", is_whole=True)
+
+    def _first_end(
+        self, exit_codes: dict[int, int], may_exit: bool, attempt: int, workers: dict[int, _Worker]
+    ) -> Failure:
         marks = self._marks(attempt)
         recorded = {failure.rank: failure for failure in self._launch_dir.failures(attempt)}
         # A worker that failed by an exception ends only after its linger: compare the ends.
@@ -90,21 +122,23 @@ class Supervision:
                 continue
             if mark is not None and mark.event == "left":
                 if not may_exit:
-                    found.append((mark.time + LINGER_S, _early(mark)))
+                    found.append((mark.time + LINGER_S, left_early(mark)))
             elif mark is not None:
-                found.append((mark.time, _early(mark)))
+                found.append((mark.time, left_early(mark)))
             elif worker.ended is not None:
                 code = exit_codes.get(rank)
-                found.append((worker.ended, _unexplained(rank, attempt, code, worker.ended)))
+                found.append((worker.ended, unexplained(rank, attempt, code, worker.ended)))
         for rank in exit_codes.keys() - workers.keys() - recorded.keys():
-            found.append((time.time(), _failure(rank, attempt, time.time(), "ended before it could begin")))
+            found.append(
+                (time.time(), without_exception(rank, attempt, time.time(), "ended before it could begin"))
+            )
         # Of ends that were noticed together, one with an exit code came first: the agent ends the others.
         first = min(found, key=lambda pair: (pair[0], pair[1].rank not in exit_codes))[1]
         if not first.raised and first.rank not in marks and exit_codes.get(first.rank, 0) < 0:
             return first  # that a signal ended it says enough
         still = [rank for rank, worker in workers.items() if worker.stopped]
         if first.raised and still and first.rank not in still:
-            first = _failure(
+            first = without_exception(
                 still[0], attempt, first.time, "stood still, stopped by a signal such as SIGSTOP"
             )
         gone = [
@@ -113,7 +147,18 @@ class Supervision:
         if first.raised and gone:
             line = f"{first.line} (by then rank {', '.join(gone)} had left with exit code 0)"
             return replace(first, line=line)
-        return _with_what_followed(first, recorded)
+        return with_what_followed(first, recorded)
+
+    def failure_so_far(self) -> Failure | None:
+        """Return what `first_failure` would, of a launch that is ended from here; None where nothing failed."""
+        attempt = self._told_in
+        return self.first_failure({}, attempt=attempt) if attempt in self._trouble else None
+
+    def preempted(self) -> Preempted | None:
+        """Return how the last attempt's lowest rank of this node was preempted; None where none was."""
+        attempt, workers = self._workers_of()
+        preempted: Preempted | None = self._launch_dir.preempted(attempt, sorted(workers))
+        return preempted
 
     def unfinished(self, may_exit: bool = False) -> Failure | None:
         """Return the first worker of the last attempt that ended well too early, after all have ended.
@@ -121,21 +166,21 @@ class Supervision:
         Args:
             may_exit: as in `Task`.
         """
-        attempt, workers = self._last_attempt()
+        attempt, workers = self._workers_of()
         marks = self._marks(attempt)
         left = [mark for mark in marks.values() if mark.event == "left"]
         if left and len(left) < len(workers) and not may_exit:
-            return _early(min(left, key=lambda mark: mark.time))
+            return left_early(min(left, key=lambda mark: mark.time))
         for rank, worker in workers.items():
             if rank not in marks:
-                return _unexplained(rank, attempt, 0, worker.ended or time.time())
+                return unexplained(rank, attempt, 0, worker.ended or time.time())
         return None
 
-    def _last_attempt(self) -> tuple[int, dict[int, _Worker]]:
-        """Return the number of the last attempt, and its workers by rank."""
+    def _workers_of(self, attempt: int | None = None) -> tuple[int, dict[int, _Worker]]:
+        """Return the number of an attempt, by default of the last one, and its workers by rank."""
         self._look()
         with self._lock:
-            attempt = max((worker.attempt for worker in self._workers.values()), default=0)
+            attempt = self._latest() if attempt is None else attempt
             return attempt, {w.rank: w for w in self._workers.values() if w.attempt == attempt}
 
     def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
@@ -147,6 +192,27 @@ class Supervision:
     def _run(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
             self._look()
+            self._end_hang()
+
+    def _end_hang(self) -> None:
+        """End an attempt in which a rank has fallen silent."""
+        with self._lock:
+            latest = self._latest()
+            alive = {w.pid: w for w in self._workers.values() if w.attempt == latest and w.ended is None}
+            if latest in self._trouble:
+                self._hangs.ask(alive)  # a peer's end may be due to what these have called
+                return
+        verdict = self._hangs.look(alive)
+        if verdict is None:
+            return
+        if self._tells_hangs:
+            say(verdict)
+        with self._lock:
+            self._hung[latest] = replace(
+                without_exception(verdict.ranks[0], latest, time.time(), verdict.sentence), is_whole=True
+            )
+            for worker in alive.values():
+                _kill(worker)
 
     def _look(self) -> None:
         with self._lock:
@@ -173,6 +239,15 @@ class Supervision:
             for worker in self._workers.values():
                 if now - self._trouble.get(worker.attempt, self._signalled or now) > GRACE_S:
                     _kill(worker)
+            stop = self._stop_request
+            if stop is not None and stop.number is not None:
+                self._told_in = self._latest() if self._told_in is None else self._told_in
+                # Nobody starts again what was told to stop.
+                if stop.is_over or self._latest() > self._told_in:
+                    stop.force()
+
+    def _latest(self) -> int:
+        return max((worker.attempt for worker in self._workers.values()), default=0)
 
     def _end_all(self) -> None:
         self._look()
@@ -212,40 +287,3 @@ def _kill(worker: _Worker) -> None:
             signal.pidfd_send_signal(worker.handle, signal.SIGKILL)
         else:
             os.kill(worker.pid, signal.SIGKILL)
-
-
-def _failure(rank: int, attempt: int, when: float, line: str) -> Failure:
-    """Describe a worker that left no record of an exception."""
-    return Failure(rank, attempt, socket.gethostname(), when, line, traceback="", raised=False)
-
-
-def _early(mark: WorkerEvent) -> Failure:
-    """Describe a worker that ended by itself with exit code 0."""
-    call = "sys.exit(0)" if mark.event == "left" else "os._exit(0)"
-    return _failure(mark.rank, mark.attempt, mark.time, f"left by {call} before the run was over")
-
-
-def _unexplained(rank: int, attempt: int, code: int | None, ended: float) -> Failure:
-    """Describe a worker that ended without a mark: by a signal, or out of a library.
-
-    Args:
-        code: its exit code, negative for a signal; None where nobody knows.
-    """
-    if code is not None and code < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        line = f"was ended by {names.get(-code, f'signal {-code}')}"
-    elif code is not None:
-        line = f"exited with code {code} and no exception"
-    else:
-        line = "ended without an exception before the run was over"
-    return _failure(rank, attempt, ended, line)
-
-
-def _with_what_followed(first: Failure, recorded: dict[int, Failure]) -> Failure:
-    """Add the first exception of another rank, with its traceback, to a failure that has none."""
-    later = [failure for rank, failure in recorded.items() if rank != first.rank]
-    if first.raised or not later:
-        return first
-    next_one = min(later, key=lambda failure: failure.time)
-    line = f"{first.line}; then rank {next_one.rank} failed: {next_one.line}"
-    return replace(first, line=line, traceback=next_one.traceback)

@@ -26,8 +26,9 @@ from stratagem.errors import SealError, StratagemError, UsageError
 from stratagem.sdk.processes import store_variables
 from stratagem_launch.early_exit import early_exits_fail
 from stratagem_launch.fork_server import own_fork_servers
-from stratagem_launch.guard import die_with, die_with_parent, set_pdeathsig_in_children
+from stratagem_launch.guard import SAVED_FROM, die_with, die_with_parent, set_pdeathsig_in_children
 from stratagem_launch.launch_dir import ROUND, Failure, Job, LaunchDir, log_file
+from stratagem_launch.preemption import Preempted
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.transfer.pickling import loads
 
@@ -104,6 +105,10 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         if rank == 0:
             launch_dir.put("result", _pickled_value(value))
     except BaseException as error:  # some of torch's own errors are no Exception
+        if isinstance(error, Preempted):
+            launch_dir.put_preempted(error, attempt, rank)
+            launch_dir.mark("done", attempt, rank)
+            return
         if isinstance(error, SystemExit) and not error.code:
             if rank == 0:
                 launch_dir.put("result", pickle.dumps(None))
@@ -133,7 +138,8 @@ def _reset_signals() -> None:
     for number in signal.valid_signals():
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
             signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in SAVED_FROM if "stratagem_launch.server" in sys.modules else (signal.SIGTERM,):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from stratagem_launch import SlurmJob
+
 from stratagem.errors import CheckpointError, ConfigError, UsageError
 from stratagem_trainer.data.data_module import DataModule
+from stratagem_trainer.found_checkpoints import AUTO
 
 if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
@@ -50,7 +53,7 @@ def best_where_there_is_one(trainer: TrainerView, ckpt_path: Any) -> Any:
 def chosen_checkpoint(
     trainer: TrainerView, stage: str, ckpt_path: str | os.PathLike[str] | None
 ) -> str | None:
-    """Return the path that `ckpt_path` names: itself, or what "best", "last" and "hpc" mean.
+    """Return the path that `ckpt_path` names: itself, or what "auto", "best", "last" and "hpc" mean.
 
     Raises:
         CheckpointError: the fit before left no such checkpoint.
@@ -60,9 +63,16 @@ def chosen_checkpoint(
     name = os.fspath(ckpt_path)
     if name == "hpc":
         raise CheckpointError(
-            "ckpt_path='hpc' isn't needed here: a fit whose job its scheduler starts again goes on from its newest "
-            "checkpoint by itself; pass a checkpoint's folder to go on from another"
+            "ckpt_path='hpc' isn't needed here: a fit whose Slurm job is started again goes on from its newest "
+            "checkpoint by itself; elsewhere ckpt_path='auto' goes on from the newest one in run_dir"
         )
+    if name == AUTO:
+        if stage != "fit" or (trainer.config.run_dir is None and SlurmJob.of(os.environ) is None):
+            raise CheckpointError(
+                f"{stage} got ckpt_path='auto', which goes on from the newest checkpoint in a fit's run_dir: "
+                + ("give one (--run-dir)" if stage == "fit" else "name a checkpoint's folder")
+            )
+        return AUTO
     if name not in ("best", "last"):
         return name
     callback: Any = trainer.checkpoint_callback

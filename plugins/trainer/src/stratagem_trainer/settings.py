@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, Union
+from typing import Any, Literal, Union
+
+from stratagem_launch import STOP_SIGNALS, check_stop_signals
 
 from stratagem import Clipping, InitialWeights
 from stratagem.errors import ConfigError, short
@@ -50,6 +53,11 @@ class TrainerSettings:
     barebones: bool = False
     enable_autolog_hparams: bool = True
     model_registry: str | None = None
+    time_limit: str | float | timedelta | Mapping[str, int] | None = None
+    grace_period_s: float = 30.0
+    stop_signals: str | Sequence[str] = STOP_SIGNALS
+    requeue: bool = True
+    step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -85,6 +93,11 @@ class TrainerSettings:
                     f"a fit of at least {fewest} epochs or steps can't end after {most}: change one"
                 )
         max_time_s(self.max_time)
+        duration_s("time_limit", self.time_limit)
+        check_stop_signals(self.stop_signals)
+        check_seconds("grace_period_s", self.grace_period_s)
+        if self.step_timeout_s is not None:
+            check_seconds("step_timeout_s", self.step_timeout_s)
         if self.deterministic not in (True, False, "warn"):
             raise ConfigError(f"deterministic={self.deterministic!r} is none of True, False, 'warn'")
         if self.benchmark not in (True, False, None):
@@ -143,6 +156,7 @@ class TrainerSettings:
         return limit
 
 
+_LONGEST_S = 1e9
 _LEAST = {
     "accumulate_grad_batches": 1,
     "global_batch_size": 1,
@@ -164,6 +178,7 @@ _FLAGS = (
     "sync_batchnorm",
     "barebones",
     "enable_autolog_hparams",
+    "requeue",
 )
 
 
@@ -173,19 +188,54 @@ def max_time_s(max_time: object) -> float | None:
     Raises:
         ConfigError: it is nothing of these, or not above 0.
     """
-    if max_time is None:
-        return None
+    return None if max_time is None else _time_s("max_time", max_time, "'DD:HH:MM:SS'")
+
+
+def duration_s(name: str, duration: object) -> float | None:
+    """Return a setting's time in seconds, which may be given as a number of them, too, or as "HH:MM:SS".
+
+    Raises:
+        ConfigError: it is nothing of these, or not above 0.
+    """
+    if isinstance(duration, str) and duration.count(":") == 2:
+        duration = f"0:{duration.strip()}"
+    elif isinstance(duration, str) and ":" not in duration:
+        with suppress(ValueError):
+            duration = float(duration)
+    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        duration = {"seconds": duration}
+    return (
+        None
+        if duration is None
+        else _time_s(name, duration, "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
+    )
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no number of seconds above 0.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]
+        raise ConfigError(
+            f"{name}={short(value)} must be a number of seconds above 0, at most {_LONGEST_S:,.0f}"
+        )
+
+
+def _time_s(name: str, value: Any, allowed: str) -> float:
     try:
-        if isinstance(max_time, str):
-            days, hours, minutes, seconds = map(int, max_time.strip().split(":"))
+        if isinstance(value, str):
+            days, hours, minutes, seconds = map(int, value.strip().split(":"))
             limit = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         else:
-            limit = max_time if isinstance(max_time, timedelta) else timedelta(**max_time)  # type: ignore[arg-type]
+            limit = value if isinstance(value, timedelta) else timedelta(**value)
     except (TypeError, ValueError, OverflowError):
         limit = timedelta(0)
     if limit <= timedelta(0):
         raise ConfigError(
-            f"max_time={short(max_time)} is no time above 0: give 'DD:HH:MM:SS', a timedelta, or its keywords as "
+            f"{name}={short(value)} is no time above 0: give {allowed}, a timedelta, or its keywords as "
             "{'hours': 2}"
         )
     return limit.total_seconds()

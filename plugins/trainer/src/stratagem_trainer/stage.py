@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+from stratagem_launch import SlurmJob
 
 from stratagem.errors import UsageError
 from stratagem.sdk.loops import announce_data
 from stratagem.sdk.loops import seed_everything as seed_generators
 from stratagem_trainer.auto_resume import AutoResume
 from stratagem_trainer.batch_norm import as_before
-from stratagem_trainer.bringing_back import Destination, leave
+from stratagem_trainer.bringing_back import leave
 from stratagem_trainer.building import (
     begin_stage,
     construct_module,
@@ -29,14 +31,22 @@ from stratagem_trainer.data.evaluation import EvalLoader, eval_loaders
 from stratagem_trainer.data.fit_data import FitData
 from stratagem_trainer.data.sources import LoaderSource, make_datamodule
 from stratagem_trainer.explaining import explain
+from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of, note_job
 from stratagem_trainer.hyperparameters import logged_together
 from stratagem_trainer.loops import evaluation, resume
+from stratagem_trainer.loops.boundary import Boundary, StopNow
 from stratagem_trainer.loops.fit_loop import FitLoop
+from stratagem_trainer.preemption import (
+    heartbeat,
+    preemption_watch,
+    remove_preempted,
+    save_and_stop,
+)
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
 from stratagem_trainer.seeding import worker_seed
-from stratagem_trainer.seen import Seen
+from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.torch_settings import torch_settings
 
 if TYPE_CHECKING:
@@ -45,41 +55,6 @@ if TYPE_CHECKING:
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.state import StageState
     from stratagem_trainer.view import TrainerView
-
-
-@dataclass(frozen=True)
-class StageRequest:
-    """What a call of the trainer asks for; picklable if the module and the loaders are."""
-
-    stage: str
-    module: Any
-    """A `Module`, or a callable without arguments that makes one in each worker."""
-    loader: Any = None
-    val_loader: Any = None
-    datamodule: Any = None
-    """A `DataModule`, or a callable without arguments that makes one in each worker."""
-    ckpt_path: str | None = None
-    destination: Destination | None = None
-    """Where to leave the trained state for a launching process that isn't a rank itself."""
-    return_predictions: bool = True
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What rank 0 brings back."""
-
-    metrics: list[dict[str, float]]
-    """Of an evaluation, one for each loader."""
-    seen: Seen
-    """What the launching process's trainer then says."""
-    in_launching_process: bool
-    """Whether the module that the trainer was given is the one that was used."""
-    callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    loggers: Sequence[dict[str, Any]] = ()
-    """What each of the loggers that the trainer was given adds to, in their order."""
-    predictions: list[Any] | None = None
-    not_brought_back: str | None = None
-    """Why the trained state isn't at the request's destination."""
 
 
 def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> StageResult:
@@ -134,9 +109,7 @@ def _fit(
 ) -> StageResult:
     settings, run_dir, module = trainer.settings, attempts.run_dir, source.module
     hooks = prepare_module(runtime, trainer, module, "fit", source.datamodule)
-    reader = attempts.newest()
-    if reader is None and request.ckpt_path is not None:
-        reader = runtime.session.open_checkpoint(request.ckpt_path, settings.verify_checkpoints)
+    reader = checkpoint_to_go_on_from(trainer, attempts, request.ckpt_path)
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
         # Loaders may be made by it.
         trainer.begin_at(resume.epoch_of(reader))
@@ -175,7 +148,13 @@ def _fit(
         attempts.saving(path, state.progress.step)
         resume.save(state, data.train, path)
 
-    with locked(runtime, run_dir):
+    with (
+        locked(runtime, run_dir),
+        heartbeat(runtime, settings, run_dir) as beat,
+        preemption_watch(runtime, settings, request.began) as watch,
+    ):
+        if runtime.is_main and run_dir is not None:
+            note_job(run_dir)
         params = logged_together(module, source.datamodule) if settings.enable_autolog_hparams else {}
         if run_dir is not None:
             for logger in loggers:
@@ -183,6 +162,7 @@ def _fit(
                 if params:
                     logger.log_hyperparams(params)
                 logger.log_graph(module)
+        state.boundary = Boundary(watch, beat, runtime.collectives)
         loop = FitLoop(state, data, validate if data.val else None, data_state, restore_generators)
         state.save = save
         trainer.go_live(state)
@@ -192,12 +172,18 @@ def _fit(
             evaluation.sanity_check(state, data.val)
         if settings.limit("train") != 0:
             hooks("on_train_start")
-            loop.run()
+            try:
+                loop.run()
+            except StopNow:
+                save_and_stop(trainer, state, watch, save)
             hooks("on_train_end")
         state.metrics.flush()
         hooks("on_fit_end")
         hooks("on_end", "fit")
         runtime.session.checkpointer.wait()
+        state.boundary = None
+        if any(getattr(callback, "last_model_path", "") for callback in trainer.checkpoint_callbacks):
+            remove_preempted(trainer)
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
@@ -274,7 +260,11 @@ def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume, root: s
 
 
 def _unused_run_dir(module: Any, root: str | None) -> str:
-    base = os.path.abspath(f"{root or '.'}/runs/{time.strftime('%Y%m%d-%H%M%S')}-{type(module).__qualname__}")
+    job = SlurmJob.of(os.environ)
+    name = time.strftime("%Y%m%d-%H%M%S") if job is None else f"slurm-{job.job_id}"
+    base = os.path.abspath(f"{root or '.'}/runs/{name}-{type(module).__qualname__}")
+    if job is not None and job.restarts and job_of(base) == job.job_id:
+        return base
     return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
 
 

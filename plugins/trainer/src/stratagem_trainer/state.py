@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.hooks import HookRunner
     from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.loops.boundary import Boundary
     from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.metrics import Metrics
     from stratagem_trainer.loops.optimization import Schedule
@@ -85,6 +86,8 @@ class StageState:
     """The loader that an evaluation reads."""
     batch_counts: bool = True
     """Whether the batch of an evaluation counts, or is there only because every rank has to run a forward."""
+    boundary: Boundary | None = None
+    """Of a fit: where it may be told to stop."""
     save: Callable[..., None] | None = None
     """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None
     before there is anything to write."""

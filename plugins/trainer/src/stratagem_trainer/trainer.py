@@ -9,6 +9,8 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
+from stratagem_launch import STOP_SIGNALS
+
 from stratagem import InitialWeights, RunConfig
 from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, renamed_selection
@@ -88,6 +90,14 @@ class Trainer(TrainerCommands):
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
         initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
             `InitialWeights` tells what may differ: docs/guides/changed-models.md.
+        time_limit: save and end this long after the run's start, less `grace_period_s`; a number of seconds, or as
+            `max_time`. The process exits with 75: docs/fault-tolerance.md.
+        grace_period_s: how long a save may take: a run stops so long before a limit, and is ended so long after a
+            signal.
+        stop_signals: names of signals on which a fit saves and ends, as "SIGTERM,SIGUSR1"; "" for none.
+        requeue: put the Slurm job around the run back into its queue, where a limit or SIGUSR1 has stopped the run.
+        step_timeout_s: end a fit in which a rank makes no step for so long, and name it; None waits for the timeout
+            of the strategy's collectives alone. Batches of a validation count as steps; a save must be over in time.
         further: other fields of `RunConfig`, by name.
 
     Raises:
@@ -143,6 +153,11 @@ class Trainer(TrainerCommands):
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
         initial_weights: InitialWeights | str | None = None,
+        time_limit: str | float | timedelta | Mapping[str, int] | None = None,
+        grace_period_s: float = 30.0,
+        stop_signals: str | Sequence[str] = STOP_SIGNALS,
+        requeue: bool = True,
+        step_timeout_s: float | None = None,
         **further: Any,
     ) -> None:
         default_root_dir = _path(default_root_dir)

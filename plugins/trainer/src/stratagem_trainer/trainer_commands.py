@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from typing import Any
+
+from stratagem_launch import Preempted
 
 from stratagem import Task
 from stratagem.sdk.loops import announce, announce_by_value, launch
@@ -24,11 +27,13 @@ from stratagem_trainer.choices import (
     told_apart,
 )
 from stratagem_trainer.module import Module
+from stratagem_trainer.preemption import requeue
 from stratagem_trainer.run_folder import refuse_unusable
 from stratagem_trainer.seeding import latest_seed
 from stratagem_trainer.seen import Seen
-from stratagem_trainer.stage import StageRequest, StageResult, run_stage
+from stratagem_trainer.stage import run_stage
 from stratagem_trainer.stage_callbacks import refuse_callbacks
+from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.view import TrainerView
 
 PRELOAD = ("stratagem_trainer.trainer",)
@@ -57,7 +62,10 @@ class TrainerCommands(TrainerView):
                 data module's, or the module's own `train_dataloader`, when None. A `DataModule` may be passed here.
             val_dataloaders: validation batches; the data module's, or the module's own, when None.
             datamodule: a `DataModule`, or a picklable callable that makes one in each worker.
-            ckpt_path: continue exactly where this checkpoint was written; "last" is the last one of the fit before.
+            ckpt_path: continue exactly where this checkpoint was written; "last" is the last one of the fit before,
+                "auto" the newest in `run_dir`, where there is one.
+
+        A fit that a signal, `time_limit` or its Slurm job's end stops has saved, and raises `SystemExit(75)`.
 
         Where workers were processes of their own, the trained weights, the metrics and the callbacks'
         states are brought back into this process's objects: all that is in `model.state_dict()`, with the
@@ -164,9 +172,13 @@ class TrainerCommands(TrainerView):
         if run.environment.global_rank == 0:
             announce(run)
         self._seen = replace(self._seen, stage=request.stage, status="interrupted")
-        result: StageResult | None = launch(
-            run, Task(run_stage, (self, request), preload=PRELOAD, notice=announce_by_value)
-        )
+        request = replace(request, began=time.time())
+        task = Task(run_stage, (self, request), preload=PRELOAD, notice=announce_by_value)
+        try:
+            result: StageResult | None = launch(run, task)
+        except Preempted as preempted:
+            requeue(preempted, self.settings)
+            raise
         self.model, self.ckpt_path = request.module, request.ckpt_path
         self.datamodule = None if callable(request.datamodule) else request.datamodule
         if result is None:  # not the node of rank 0

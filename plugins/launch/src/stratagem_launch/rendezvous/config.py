@@ -76,8 +76,8 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
         "start_method": "spawn" if plan.start_method == "popen" else plan.start_method,
         "log_line_prefix_template": "[rank ${rank}] ",
         "local_addr": LOOPBACK if alone else address_towards(endpoint),
-        # Ctrl-C stays Python's KeyboardInterrupt; the launcher handles the others itself.
-        "signals_to_handle": "SIGTERM",
+        # Ctrl-C stays Python's KeyboardInterrupt; `stop_signals` handles the others.
+        "signals_to_handle": "",
         "shutdown_timeout": int(GRACE_S),
     }
     if not alone and plan.rdzv_backend != "static":

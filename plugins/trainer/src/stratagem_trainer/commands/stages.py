@@ -21,6 +21,7 @@ from stratagem_cli.settings import (
 
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
+from stratagem_trainer.commands.stop_flags import STOP_FLAGS, stop_flags
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
 
-_TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps")
+_TRAINER_FLAGS = (
+    *("global_batch_size", "logger", "max_epochs", "max_steps"),
+    *STOP_FLAGS,
+)
 
 
 def stage_flags(command: F) -> F:
@@ -111,6 +115,7 @@ def stage_flags(command: F) -> F:
     shell_complete=component_names("logger"),
     help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.",
 )
+@stop_flags
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class or package.module:Class."""

@@ -14,6 +14,7 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
+from stratagem_trainer.loops.metric_objects import states_kept
 from stratagem_trainer.loops.predictions import in_order
 from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.settings import limited
@@ -33,7 +34,8 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
     with metrics.evaluation(stage) as scope, evaluating(state, stage):
         hooks("on_evaluation_start", stage)
         _start(state, stage)
-        with random_numbers_kept(state.runtime.device):
+        # One that is broken off is run again as a whole.
+        with random_numbers_kept(state.runtime.device), states_kept(state.module, only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
         # A checkpoint that a callback writes from here on knows that this validation is done.
@@ -165,7 +167,12 @@ def _outputs(
     if most is not None:
         limit = most if limit is None else min(limit, most)
     batches = islice(iter(on_device(state, data, counted=True)), limit)
+    pass_batch = (
+        None if state.boundary is None else state.boundary.of_evaluation(limit, not state.is_sanity_checking)
+    )
     for idx, (batch, counts) in enumerate(batches):
+        if pass_batch is not None:
+            pass_batch(idx)
         metrics.batch = batch
         state.eval_data, state.batch_counts = data, counts
         with nullcontext() if counts else metrics.discarded():

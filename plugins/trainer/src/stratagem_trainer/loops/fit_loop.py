@@ -13,6 +13,7 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
                 optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
                                        log (after the window's last batch)
                 on_train_batch_end
+            save and end here, if the run was told to stop (StopNow; also between batches of a validation)
             validate, where val_check_interval says so
         validate, epoch schedulers
         on_train_epoch_end
@@ -78,6 +79,7 @@ class FitLoop:
         self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
         self._after_backward = hooks.of("on_after_backward")
         self._stop, self._skips_epoch = Stop(state), False
+        self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
@@ -124,10 +126,12 @@ class FitLoop:
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         stops = self._has_to_stop()
+        self._pass_boundary()
         metrics.begin_steps()
         for size, window in () if stops else epoch_windows(self.state, self.data.train, iterator):
             self._run_window(size, window)
             metrics.end_late()
+            self._pass_boundary()
             self._validate_if_due()
             stops = self._has_to_stop()
             if stops or self._skips_epoch:

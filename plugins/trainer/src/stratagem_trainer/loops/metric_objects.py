@@ -124,16 +124,23 @@ def put_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def states_kept(module: nn.Module) -> Iterator[None]:
-    """Whatever updates the module's metric objects meanwhile, they are as before afterwards."""
+def states_kept(module: nn.Module, only_after_error: bool = False) -> Iterator[None]:
+    """Whatever updates the module's metric objects meanwhile, they are as before afterwards.
+
+    Args:
+        module: whose metric objects they are.
+        only_after_error: where this is left without an error, they stay as they have become.
+    """
     kept = {
         path: (_copied(_states(each)), count_of_updates(each)) for path, each in objects_in(module).items()
     }
+    is_restored = True
     try:
         yield
+        is_restored = not only_after_error
     finally:
         for path, each in objects_in(module).items():
-            if path in kept:
+            if is_restored and path in kept:
                 set_states(each, *kept[path])
 
 

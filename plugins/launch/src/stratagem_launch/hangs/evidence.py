@@ -1,0 +1,161 @@
+"""What is known of a rank in a hang: where it stands, and in which collectives it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sysconfig
+from dataclasses import dataclass
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+_LIBRARIES = tuple(
+    sorted({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}, key=len, reverse=True)
+)
+_SAME_SHAPES = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
+"""Collectives to which all ranks give tensors of one shape and dtype."""
+_OURS = re.compile(r"[/\\]stratagem(_\w+)?[/\\]")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        library = next((path for path in _LIBRARIES if self.file.startswith(f"{path}{os.sep}")), None)
+        file = self.file if library is None else os.path.relpath(self.file, library)
+        return f"{file}:{self.line} in {self.function}"
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether it is neither of a library nor of this package."""
+        return not self.file.startswith((*_LIBRARIES, "<")) and not _OURS.search(self.file)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One that a rank has begun, as the flight recorder has it."""
+
+    group: str
+    number: int
+    """Counted from 1 in its group."""
+    name: str
+    """As all_reduce."""
+    shapes: str
+    """And dtypes, of what is put in."""
+    is_waiting: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} no. {self.number} of group {self.group} ({self.shapes or 'no tensors'})"
+
+    @property
+    def what(self) -> tuple[str, str]:
+        """In which all ranks must agree."""
+        return self.name, self.shapes if self.name in _SAME_SHAPES else ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of one rank."""
+
+    rank: int
+    host: str
+    beats: int
+    silent_s: float
+    is_stopped: bool = False
+    """By a signal such as SIGSTOP."""
+    stack: tuple[Frame, ...] = ()
+    """Of the main thread, innermost first."""
+    loader_stack: tuple[Frame, ...] = ()
+    """Of a data loader's worker, where this rank waits for one."""
+    collectives: tuple[Collective, ...] = ()
+    """The newest last."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands: the innermost line of the user's code, or else the innermost at all."""
+        stack = self.loader_stack if self.waits_for_loader and self.loader_stack else self.stack
+        if not stack:
+            return "an unknown place"
+        own = next((frame for frame in stack if frame.is_of_user), None)
+        where = str(own or stack[0])
+        if self.waits_for_loader:
+            where += (
+                ", in a worker of its data loader" if self.loader_stack else ", waiting for its data loader"
+            )
+        return where
+
+    @property
+    def waits_for_loader(self) -> bool:
+        """Whether the main thread is in a data loader that has workers."""
+        return any(frame.file.endswith("dataloader.py") and "data" in frame.function for frame in self.stack)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether the main thread is in a call of torch.distributed, or of ours that waits for all ranks."""
+        innermost = self.stack[:6]
+        return any(
+            "/torch/distributed/" in frame.file or "/collectives/" in frame.file for frame in innermost
+        )
+
+    @property
+    def waiting(self) -> tuple[Collective, ...]:
+        """Collectives that aren't over."""
+        return tuple(each for each in self.collectives if each.is_waiting)
+
+
+def read_stacks(path: str, start: int = 0) -> list[tuple[Frame, ...]]:
+    """Return the stacks in a file of faulthandler's from byte `start`, the calling or current thread's first."""
+    with contextlib.suppress(OSError):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            file.seek(start)
+            text = file.read()
+        stacks: list[tuple[bool, list[Frame]]] = []
+        for line in text.splitlines():
+            if line.startswith(("Thread ", "Current thread ")):
+                stacks.append((line.startswith("Current"), []))
+            elif stacks and (match := _FRAME.match(line)):
+                stacks[-1][1].append(Frame(match["file"], int(match["line"]), match["function"]))
+        # faulthandler lists the main thread last, as the one that was there first.
+        ordered = [frames for _, frames in reversed(stacks)]
+        return [tuple(frames) for frames in ordered]
+    return []
+
+
+def read_collectives(path: str) -> tuple[Collective, ...]:
+    """Return what a dump of the flight recorder has; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file).get("entries", [])
+        return tuple(
+            Collective(
+                group=_name_of_group(*entry["process_group"]),
+                number=int(entry["collective_seq_id"]),
+                name=str(entry["profiling_name"]).rpartition(":")[2],
+                shapes=", ".join(
+                    f"{dtype} {size}" for dtype, size in zip(entry["input_dtypes"], entry["input_sizes"])
+                ),
+                is_waiting=not entry["retired"],
+            )
+            for entry in sorted(entries, key=lambda entry: entry["record_id"])
+            if not entry["is_p2p"]
+        )
+    return ()
+
+
+def _name_of_group(name: str, description: str) -> str:
+    """What tells groups apart: of a mesh's dimension several have one description."""
+    return "default_pg" if description == "default_pg" else f"{description} {name}".strip()
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,137 @@
+"""`Heartbeat`: lets others see that this rank goes on, and leaves what it knows when it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from stratagem_launch.hangs.abort import call_on_abort
+from stratagem_launch.hangs.files import RankFiles, beats_in, write_whole
+from stratagem_launch.restart_states import LAUNCH_VARIABLE
+from stratagem_launch.torch_private import recorded_collectives
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+"""Makes a process write its Python stacks, even one that never lets go of the interpreter's lock."""
+_POLL_S = 0.25
+_SETTLE_S = 1.5
+"""How long ranks without a launcher wait for what the others write."""
+
+
+class Heartbeat:
+    """Beats while a run goes on, as a context.
+
+    Who watches is the launching process; where there is none, as under srun, a thread of each rank.
+
+    Args:
+        timeout_s: a rank that hasn't beaten for so long has fallen silent.
+        rank: global.
+        world_size: of the run.
+        report_dir: where the report of a hang goes.
+        until_exit: whether what this process does afterwards is watched, too, as its teardown.
+    """
+
+    def __init__(
+        self, timeout_s: float, rank: int, world_size: int, report_dir: str, until_exit: bool = False
+    ) -> None:
+        self._timeout_s, self._rank, self._world_size = timeout_s, rank, world_size
+        self._report_dir, self._until_exit = report_dir, until_exit
+        launch_dir = os.environ.get(LAUNCH_VARIABLE)
+        self._is_watched = launch_dir is not None
+        self._folder = launch_dir or os.path.join(report_dir, "hang")
+        self._files = RankFiles(self._folder, rank, os.getpid())
+        self._count = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        os.makedirs(self._folder, exist_ok=True)
+        self._stacks = open(self._files.stacks, "w")
+        if DUMP_SIGNAL is not None:
+            faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
+        with open(self._files.beat, "wb") as file:
+            file.write(struct.pack("<Q", 0))
+        with open(self._files.beat, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+        note = {
+            "rank": self._rank,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "timeout_s": self._timeout_s,
+            "report_dir": self._report_dir,
+            "world_size": self._world_size,
+        }
+        write_whole(self._files.note, json.dumps(note).encode())
+        self._on_abort = call_on_abort(self._leave_what_is_known)
+        threading.Thread(target=self._serve, name="stratagem-heartbeat", daemon=True).start()
+        return self
+
+    def beat(self) -> None:
+        """This rank goes on."""
+        self._count += 1
+        struct.pack_into("<Q", self._memory, 0, self._count)
+
+    def end(self) -> None:
+        """Nothing more is watched."""
+        self._ended.set()
+        self._on_abort()
+        faulthandler.cancel_dump_traceback_later()
+        if DUMP_SIGNAL is not None:
+            faulthandler.unregister(DUMP_SIGNAL)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._files.note)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is not None:
+            self._leave_collectives()
+        self.beat()
+        if not (self._is_watched and self._until_exit):
+            self.end()
+
+    def _serve(self) -> None:
+        seen, since = -1, time.monotonic()
+        while not self._ended.wait(_POLL_S):
+            if os.path.exists(self._files.request):
+                self._leave_collectives()
+                return
+            if self._is_watched:
+                continue
+            # Where a call keeps the interpreter's lock, this thread doesn't come here in time: the process ends then.
+            faulthandler.dump_traceback_later(self._timeout_s + 2.0, exit=True, file=self._stacks)
+            now = time.monotonic()
+            if self._count != seen:
+                seen, since = self._count, now
+            elif now - since > self._timeout_s:
+                self._end_all()
+
+    def _leave_collectives(self) -> None:
+        with contextlib.suppress(Exception):  # a torch without it, or built without distributed
+            write_whole(self._files.collectives, recorded_collectives())
+
+    def _leave_what_is_known(self) -> None:
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._leave_collectives()
+
+    def _end_all(self) -> None:
+        """Without a launcher: leave what this rank knows; the lowest rank that could reports, and all end."""
+        from stratagem_launch.hangs.report import report_hang
+
+        faulthandler.cancel_dump_traceback_later()
+        self._leave_what_is_known()
+        time.sleep(_SETTLE_S if self._world_size > 1 else 0.0)
+        there = [beat for beat in beats_in(self._folder) if os.path.exists(beat.files.collectives)]
+        if self._rank == min((beat.rank for beat in there), default=self._rank):
+            verdict = report_hang(beats_in(self._folder), self._timeout_s, {})
+            print(f"Error: {verdict.sentence}", file=sys.stderr, flush=True)
+        os._exit(1)

@@ -1,0 +1,61 @@
+"""`SlurmJob`: the batch job around a process, whoever has started it: when it ends, and how it is started again."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+_WAIT_S = 20.0
+"""How long the controller may take to answer."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What Slurm's variables say of a job."""
+
+    job_id: str
+    """As scontrol takes it: of an array's task "12_3"."""
+    restarts: int = 0
+    """How often it was started again, by itself or by Slurm."""
+    end_time: float | None = None
+    """When Slurm ends it, in seconds since the epoch; None where no variable says so, as before Slurm 23.02."""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
+        """Return the job that these variables are from; None outside of one, or where they can't be read."""
+        try:
+            job_id = str(int(environ["SLURM_JOB_ID"]))
+            array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+            if array and task:
+                job_id = f"{int(array)}_{int(task)}"
+            end = environ.get("SLURM_JOB_END_TIME")
+            restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
+            return cls(job_id, restarts, float(int(end)) if end else None)
+        except (KeyError, ValueError):
+            return None
+
+    def ask_end_time(self) -> float | None:
+        """Return when Slurm ends it, as the controller says where no variable does; None where there is no limit."""
+        if self.end_time is not None:
+            return self.end_time
+        command = ["squeue", "--noheader", f"--jobs={self.job_id}", "--format=%e"]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=True).stdout
+            return datetime.fromisoformat(said.strip()).timestamp()
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return None
+
+    def requeue(self) -> str | None:
+        """Put the job back into the queue, which ends all its processes; return why that didn't work."""
+        command = ["scontrol", "requeue", self.job_id]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        return (
+            None
+            if done.returncode == 0
+            else " ".join(done.stderr.split()) or f"it exited with {done.returncode}"
+        )

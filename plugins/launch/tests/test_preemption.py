@@ -1,0 +1,71 @@
+"""Signals and limits that tell a run to stop, in one process."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from stratagem_launch import Preempted, PreemptionWatch, StopConditions, check_stop_signals
+
+from stratagem.errors import ConfigError
+
+
+class OneRank:
+    """Stands for the collectives of a single process, which are never called."""
+
+    rank, world_size = 0, 1
+
+
+@pytest.fixture(autouse=True)
+def _default_handlers() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_noticed_and_handlers_are_restored(number: signal.Signals) -> None:
+    with PreemptionWatch(OneRank(), StopConditions()) as watch:  # type: ignore[arg-type]
+        assert not watch.is_due()
+        signal.raise_signal(number)
+        assert watch.is_due()
+        assert watch.reason == number.name
+        assert watch.told_at is not None
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+    with PreemptionWatch(OneRank(), StopConditions()) as watch:  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGUSR1)
+        assert not watch.is_due()
+    assert came == [signal.SIGUSR1]
+
+
+def test_the_earliest_limit_stops_a_run_a_grace_period_before() -> None:
+    limits = {"the time limit": time.time() + 5.2, "the end of the job": time.time() + 3600}
+    with PreemptionWatch(OneRank(), StopConditions((), 5.0, limits)) as watch:  # type: ignore[arg-type]
+        assert not watch.is_due()
+        time.sleep(0.3)
+        assert watch.is_due()
+        assert watch.reason == "the time limit"
+
+
+def test_names_of_signals() -> None:
+    assert check_stop_signals("SIGTERM, SIGUSR1") == ("SIGTERM", "SIGUSR1")
+    assert check_stop_signals(["SIGHUP"]) == ("SIGHUP",)
+    assert check_stop_signals("") == ()
+    for wrong in ("SIGKILL", "USR1", [3], 15):
+        with pytest.raises(ConfigError, match="stop_signals"):
+            check_stop_signals(wrong)  # type: ignore[arg-type]
+
+
+def test_it_exits_with_75_and_can_be_sent() -> None:
+    sent = pickle.loads(pickle.dumps(Preempted("SIGUSR1", "/run/x", 7, 2)))
+    assert (sent.code, sent.reason, sent.path, sent.step, sent.rank) == (75, "SIGUSR1", "/run/x", 7, 2)

@@ -1,0 +1,64 @@
+"""`Boundary`: where a fit may be told to stop, between steps and between batches of a validation."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem_launch import PreemptionWatch
+
+    from stratagem import Collectives
+
+
+class StopNow(BaseException):
+    """The fit is to save here and to end; raised by all ranks between steps, or between batches of a validation."""
+
+
+class Boundary:
+    """Called by all ranks where a fit could stop.
+
+    Args:
+        watch: open.
+        beat: tells that this rank goes on.
+        collectives: of all ranks.
+    """
+
+    def __init__(self, watch: PreemptionWatch, beat: Callable[[], None], collectives: Collectives) -> None:
+        self.watch, self.beat, self._collectives = watch, beat, collectives
+
+    def pass_step(self) -> None:
+        """A step is over. Collective.
+
+        Raises:
+            StopNow: the fit ends here.
+        """
+        self.beat()
+        if self.watch.is_due():
+            raise StopNow
+
+    def of_evaluation(self, num_batches: int | None, may_stop: bool) -> Callable[[int], None]:
+        """Return what to call with the index of each batch before it is evaluated. Collective.
+
+        Ranks may have different numbers of batches: they stop at one that all have, or not at all.
+
+        Args:
+            num_batches: on this rank, where known.
+            may_stop: whether the fit could go on from here.
+        """
+        common = sys.maxsize if may_stop else 0
+        if common and self._collectives.world_size > 1:
+            own = torch.tensor(float(num_batches or 0), device=self._collectives.device)
+            common = int(self._collectives.all_reduce(own, "min").item())
+
+        def pass_batch(index: int) -> None:
+            if index < common:
+                self.pass_step()
+            else:
+                self.beat()
+
+        return pass_batch

@@ -1,0 +1,129 @@
+"""A fit that is told to stop: it saves between two steps, and goes on when its command runs again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stratagem_launch import (
+    Heartbeat,
+    Preempted,
+    PreemptionWatch,
+    SlurmJob,
+    StopConditions,
+    check_stop_signals,
+)
+
+from stratagem_trainer.settings import duration_s
+from stratagem_trainer.torch_private import loader_workers_outlast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stratagem import Runtime
+    from stratagem_trainer.settings import TrainerSettings
+    from stratagem_trainer.state import StageState
+    from stratagem_trainer.view import TrainerView
+
+PREFIX = "preempted-step="
+"""Of the checkpoints' names, in the run's checkpoint folder."""
+JOB = ".job"
+"""File in a run's folder that names the batch job whose run it is."""
+TIME_LIMIT, JOB_END = "the time limit", "the end of the job"
+
+
+def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
+    """Return what stops a fit; asked on one rank, since it may ask the scheduler.
+
+    Args:
+        settings: the trainer's.
+        began: when the run began, in seconds since the epoch.
+    """
+    limits = {}
+    limit = duration_s("time_limit", settings.time_limit)
+    if limit is not None:
+        limits[TIME_LIMIT] = began + limit
+    job = SlurmJob.of(os.environ)
+    job_end = None if job is None else job.ask_end_time()
+    if job_end is not None:
+        limits[JOB_END] = job_end
+    return StopConditions(check_stop_signals(settings.stop_signals), settings.grace_period_s, limits)
+
+
+@contextmanager
+def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) -> Iterator[PreemptionWatch]:
+    """Watch for what `stop_conditions` names, in this process and for its loaders' workers. Collective to use."""
+    conditions = runtime.broadcast(stop_conditions(settings, began) if runtime.is_main else None)
+    with ExitStack() as stack:
+        if "SIGTERM" in conditions.signals:
+            stack.enter_context(loader_workers_outlast(conditions.grace_period_s))
+        yield stack.enter_context(PreemptionWatch(runtime.collectives, conditions))
+
+
+@contextmanager
+def heartbeat(
+    runtime: Runtime, settings: TrainerSettings, run_dir: str | None
+) -> Iterator[Callable[[], None]]:
+    """Yield what is called when this rank goes on."""
+    if settings.step_timeout_s is None:
+        yield lambda: None
+        return
+    until_exit = not runtime.in_launching_process
+    beats = Heartbeat(settings.step_timeout_s, runtime.rank, runtime.world_size, run_dir or ".", until_exit)
+    with beats:
+        yield beats.beat
+
+
+def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatch, save: Any) -> NoReturn:
+    """Write a checkpoint of the last completed step. Collective.
+
+    Raises:
+        Preempted: always, once it is written.
+    """
+    runtime, step = trainer.runtime, state.progress.step
+    reason = watch.reason or ""
+    if runtime.is_main:
+        _say("stopping", f"by {reason}, after step {step}")
+    folder = trainer.checkpoint_dir
+    path = os.path.join(folder, f"{PREFIX}{step}")
+    began = watch.told_at or time.monotonic()
+    save(path)
+    remove_preempted(trainer, but=path)
+    runtime.barrier("preempted")
+    if runtime.is_main:
+        took = time.monotonic() - began
+        _say("saved", f"{path}, {took:.1f} s after it was told; `--ckpt-path auto` goes on from there")
+    raise Preempted(reason, path, step, runtime.rank)
+
+
+def remove_preempted(trainer: TrainerView, but: str | None = None) -> None:
+    """Delete the checkpoints of earlier preemptions from the run's folder. Collective."""
+    folder = trainer.checkpoint_dir
+    found: list[str] = []
+    if trainer.is_main and os.path.isdir(folder):
+        found = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(PREFIX)]
+    for path in trainer.collectives.broadcast(found):
+        if path != but:
+            trainer.remove_checkpoint(path)
+
+
+def requeue(preempted: Preempted, settings: TrainerSettings) -> None:
+    """Put the Slurm job around this process back into its queue, where that is for us to do; for rank 0's process.
+
+    Not after SIGTERM: Slurm sends it to jobs that it requeues itself, and to those that somebody cancels.
+    """
+    job = SlurmJob.of(os.environ)
+    if job is None or not settings.requeue or preempted.rank != 0 or preempted.reason == "SIGTERM":
+        return
+    refusal = job.requeue()
+    if refusal is None:
+        _say("requeued", f"job {job.job_id}, which goes on by itself")
+    else:
+        _say("not requeued", f"job {job.job_id}: {refusal}")
+
+
+def _say(what: str, line: str) -> None:
+    print(f"  {what:<12}{line}", file=sys.stderr, flush=True)

@@ -1,0 +1,195 @@
+"""A fit that is told to stop saves between two steps, exits with 75, and goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import Line
+from stratagem_launch import Preempted
+from stratagem_trainer.found_checkpoints import job_of
+from stratagem_trainer.torch_private import loader_workers_outlast
+from torch.utils.data import DataLoader
+
+import stratagem
+from stratagem.errors import CheckpointError, ConfigError
+from tests.soak.hangs import HANGS, plant
+from tests.soak.signals import Interruptions
+
+
+class Signalled(Line):
+    """Sends its process a signal, once, in a step or in a batch of the validation."""
+
+    def __init__(
+        self, step: int | None = None, batch: int | None = None, number: int = signal.SIGUSR1
+    ) -> None:
+        super().__init__(dropout=0.3)
+        self.step, self.batch, self.number = step, batch, number
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == self.step:
+            signal.raise_signal(self.number)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == self.batch and self.trainer.global_step > 0:
+            signal.raise_signal(self.number)
+        super().validation_step(batch, batch_idx)
+
+
+@pytest.fixture(autouse=True)
+def _default_handler():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def trainer(folder: Path, **more: Any) -> stratagem.Trainer:
+    given = {
+        "strategy": "single",
+        "accelerator": "cpu",
+        "max_epochs": 2,
+        "seed": 3,
+        "enable_progress_bar": False,
+    }
+    return stratagem.Trainer(**{**given, "run_dir": folder / "run", "accumulate_grad_batches": 2, **more})
+
+
+def weights(module: Line) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in module.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [({"step": 4}, 3), ({"batch": 2}, 6)],
+    ids=["in the middle of an accumulation window", "in a validation"],
+)
+def test_it_goes_on_bitwise(where: dict[str, int], step: int, tmp_path: Path) -> None:
+    whole = Line(dropout=0.3)
+    trainer(tmp_path / "whole").fit(whole)
+    with pytest.raises(Preempted) as stopped:
+        trainer(tmp_path).fit(Signalled(**where))
+    assert (stopped.value.code, stopped.value.reason, stopped.value.step) == (75, "SIGUSR1", step)
+    assert stopped.value.path == str(tmp_path / "run" / "checkpoints" / f"preempted-step={step}")
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    resumed = Line(dropout=0.3)
+    again = trainer(tmp_path)
+    again.fit(resumed, ckpt_path="auto")
+    assert torch.equal(weights(whole), weights(resumed))
+    assert again.global_step == 12
+    # What was saved for going on isn't kept beside what the finished run keeps.
+    assert not list((tmp_path / "run/checkpoints").glob("preempted-*"))
+    rows = [(tmp_path / name / "run/metrics.csv").read_text() for name in ("whole", ".")]
+    assert rows[0] == rows[1]
+
+
+def test_a_time_limit_stops_it_in_time(tmp_path: Path) -> None:
+    class Slow(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            time.sleep(0.1)
+            return super().training_step(batch, batch_idx)
+
+    began = time.monotonic()
+    with pytest.raises(Preempted) as stopped:
+        trainer(tmp_path, max_epochs=200, time_limit=3, grace_period_s=2).fit(Slow())
+    assert stopped.value.reason == "the time limit"
+    assert time.monotonic() - began < 3
+
+
+def test_auto_begins_where_there_is_nothing_and_needs_a_folder(tmp_path: Path) -> None:
+    first = trainer(tmp_path, max_epochs=1)
+    first.fit(Line(), ckpt_path="auto")
+    assert first.global_step == 6
+    with pytest.raises(CheckpointError, match=r"fit got ckpt_path='auto'.*give one \(--run-dir\)"):
+        trainer(tmp_path, run_dir=None).fit(Line(), ckpt_path="auto")
+    with pytest.raises(CheckpointError, match=r"test got ckpt_path='auto'.*name a checkpoint's folder"):
+        trainer(tmp_path).test(Line(), ckpt_path="auto")
+
+
+def test_a_slurm_job_is_requeued_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stands_for_slurm = tmp_path / "scontrol"
+    stands_for_slurm.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    stands_for_slurm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    settings = {"run_dir": None, "default_root_dir": tmp_path}
+    with pytest.raises(Preempted):
+        trainer(tmp_path, **settings).fit(Signalled(step=4))
+    run_dir = tmp_path / "runs" / "slurm-77-Signalled"
+    assert job_of(str(run_dir)) == "77"
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert "requeued    job 77, which goes on by itself" in capfd.readouterr().err
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    again = trainer(tmp_path, **settings)
+    again.fit(Signalled())
+    assert again.run_dir == str(run_dir)
+    assert f"going on    from {run_dir}/checkpoints/preempted-step=3" in capfd.readouterr().err
+    # Whoever cancels a job sends SIGTERM.
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with pytest.raises(Preempted):
+        trainer(tmp_path, run_dir=tmp_path / "cancelled").fit(Signalled(step=4, number=signal.SIGTERM))
+    signal.signal(signal.SIGTERM, before)
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"time_limit": "soon"},
+            "time_limit='soon' is no time above 0: give a number of seconds, 'HH:MM:SS'",
+        ),
+        ({"time_limit": -1}, "time_limit"),
+        ({"grace_period_s": 0}, "grace_period_s=0 must be a number of seconds above 0"),
+        ({"grace_period_s": float("nan")}, "grace_period_s=nan"),
+        ({"stop_signals": "SIGKILL"}, "stop_signals has 'SIGKILL'; allowed are SIGTERM, SIGHUP"),
+        ({"requeue": 2}, "requeue=2 must be True or False"),
+        ({"step_timeout_s": -3}, "step_timeout_s=-3 must be a number of seconds above 0"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        stratagem.Trainer(**wrong)
+    assert said in str(refused.value)
+
+
+class Number(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_loaders_workers_outlast_a_signal_to_the_whole_group() -> None:
+    with loader_workers_outlast(30):
+        batches = iter(DataLoader(Number(), 2, num_workers=1))
+        next(batches)
+        import psutil
+
+        (worker,) = psutil.Process().children()
+        worker.terminate()
+        assert len(list(batches)) == 31
+        del batches
+
+
+@pytest.mark.serial
+def test_random_signals_to_random_processes_lose_nothing(tmp_path: Path) -> None:
+    outcome = Interruptions("ddp", tmp_path, count=480, seed=1).interrupt(1, longest_s=0.5)
+    assert outcome.problems == []
+    assert len(outcome.exit_s) == 1
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", ["wrong_shape", "stuck_filesystem"])
+def test_a_planted_hang_is_laid_to_its_rank_and_place(kind: str, tmp_path: Path) -> None:
+    (hang,) = (hang for hang in HANGS if hang.kind == kind)
+    found = plant(hang, tmp_path, timeout_s=6)
+    assert found.problem is None, found
