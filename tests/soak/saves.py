@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -125,32 +124,43 @@ def compare(strategy: str, folder: Path, saves: int) -> bool:
 
 
 def kill(folder: Path, kills: int, seed: int) -> bool:
-    """Whether a whole checkpoint is there after each kill of what writes it."""
+    """Whether the former checkpoint, or the new one, is there whole after each kill of what writes the new one."""
     chance = random.Random(seed)
     checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")), async_=True)
     weights = {f"w{number}": torch.zeros(500_000) for number in range(4)}
-    path, whole, torn, last = str(folder / "killed"), 0, 0, -1
-    for step in range(kills):
+    path, told, new, torn, save_s = str(folder / "killed"), 0, 0, 0, 0.05
+
+    def save(step: int) -> None:
         for weight in weights.values():
             weight.fill_(step)
         checkpointer.save(path, Checkpoint(weights, {"step": step}))
-        time.sleep(chance.uniform(0, 0.02))
-        os.kill(checkpointer._background.writer.pid, signal.SIGKILL)
+
+    for step in range(0, 2 * kills, 2):
+        save(step)
+        began_s = time.perf_counter()
+        checkpointer.wait()
+        save_s = time.perf_counter() - began_s
+        save(step + 1)
+        time.sleep(chance.uniform(0, 1.2 * save_s))
+        process = checkpointer._background.writer._process
+        process.send_signal(signal.SIGKILL)
+        process.wait()
         try:
             checkpointer.wait()
-            last = step
         except stratagem.errors.CheckpointError:
-            whole += 1
-        if last >= 0:
-            reader = checkpointer.open(path)
-            read = {key: torch.empty(500_000) for key in weights}
-            reader.read(read)
-            at = reader.state["step"]
-            # Killed after the swap and before it could say so, the new one is there.
-            torn += at not in (last, step) or any(bool((each != at).any()) for each in read.values())
-            last = at
+            told += 1
+        reader = checkpointer.open(path)
+        read = {key: torch.empty(500_000) for key in weights}
+        reader.read(read)
+        at = reader.state["step"]
+        new += at == step + 1
+        torn += at not in (step, step + 1) or any(bool((each != at).any()) for each in read.values())
     checkpointer.close()
-    print(f"kills        {kills} of what writes, {whole} of them before it was done; {torn} torn", flush=True)
+    print(
+        f"kills        {kills} of what writes: {told} told, {kills - new} former and {new} new checkpoints left, "
+        f"{torn} torn",
+        flush=True,
+    )
     return not torn
 
 
