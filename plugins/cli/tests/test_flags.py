@@ -107,9 +107,13 @@ def test_its_own_exit_code_is_kept():
 
 def test_help_shows_flags_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--help"]) == 0
-    heads = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and line[0] != " "]
+    text = capsys.readouterr().out
+    assert {"--max-epochs", "--strategy", "--config"} <= set(text.split())
+    assert "--output" not in text, "of another command with the same groups"
+    heads = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
     assert heads == [
         "Training and evaluating:",
+        "Stopping and hangs:",
         "The run:",
         "Machines and processes:",
         "Output:",

@@ -16,9 +16,10 @@ import cloup
 from stratagem.errors import UsageError
 from stratagem.sdk.selection import CONFIG_VARIABLE
 from stratagem_cli import flags
+from stratagem_cli.grouped import GroupedCommand
 
 
-@cloup.command(context_settings={"allow_interspersed_args": False})
+@cloup.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
 @flags.selection_flags
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

@@ -17,7 +17,7 @@ from stratagem_launch import (
     check_stop_signals,
 )
 
-from stratagem_trainer.settings import duration_s
+from stratagem_trainer.durations import duration_s
 from stratagem_trainer.torch_private import loader_workers_outlast
 
 if TYPE_CHECKING:

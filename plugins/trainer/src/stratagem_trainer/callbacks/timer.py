@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stratagem.errors import ConfigError
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.settings import max_time_s
+from stratagem_trainer.durations import max_time_s
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module

@@ -10,6 +10,7 @@ import click
 import cloup
 from stratagem_cli import flags
 from stratagem_cli.completion import component_names
+from stratagem_cli.grouped import GroupedCommand
 from stratagem_cli.settings import (
     DATA_CLASS,
     Settings,
@@ -40,10 +41,7 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
 
-_TRAINER_FLAGS = (
-    *("global_batch_size", "logger", "max_epochs", "max_steps"),
-    *STOP_FLAGS,
-)
+_TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps", *STOP_FLAGS)
 
 
 def stage_flags(command: F) -> F:
@@ -92,7 +90,7 @@ def stage_flags(command: F) -> F:
     return command
 
 
-@cloup.command()
+@cloup.command(cls=GroupedCommand)
 @cloup.option(
     "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit."
 )
@@ -128,7 +126,7 @@ def fit(**keywords: Any) -> None:
             click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
 
 
-@cloup.command()
+@cloup.command(cls=GroupedCommand)
 @stage_flags
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
@@ -139,7 +137,7 @@ def validate(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@cloup.command()
+@cloup.command(cls=GroupedCommand)
 @stage_flags
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
@@ -150,7 +148,7 @@ def test(**keywords: Any) -> None:
         _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@cloup.command()
+@cloup.command(cls=GroupedCommand)
 @cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stratagem_trainer.settings import max_time_s
+from stratagem_trainer.durations import max_time_s
 
 if TYPE_CHECKING:
     from stratagem_trainer.state import StageState

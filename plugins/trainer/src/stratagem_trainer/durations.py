@@ -1,0 +1,70 @@
+"""Durations as settings have them, in seconds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from stratagem.errors import ConfigError, short
+
+_LONGEST_S = 1e9
+
+
+def max_time_s(max_time: object) -> float | None:
+    """Return a limit of time in seconds: a timedelta, its keywords in a mapping, or "DD:HH:MM:SS".
+
+    Raises:
+        ConfigError: it is nothing of these, or not above 0.
+    """
+    return None if max_time is None else _time_s("max_time", max_time, "'DD:HH:MM:SS'")
+
+
+def duration_s(name: str, duration: object) -> float | None:
+    """Return a setting's time in seconds, which may be given as a number of them, too, or as "HH:MM:SS".
+
+    Raises:
+        ConfigError: it is nothing of these, or not above 0.
+    """
+    if isinstance(duration, str) and duration.count(":") == 2:
+        duration = f"0:{duration.strip()}"
+    elif isinstance(duration, str) and ":" not in duration:
+        with suppress(ValueError):
+            duration = float(duration)
+    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        duration = {"seconds": duration}
+    return (
+        None
+        if duration is None
+        else _time_s(name, duration, "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
+    )
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no number of seconds above 0.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]
+        raise ConfigError(
+            f"{name}={short(value)} must be a number of seconds above 0, at most {_LONGEST_S:,.0f}"
+        )
+
+
+def _time_s(name: str, value: Any, allowed: str) -> float:
+    try:
+        if isinstance(value, str):
+            days, hours, minutes, seconds = map(int, value.strip().split(":"))
+            limit = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        else:
+            limit = value if isinstance(value, timedelta) else timedelta(**value)
+    except (TypeError, ValueError, OverflowError):
+        limit = timedelta(0)
+    if limit <= timedelta(0):
+        raise ConfigError(
+            f"{name}={short(value)} is no time above 0: give {allowed}, a timedelta, or its keywords as "
+            "{'hours': 2}"
+        )
+    return limit.total_seconds()
