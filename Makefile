@@ -23,7 +23,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJE
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run all tests, three at a time (others by WORKERS=8)"
-	@echo "make soak    kill ranks at random over whole trainings, lose machines and let others join (an hour)"
+	@echo "make soak    kill ranks at random over whole trainings, save thousands of times, lose machines and let others join (an hour)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
@@ -60,6 +60,7 @@ test-deepspeed: .venv/.ready-to-develop
 
 soak: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.soak.kills
+	@$(BIN)/python -m tests.soak.saves
 	@$(BIN)/python -m pytest -m soak --timeout 600 $(PYTEST)
 
 # The server is from apt (etcd-server); its client goes into a folder of its own.
@@ -148,7 +149,7 @@ mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves replica_guard record strategies_speed strategy_memory slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from stratagem_launch import ElasticLauncher
 
 from stratagem import Availability, WorkerError
 from stratagem.environments.env import Env
-from stratagem.errors import UsageError
+from stratagem.errors import CheckpointError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
@@ -163,6 +164,42 @@ class ReadsRows(DirectoryCheckpointer):
 class KeepsTheFirst(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         if not os.path.exists(path):
+            super().save(path, checkpoint)
+
+
+class SavesLater(DirectoryCheckpointer):
+    """Writes when it is waited for."""
+
+    later: Any = None
+
+    def save(self, path: str, checkpoint: Any) -> None:
+        self.wait()
+        self.later = (path, checkpoint)
+
+    def open(self, path: str, verify: bool = True) -> Any:
+        self.wait()
+        return super().open(path, verify)
+
+    def wait(self) -> None:
+        later, self.later = self.later, None
+        if later is not None:
+            super().save(*later)
+
+
+@caught_by("checkpoint", "snapshot", "was changed after save, and that was saved")
+class TakesNoSnapshot(SavesLater):
+    pass
+
+
+@caught_by("checkpoint", "turn", "isn't there yet")
+class DeletesAtOnce(SavesLater):
+    pass
+
+
+@caught_by("checkpoint", "failure", "isn't told that a save failed")
+class SwallowsFailures(DirectoryCheckpointer):
+    def save(self, path: str, checkpoint: Any) -> None:
+        with suppress(CheckpointError):
             super().save(path, checkpoint)
 
 

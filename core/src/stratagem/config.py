@@ -38,6 +38,8 @@ class RunConfig:
     precision: str = "32-true"
     environment: str = "auto"
     checkpoint: str = "directory"
+    checkpoint_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for the checkpointer's constructor, as {"async": True}."""
     max_restarts: int = 0
     """How often a failed group of workers is started again."""
     seed: int | None = None

@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 import pytest
-from stratagem_cli.settings import merged, strategy_settings, trainer_settings
+from stratagem_checkpoint import DirectoryCheckpointer
+from stratagem_cli.settings import checkpoint_settings, merged, strategy_settings, trainer_settings
 from stratagem_cli.typed import Text, defaults_of, plain, typed
 
 from stratagem.errors import ConfigError
@@ -44,6 +45,22 @@ def test_another_strategy_drops_the_options_of_the_first(folder):
     assert merged(["run.yaml"], {"strategy": {"name": "single"}}).strategy == {}
     assert merged(["run.yaml"], {"strategy": {"name": "ddp"}}).strategy == {"timeout_s": 5}
     assert merged(["run.yaml"], {}, ["strategy=other", "strategy.x=1"]).strategy == {"x": "1"}
+
+
+def test_a_checkpointers_settings(folder):
+    (folder / "run.yaml").write_text("checkpoint: {name: directory, async: false}\n")
+    settings = merged(["run.yaml"], {"checkpoint": {"name": "directory"}}, ["checkpoint.async=true"])
+    assert settings.selection == {"checkpoint": "directory"}
+    assert checkpoint_settings(settings, DirectoryCheckpointer) == {"async": True}
+    assert merged(["run.yaml"], {}, ["checkpoint=other"]).checkpoint == {}
+    assert merged((), {}, ["checkpoint=other"]).selection == {"checkpoint": "other"}
+    assert checkpoint_settings(merged((), {}, ["checkpoint.x=1"]), None) == {"x": 1}
+    with pytest.raises(ConfigError, match=r"^checkpoint.async='maybe' is of the wrong type: .* wants bool"):
+        checkpoint_settings(merged((), {}, ["checkpoint.async=maybe"]), DirectoryCheckpointer)
+    with pytest.raises(ConfigError, match=r"no setting 'checkpoint.asynk'; nearest: async$"):
+        checkpoint_settings(merged((), {}, ["checkpoint.asynk=1"]), DirectoryCheckpointer)
+    with pytest.raises(ConfigError, match=r"checkpoint=3 is no name: give one as directory"):
+        merged((), {}, ["checkpoint.name=3"])
 
 
 def test_top_level_values_are_typed():

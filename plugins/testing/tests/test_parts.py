@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from background_saves import in_background
 from stratagem_testing import (
     AcceleratorContract,
     AcceleratorSubject,
@@ -42,6 +43,12 @@ class TestDirectory(CheckpointContract):
     @pytest.fixture
     def subject(self) -> CheckpointSubject:
         return CheckpointSubject("directory")
+
+
+class TestDirectoryInBackground(CheckpointContract):
+    @pytest.fixture
+    def subject(self) -> CheckpointSubject:
+        return CheckpointSubject(in_background)
 
 
 class TestEnv(EnvironmentContract):

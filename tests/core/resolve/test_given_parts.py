@@ -70,3 +70,20 @@ def test_checkpointer_as_an_object() -> None:
     assert assembled(SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer)).of_kind("checkpoint").value
     with pytest.raises(ConfigError, match="checkpoint_io=3 is neither a Checkpointer nor a function"):
         assembled(SingleDeviceStrategy(checkpoint_io=3))  # type: ignore[arg-type]
+
+
+def test_options_of_a_checkpointer() -> None:
+    local = LocalCollectives(torch.device("cpu"))
+    run = assembled(SingleDeviceStrategy(), checkpoint_options={"async": True})
+    checkpointer = run.of_kind("checkpoint").value(local)
+    assert checkpointer.is_async
+    checkpointer.close()
+    assert not assembled(SingleDeviceStrategy()).of_kind("checkpoint").value(local).is_async
+    with pytest.raises(ConfigError, match=r"checkpoint 'directory' has no setting 'asynk'; it has async$"):
+        assembled(SingleDeviceStrategy(), checkpoint_options={"asynk": True})
+    with pytest.raises(ConfigError, match="has no setting 'collectives'"):
+        assembled(SingleDeviceStrategy(), checkpoint_options={"collectives": None})
+    with pytest.raises(ConfigError, match=r"options \['async'\] go with a checkpointer's name"):
+        assembled(
+            SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer), checkpoint_options={"async": True}
+        )

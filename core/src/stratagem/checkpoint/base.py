@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +66,24 @@ class CheckpointReader(ABC):
 
 
 class Checkpointer(ABC):
-    """Saves and opens checkpoints. Collective: every rank must call each method in the same order."""
+    """Saves and opens checkpoints. Collective: every rank must call each method in the same order.
+
+    `save` may return before the checkpoint is complete (`is_async`). Then what is saved is what the tensors and the
+    state were when it was called, `when_saved` and `remove` take their turn behind it, `open`, `wait` and the
+    next `save` wait for it, and its failure is raised by one of these or by `poll`.
+    """
+
+    is_async: bool = False
+    """Whether `save` may return before the checkpoint is complete."""
 
     @abstractmethod
     def save(self, path: str, checkpoint: Checkpoint) -> None:
         """Write a checkpoint to `path`, all of it or nothing.
 
         A checkpoint that is already at `path` is replaced only once the new one is complete.
+
+        Raises:
+            CheckpointError: it can't be written, or the one before it failed; on every rank.
         """
 
     @abstractmethod
@@ -90,4 +101,40 @@ class Checkpointer(ABC):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Delete the checkpoint at `path`; nothing happens where there is none."""
+        """Delete the checkpoint at `path`; nothing happens where there is none.
+
+        Where what is being saved fails, this is left undone: it may have been to take the place of this one.
+        """
+
+    def when_saved(self, action: Callable[[], object]) -> None:
+        """Call `action` on this rank once all that was saved is complete, or never if that fails. Not collective.
+
+        At once where nothing is being written, otherwise within `poll`, `wait` or `close`, in the order of the calls.
+        """
+        action()
+
+    def poll(self) -> None:
+        """Look, without waiting, how what is being written is getting on. Not collective; called after each step.
+
+        Raises:
+            CheckpointError: it failed on this rank; the others may learn of it later.
+        """
+
+    def wait(self) -> None:
+        """Wait until all that was saved is complete. Collective.
+
+        Raises:
+            CheckpointError: it failed; raised on every rank.
+        """
+
+    def close(self, failed: bool = False) -> None:
+        """End what writes in the background, once it is done. Collective, unless this rank `failed`.
+
+        Args:
+            failed: this rank is ending with an exception: don't wait for the others, and raise nothing.
+
+        Raises:
+            CheckpointError: what was being written failed.
+        """
+        if not failed:
+            self.wait()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from stratagem.checkpoint.base import Checkpoint, Checkpointer, CheckpointReader
+from stratagem.plugin.forwarding import forwards
 
 
+@forwards
 class CheckpointerWrapper(Checkpointer):
     """Hands every call on to `inner`; a subclass overrides what it changes.
 

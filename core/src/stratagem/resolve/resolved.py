@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from stratagem.plugin.component import Capabilities, Component, Kind
@@ -50,11 +52,16 @@ class Deferred:
     workers make one.
     """
 
-    def __init__(self, component: Component) -> None:
-        self.component = component
+    def __init__(self, component: Component, options: Mapping[str, Any] | None = None) -> None:
+        self.component, self.options = component, {**component.options, **(options or {})}
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.component.load()(*arguments)
+        return self.component.load()(*arguments, **as_keywords(self.options))
+
+
+def as_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as keyword arguments: "async" is a word of Python's, and `async_` the parameter for it."""
+    return {f"{name}_" if iskeyword(name) else name: value for name, value in options.items()}
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,9 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         accelerator.value,
         strategy.capabilities,
     )
-    checkpoint = select.choose_checkpointer(catalogue, strategy.value.checkpoint_io, config.checkpoint)
+    checkpoint = select.choose_checkpointer(
+        catalogue, strategy.value.checkpoint_io, config.checkpoint, config.checkpoint_options
+    )
     extensions = [load_extension(catalogue, extension) for extension in config.extensions]
     hooks = Hooks(Defaults(), [(each.name, each.value) for each in (strategy, *extensions)], PROTOCOLS)
     plan = LaunchPlan(

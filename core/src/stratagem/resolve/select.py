@@ -21,7 +21,7 @@ from stratagem.errors import (
 from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import allows, automatic_strategy
-from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, resolved_from
+from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, as_keywords, resolved_from
 
 if TYPE_CHECKING:
     from stratagem.accelerators.base import Accelerator
@@ -102,12 +102,21 @@ def checked_strategy(catalogue: Catalogue, given: Any) -> Strategy:
 
 def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
     """Refuse keyword values that the constructor of `cls` doesn't have."""
-    parameters = signature(cls).parameters
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+    refuse_unknown_options(signature(cls).parameters.values(), options, what)
+
+
+def refuse_unknown_options(parameters: Iterable[Parameter], options: Mapping[str, Any], what: str) -> None:
+    """Refuse keyword values that none of `parameters` takes."""
+    parameters = list(parameters)
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return
-    unknown = sorted(set(options) - set(parameters))
+    names = [parameter.name for parameter in parameters]
+    unknown = sorted(set(options) - set(names))
     if unknown:
-        raise ConfigError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(parameters)}")
+        allowed = ", ".join(name.removesuffix("_") for name in names)
+        raise ConfigError(
+            f"{what} has no setting {unknown[0].removesuffix('_')!r}; it has {allowed or 'none'}"
+        )
 
 
 def choose_accelerator(
@@ -213,14 +222,22 @@ def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
     return [name for name in names if accelerator.refuse_precision(name) is None]
 
 
-def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> Resolved:
+def choose_checkpointer(
+    catalogue: Catalogue, given: Any, name: str, options: Mapping[str, Any] | None = None
+) -> Resolved:
     """Return the checkpointer; its value makes one of collectives: the strategy's own, or the one of that name.
 
     Args:
         given: by the strategy: a `Checkpointer`, or what makes one; None for none.
         name: of an installed one; the one that nobody asked for may be missing, until something is saved or loaded.
+        options: keyword values for its constructor.
     """
     if given is not None:
+        if options:
+            raise ConfigError(
+                f"checkpoint options {sorted(options)} go with a checkpointer's name, but the strategy was given "
+                "checkpoint_io: set them where that is made"
+            )
         if not isinstance(given, type) and all(
             callable(getattr(given, name, None)) for name in ("save", "open")
         ):
@@ -234,7 +251,11 @@ def choose_checkpointer(catalogue: Catalogue, given: Any, name: str) -> Resolved
     try:
         component = catalogue.find("checkpoint", name)
     except UnknownNameError as error:
-        if name != RunConfig.checkpoint:
+        if name != RunConfig.checkpoint or options:
             raise
         return Resolved("checkpoint", name, Constant(MissingCheckpointer(str(error))), "not here")
-    return resolved_from(component, Deferred(component))
+    if options:
+        # Its class is imported here for that alone.
+        _, *own = signature(component.load()).parameters.values()
+        refuse_unknown_options(own, as_keywords(options), f"checkpoint {component.name!r}")
+    return resolved_from(component, Deferred(component, options))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def save_session(session: Session, prepared: Prepared, path: str, state: Mapping[str, Any]) -> None:
     """Write tensors, generators and the user's `state`. Collective."""
+    session.checkpointer.wait()
     session.guard(prepared).compare("before the checkpoint")
     checkpoint = Checkpoint(
         tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},

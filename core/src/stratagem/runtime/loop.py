@@ -52,16 +52,24 @@ class PreparedOptimizer(Optimizer):
     It shares groups and state with the optimizer it stands for, so that schedulers work on it.
     """
 
-    def __init__(self, prepared: Prepared, index: int, guard: ReplicaGuard, data_ranks: Collectives) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        index: int,
+        guard: ReplicaGuard,
+        data_ranks: Collectives,
+        poll: Callable[[], None],
+    ) -> None:
         inner = prepared.optimizers[index]
         # Optimizer.__init__ would copy the groups; schedulers must change the inner ones.
         self.__dict__.update({k: v for k, v in inner.__dict__.items() if k != "step"})
         self.prepared, self.index, self.inner, self.guard = prepared, index, inner, guard
-        self.data_ranks = data_ranks
+        self.data_ranks, self.poll = data_ranks, poll
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         self.prepared.step(self.index, mean_closure(closure, self.data_ranks))
         self.guard.after_step()
+        self.poll()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.prepared.zero_grad(self.index)
@@ -103,11 +111,13 @@ def wrap(prepared: Prepared, session: Session) -> tuple[nn.Module, list[Optimize
     """Return what a loop of the user's own calls for what was prepared; the objects themselves, where they can."""
     is_module = prepared.module is prepared.original_module and prepared.forwards_directly
     wrapped = prepared.original_module if is_module else PreparedModule(prepared)
-    guard, data_ranks = session.guard(prepared), session.collectives.data
-    if prepared.steps_directly and not guard.is_active and data_ranks.world_size == 1:
+    guard, data_ranks, checkpointer = session.guard(prepared), session.collectives.data, session.checkpointer
+    needs_step = guard.is_active or checkpointer.is_async or data_ranks.world_size > 1
+    if prepared.steps_directly and not needs_step:
         return wrapped, list(prepared.optimizers)
     return wrapped, [
-        PreparedOptimizer(prepared, index, guard, data_ranks) for index in range(len(prepared.optimizers))
+        PreparedOptimizer(prepared, index, guard, data_ranks, checkpointer.poll)
+        for index in range(len(prepared.optimizers))
     ]
 
 

@@ -179,6 +179,7 @@ class Session:
             rest.callback(self.run.strategy.teardown)
             rest.callback(self.run.strategy.bind_collectives, None)
             rest.callback(self.collectives.close, failed)
+            rest.callback(self.checkpointer.close, failed)
             while self._prepared:
                 prepared, ledger = self._prepared.popitem()
                 try:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import BlockChecksums, CheckedFile
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.manifest import FileRecord
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    checksums: str
+    """Of its blocks, as `BlockChecksums.hexdigest` gives them."""
 
 
 def write_checked(

@@ -8,7 +8,7 @@ from typing import Any
 from stratagem_checkpoint.checked_files import opened
 from stratagem_checkpoint.filesystem import filesystem_for
 from stratagem_checkpoint.loading import find_manifest
-from stratagem_checkpoint.manifest import FORMAT_VERSION
+from stratagem_checkpoint.manifest_text import FORMAT_VERSION
 from stratagem_checkpoint.publication import MANIFEST
 from stratagem_checkpoint.strict_json import STATE_LIMIT_BYTES, check_limit, parse_json
 

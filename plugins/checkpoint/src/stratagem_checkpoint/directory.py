@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
 
 from stratagem import Checkpoint, Checkpointer, CheckpointReader
+from stratagem.errors import ConfigError
 from stratagem_checkpoint.agreement import on_every_rank, on_first_rank
-from stratagem_checkpoint.checked_files import check_files, write_checked
+from stratagem_checkpoint.background import BackgroundSaves
+from stratagem_checkpoint.checked_files import FileRecord, write_checked
+from stratagem_checkpoint.commit import commit
 from stratagem_checkpoint.filesystem import Filesystem, filesystem_for
 from stratagem_checkpoint.loading import DirectoryReader, find_manifest
-from stratagem_checkpoint.manifest import FileRecord, Manifest
-from stratagem_checkpoint.publication import MANIFEST, publish, remove, temporary
-from stratagem_checkpoint.state_files import write_state
-from stratagem_checkpoint.state_json import encode_state
-from stratagem_checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
+from stratagem_checkpoint.publication import MANIFEST, remove, temporary
+from stratagem_checkpoint.state_files import parts_of
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint.storage import WriteResult
+    from collections.abc import Callable
 
     from stratagem import Collectives
-    from stratagem_checkpoint.safetensors_storage import SafetensorsWriter
-    from stratagem_checkpoint.saving import AgreedPlan
+    from stratagem_checkpoint.draft import Draft
 
 
 class DirectoryCheckpointer(Checkpointer):
@@ -34,66 +32,63 @@ class DirectoryCheckpointer(Checkpointer):
 
     Args:
         collectives: those of the run; every method must be called on all of its ranks.
+        async_: whether a resident process of each rank writes while training goes on; `close` ends it. What only this
+            process can reach, as memory://, is written before `save` returns. The setting `checkpoint.async`.
+
+    Raises:
+        ConfigError: `async_` is neither True nor False.
     """
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Collectives, async_: bool = False) -> None:
+        if not isinstance(async_, bool):
+            raise ConfigError(f"checkpoint.async={async_!r} must be true or false")
         self._collectives = collectives
+        self.is_async = async_
+        self._background = BackgroundSaves(collectives) if async_ else None
+        if async_:
+            import stratagem_checkpoint.draft  # noqa: F401 : before the first save, which is to be as fast as others
 
     def filesystem(self, path: str) -> tuple[Filesystem, str]:
-        """The file system of `path`, and the path in its form. To be overridden for others."""
+        """The file system of `path`, and the path in its form. To be overridden for others.
+
+        One that saves in the background must be picklable.
+        """
         return filesystem_for(path, MANIFEST)
 
     def save(self, path: str, checkpoint: Checkpoint) -> None:
         # Loaded late: torch.distributed.checkpoint takes half as long to import as torch itself.
-        from stratagem_checkpoint.safetensors_storage import SafetensorsWriter
-        from stratagem_checkpoint.saving import agree_on_plan
+        from stratagem_checkpoint.draft import agree_on_draft
 
+        self.wait()
+        filesystem, target = self.filesystem(path)
+        with torch.no_grad():
+            draft = agree_on_draft(self._collectives, checkpoint)
+            if self._background is not None and filesystem.is_shared:
+                self._background.save(filesystem, target, path, draft)
+            else:
+                self._write(filesystem, target, path, draft)
+
+    def _write(self, filesystem: Filesystem, target: str, shown: str, draft: Draft) -> None:
         collectives = self._collectives
-        filesystem, original_module = self.filesystem(path)
+        with ExitStack() as stack:
+            folder = on_first_rank(collectives, lambda: stack.enter_context(temporary(filesystem, target)))
 
-        def encode() -> None:
-            # Only rank 0's state is written, but what no rank could write is an error wherever it is.
-            encoded["rank"] = encode_state(checkpoint.rank_state, "rank_state")
-            if collectives.rank == 0:
-                encoded["state"] = encode_state(checkpoint.state, "state")
+            def write() -> list[FileRecord]:
+                return [
+                    write_checked(filesystem, folder, name, parts_of(content))
+                    for name, content in draft.contents.items()
+                ]
 
-        encoded: dict[str, tuple[bytes, dict[str, torch.Tensor]]] = {}
-        on_every_rank(collectives, encode)
-        plan = agree_on_plan(collectives, checkpoint.tensors)
-
-        with ExitStack() as stack, torch.no_grad():
-            folder = on_first_rank(
-                collectives, lambda: stack.enter_context(temporary(filesystem, original_module))
+            files = [record for of_rank in on_every_rank(collectives, write) for record in of_rank]
+            on_first_rank(
+                collectives, lambda: commit(filesystem, folder, target, draft.document, files, shown)
             )
-            writer = SafetensorsWriter(filesystem, folder)
-            plans = writer.prepare_global_plan(plan.plans)
-
-            def write() -> tuple[list[FileRecord], list[WriteResult]]:
-                future = writer.write_data(plans[collectives.rank], plan.planner)
-                files = write_state(filesystem, folder, f"rank-{collectives.rank:05d}", encoded["rank"])
-                return writer.files + files, future.value()
-
-            def finish() -> None:
-                files = write_state(filesystem, folder, "state", encoded["state"])
-                files += [record for of_rank, _ in written for record in of_rank]
-                writer.finish(plan.metadata, [results for _, results in written])
-                manifest = _manifest(collectives.world_size, files, writer, plan)
-                # What this rank can't see was written to another machine's own disk.
-                check_files(
-                    filesystem, folder, files, f"{path}, seen from rank 0 right after it was written,"
-                )
-                encoded_manifest = manifest.encode()
-                check_limit(len(encoded_manifest), MANIFEST_LIMIT_BYTES, f"{path}'s {MANIFEST}")
-                write_checked(filesystem, folder, MANIFEST, [encoded_manifest])
-                publish(filesystem, folder, original_module)
-
-            written = on_every_rank(collectives, write)
-            on_first_rank(collectives, finish)
 
     def open(self, path: str, verify: bool = True) -> CheckpointReader:
-        filesystem, original_module = self.filesystem(path)
+        self.wait()
+        filesystem, target = self.filesystem(path)
         folder, manifest = on_first_rank(
-            self._collectives, lambda: find_manifest(filesystem, original_module, path, verify)
+            self._collectives, lambda: find_manifest(filesystem, target, path, verify)
         )
         readers: list[DirectoryReader] = []
 
@@ -104,22 +99,26 @@ class DirectoryCheckpointer(Checkpointer):
         return readers[0]
 
     def remove(self, path: str) -> None:
-        filesystem, original_module = self.filesystem(path)
-        on_first_rank(self._collectives, lambda: remove(filesystem, original_module))
+        filesystem, target = self.filesystem(path)
+        if self._background is not None and self._background.is_busy:
+            self._background.remove(filesystem, target)
+        else:
+            on_first_rank(self._collectives, lambda: remove(filesystem, target))
 
+    def when_saved(self, action: Callable[[], object]) -> None:
+        if self._background is not None:
+            self._background.when_saved(action)
+        else:
+            action()
 
-def _manifest(
-    world_size: int, files: list[FileRecord], writer: SafetensorsWriter, plan: AgreedPlan
-) -> Manifest:
-    try:
-        ours = version("stratagem-core")
-    except PackageNotFoundError:
-        ours = "unknown"
-    return Manifest(
-        world_size=world_size,
-        files=tuple(sorted(files, key=lambda record: record.name)),
-        tensors=writer.tensors,
-        aliases=plan.aliases,
-        stratagem_version=ours,
-        torch_version=torch.__version__,
-    )
+    def poll(self) -> None:
+        if self._background is not None:
+            self._background.poll()
+
+    def wait(self) -> None:
+        if self._background is not None:
+            self._background.wait()
+
+    def close(self, failed: bool = False) -> None:
+        if self._background is not None:
+            self._background.close(failed)

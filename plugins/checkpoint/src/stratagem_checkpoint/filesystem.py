@@ -15,6 +15,11 @@ from stratagem.errors import CheckpointError, short
 class Filesystem(ABC):
     """Paths are strings in this file system's own form, without a protocol."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see what this one writes."""
+        return True
+
     def join(self, folder: str, name: str) -> str:
         """The path of `name` in `folder`."""
         return f"{folder.rstrip('/')}/{name}"
@@ -99,23 +104,26 @@ class RemoteFilesystem(Filesystem):
         self._backend = backend
         self._last = last
 
+    @property
+    def is_shared(self) -> bool:
+        return "memory" not in self._backend.protocol
+
     def is_directory(self, path: str) -> bool:
-        return bool(self._backend.isdir(path))
+        return bool(self._fresh(path).isdir(path))
 
     def exists(self, path: str) -> bool:
-        return bool(self._backend.exists(path))
+        return bool(self._fresh(path).exists(path))
 
     def names(self, folder: str) -> list[str]:
-        self._backend.invalidate_cache(folder)
         try:
-            found = self._backend.ls(folder, detail=False)
+            found = self._fresh(folder).ls(folder, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def size(self, path: str) -> int | None:
         try:
-            info = self._backend.info(path)
+            info = self._fresh(path).info(path)
         except FileNotFoundError:
             return None
         return int(info["size"]) if info["type"] == "file" else None
@@ -151,7 +159,7 @@ class RemoteFilesystem(Filesystem):
     def remove(self, path: str) -> None:
         # What makes it a checkpoint goes first, so that a half removed one isn't taken for whole.
         for doomed in (self.join(path, self._last), path):
-            if self._backend.exists(doomed):
+            if self.exists(doomed):
                 self._backend.rm(doomed, recursive=True)
 
     def hold(self, folder: str) -> AbstractContextManager[object] | None:
@@ -159,6 +167,11 @@ class RemoteFilesystem(Filesystem):
 
     def remove_unheld(self, folder: str) -> bool:
         return False
+
+    def _fresh(self, path: str) -> Any:
+        """The client, without what it remembers of listings: other processes write, too."""
+        self._backend.invalidate_cache(path)
+        return self._backend
 
 
 def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:

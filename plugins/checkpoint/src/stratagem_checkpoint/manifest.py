@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
@@ -14,18 +13,13 @@ import msgspec
 import torch
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.checksums import CHECKED_BYTES, DIGITS, checksum
+from stratagem_checkpoint.checked_files import FileRecord
+from stratagem_checkpoint.checksums import CHECKED_BYTES, DIGITS
+from stratagem_checkpoint.manifest_text import FORMAT, FORMAT_VERSION, is_sealed, sealed
 from stratagem_checkpoint.publication import FILE_NAME, MANIFEST
 from stratagem_checkpoint.safetensors_file import DTYPES
 from stratagem_checkpoint.strict_json import Count, parse_json
 from stratagem_checkpoint.tiling import is_tiled
-
-FORMAT = "stratagem-checkpoint"
-FORMAT_VERSION = 2
-
-_SEAL = b', "xxh3_128": "%b"}'
-"""How a manifest ends: with the checksum of all bytes before this."""
-_SEAL_BYTES = len(_SEAL % bytes(DIGITS))
 
 
 class _File(msgspec.Struct):
@@ -50,16 +44,6 @@ class _Document(msgspec.Struct):
     files: list[_File]
     tensors: dict[str, _Tensor]
     aliases: dict[str, str]
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """One file of a checkpoint."""
-
-    name: str
-    size_bytes: int
-    checksums: str
-    """Of its blocks, as `BlockChecksums.hexdigest` gives them."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +105,18 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As strict JSON."""
+        return sealed(self.document(), self.files)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values, apart from what only the written files tell: `sealed` adds it."""
         numbers = {record.name: number for number, record in enumerate(self.files)}
-        document = {
+        return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "stratagem_version": self.stratagem_version,
             "torch_version": self.torch_version,
             "world_size": self.world_size,
-            "files": [
-                {"name": each.name, "size_bytes": each.size_bytes, "xxh3_128": each.checksums}
-                for each in self.files
-            ],
+            "files": [each.name for each in self.files],
             "tensors": {
                 key: {
                     "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -142,8 +127,6 @@ class Manifest:
             },
             "aliases": dict(self.aliases),
         }
-        text = json.dumps(document, allow_nan=False).encode()
-        return text[:-1] + _SEAL % checksum(text[:-1]).encode()
 
 
 def decode_manifest(text: bytes, shown: str, verify: bool = True) -> Manifest:
@@ -168,7 +151,7 @@ def decode_manifest(text: bytes, shown: str, verify: bool = True) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"{shown} is not a checkpoint: its manifest.json doesn't say format {FORMAT!r}")
     _check_version(document, shown)
-    if verify and text[-_SEAL_BYTES:] != _SEAL % checksum(text[:-_SEAL_BYTES]).encode():
+    if verify and not is_sealed(text):
         raise damage("isn't what was written")
     try:
         return _manifest(msgspec.convert(document, _Document))

@@ -16,6 +16,6 @@ def stratagem_components() -> Sequence[Component]:
             "directory",
             "stratagem_checkpoint.directory:DirectoryCheckpointer",
             "a directory of safetensors and JSON, portable between strategies",
-            preload=("stratagem_checkpoint.saving", "stratagem_checkpoint.safetensors_storage"),
+            preload=("stratagem_checkpoint.draft",),
         )
     ]

@@ -20,7 +20,14 @@ MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"manifest\.json|(state|rank-\d{5,})\.(json|safetensors)|tensors-\d{5,}\.safetensors")
 """Names of all files that a checkpoint may have."""
 
+_UNFINISHED = re.compile(rf"{FILE_NAME.pattern}|written-\d{{5,}}\.json")
+"""Names of all files that an unfinished checkpoint may have."""
 _BESIDE = re.compile(r"\.(?P<name>.+)\.(?P<purpose>tmp|old)-[0-9a-f]{16}")
+
+
+def written_mark(rank: int) -> str:
+    """The name of what a rank that writes in the background leaves in the folder when its files are there."""
+    return f"written-{rank:05d}.json"
 
 
 def unfinished(name: str) -> str | None:
@@ -121,7 +128,7 @@ def _sweep(filesystem: Filesystem, path: str) -> None:
         files = filesystem.names(folder)
         # A whole old checkpoint of another name may be the only one that its run has.
         keep = match["purpose"] == "old" and MANIFEST in files
-        if not keep and all(FILE_NAME.fullmatch(file) for file in files):
+        if not keep and all(_UNFINISHED.fullmatch(file) for file in files):
             filesystem.remove_unheld(folder)
 
 

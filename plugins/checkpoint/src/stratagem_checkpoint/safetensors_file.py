@@ -92,21 +92,35 @@ def encode_file(pieces: Mapping[str, Piece]) -> Iterator[bytes | memoryview]:
         pieces: by their name in the file. Tensors may be on any device and of any strides; at most one
             is held in host memory at a time.
     """
+    header, placed = encode_header(pieces)
+    yield header
+    for name in placed:
+        yield _raw(made(name, pieces[name]))
+
+
+def encode_header(pieces: Mapping[str, Piece]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """Return the header of a safetensors file, and between which bytes of what follows it each piece is."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     placed = _placed({name: (dtype, shape) for name, (dtype, shape, _) in pieces.items()})
     for name, (code, stored_shape, start, end) in placed.items():
         header[name] = {"dtype": code, "shape": stored_shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text)) + text
-    for name in placed:
-        dtype, shape, make = pieces[name]
-        tensor = make().detach()
-        if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-            raise CheckpointError(
-                f"tensor {name!r} changed from {dtype} {tuple(shape)} while it was being saved"
-            )
-        yield _raw(tensor)
+    spans = {name: (place.start, place.end) for name, place in placed.items()}
+    return struct.pack("<Q", len(text)) + text, spans
+
+
+def made(name: str, piece: Piece) -> torch.Tensor:
+    """Return the tensor of a piece whose turn has come.
+
+    Raises:
+        CheckpointError: it isn't what it was said to be.
+    """
+    dtype, shape, make = piece
+    tensor = make().detach()
+    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
+        raise CheckpointError(f"tensor {name!r} changed from {dtype} {tuple(shape)} while it was being saved")
+    return tensor
 
 
 def _placed(pieces: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str, _Place]:

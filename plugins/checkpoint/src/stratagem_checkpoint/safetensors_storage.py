@@ -29,11 +29,60 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.checked_files import write_checked
+from stratagem_checkpoint.checked_files import FileRecord, write_checked
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
+from stratagem_checkpoint.manifest import Manifest, PieceRecord, TensorRecord
 from stratagem_checkpoint.reading import Part, read_parts
 from stratagem_checkpoint.safetensors_file import Piece, encode_file
+
+
+def tensors_file(rank: int) -> str:
+    """The name of the file in which a rank writes tensors."""
+    return f"tensors-{rank:05d}.safetensors"
+
+
+def pieces_of(plan: SavePlan, planner: SavePlanner, file: str) -> tuple[dict[str, Piece], list[WriteResult]]:
+    """Return what a plan writes: pieces by their name in `file`, and what is to be said of them. Touches no file.
+
+    Args:
+        plan: of any rank; of another rank than the planner's only the second part of the answer counts.
+        planner: finds the tensors when their turn comes.
+        file: the name of the file that they go into.
+
+    Raises:
+        CheckpointError: something is no tensor, or two pieces would have one name.
+    """
+    pieces: dict[str, Piece] = {}
+    results: list[WriteResult] = []
+    for item in plan.items:
+        data = item.tensor_data
+        if data is None:
+            raise CheckpointError(f"{item.index.fqn!r} among the tensors of a checkpoint is no tensor")
+        lengths = tuple(data.chunk.sizes)
+        if math.prod(lengths) == 0:
+            continue
+        piece = PieceRecord(file, tuple(data.chunk.offsets), lengths)
+        dtype = data.properties.dtype
+        name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, piece)
+        if name in pieces:
+            raise CheckpointError(
+                f"two pieces of tensors would both be called {name!r}; rename one of the keys"
+            )
+        pieces[name] = (dtype, lengths, _resolver(planner, item))
+        results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
+    return pieces, results
+
+
+def tensor_records(metadata: Metadata, results: list[list[WriteResult]]) -> dict[str, TensorRecord]:
+    """Return all tensors with their pieces, from what all ranks write."""
+    pieces: dict[str, list[PieceRecord]] = defaultdict(list)
+    for result in (each for of_rank in results for each in of_rank):
+        pieces[result.index.fqn].append(cast("PieceRecord", result.storage_data))
+    records = {}
+    for key, tensor in metadata.state_dict_metadata.items():
+        tensor = cast("TensorStorageMetadata", tensor)
+        records[key] = TensorRecord(tensor.properties.dtype, tuple(tensor.size), tuple(pieces[key]))
+    return records
 
 
 class SafetensorsWriter(StorageWriter):
@@ -61,31 +110,11 @@ class SafetensorsWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return [
-            dataclasses.replace(plan, storage_data=f"tensors-{rank:05d}.safetensors")
-            for rank, plan in enumerate(plans)
-        ]
+        return [dataclasses.replace(plan, storage_data=tensors_file(rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         file = cast("str", plan.storage_data)
-        pieces: dict[str, Piece] = {}
-        results: list[WriteResult] = []
-        for item in plan.items:
-            data = item.tensor_data
-            if data is None:
-                raise CheckpointError(f"{item.index.fqn!r} among the tensors of a checkpoint is no tensor")
-            lengths = tuple(data.chunk.sizes)
-            if math.prod(lengths) == 0:
-                continue
-            piece = PieceRecord(file, tuple(data.chunk.offsets), lengths)
-            dtype = data.properties.dtype
-            name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, piece)
-            if name in pieces:
-                raise CheckpointError(
-                    f"two pieces of tensors would both be called {name!r}; rename one of the keys"
-                )
-            pieces[name] = (dtype, lengths, _resolver(planner, item))
-            results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
+        pieces, results = pieces_of(plan, planner, file)
         if pieces:
             self.files.append(write_checked(self._filesystem, self._folder, file, encode_file(pieces)))
         future: Future[list[WriteResult]] = Future()
@@ -93,12 +122,7 @@ class SafetensorsWriter(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        pieces: dict[str, list[PieceRecord]] = defaultdict(list)
-        for result in (each for of_rank in results for each in of_rank):
-            pieces[result.index.fqn].append(cast("PieceRecord", result.storage_data))
-        for key, tensor in metadata.state_dict_metadata.items():
-            tensor = cast("TensorStorageMetadata", tensor)
-            self.tensors[key] = TensorRecord(tensor.properties.dtype, tuple(tensor.size), tuple(pieces[key]))
+        self.tensors = tensor_records(metadata, results)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Union
 
 import torch
 
-from stratagem_checkpoint.checked_files import opened, write_checked
+from stratagem_checkpoint.checked_files import opened
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.manifest import FileRecord, Manifest
-from stratagem_checkpoint.safetensors_file import TensorFile, encode_file
+from stratagem_checkpoint.manifest import Manifest
+from stratagem_checkpoint.safetensors_file import Piece, TensorFile, encode_file
 from stratagem_checkpoint.state_json import decode_state
 from stratagem_checkpoint.strict_json import STATE_LIMIT_BYTES, check_limit
 
+Content = Union[bytes, Mapping[str, Piece]]
+"""Of a file: its bytes, or the pieces of a safetensors file."""
 
-def write_state(
-    filesystem: Filesystem, folder: str, stem: str, encoded: tuple[bytes, dict[str, torch.Tensor]]
-) -> list[FileRecord]:
-    """Write what `encode_state` returned; empty state takes no file."""
+
+def state_contents(stem: str, encoded: tuple[bytes, dict[str, torch.Tensor]]) -> dict[str, Content]:
+    """Return the files for what `encode_state` returned, by name; empty state takes none.
+
+    Raises:
+        CheckpointError: there is too much of it.
+    """
     text, tensors = encoded
-    contents: dict[str, Iterable[bytes | memoryview]] = {}
-    check_limit(len(text), STATE_LIMIT_BYTES, filesystem.join(folder, f"{stem}.json"))
+    contents: dict[str, Content] = {}
+    check_limit(len(text), STATE_LIMIT_BYTES, f"{stem}.json")
     if text != b"{}":
-        contents[f"{stem}.json"] = [text]
+        contents[f"{stem}.json"] = text
     if tensors:
-        contents[f"{stem}.safetensors"] = encode_file(
-            {name: (tensor.dtype, tensor.shape, partial(_same, tensor)) for name, tensor in tensors.items()}
-        )
-    return [write_checked(filesystem, folder, name, parts) for name, parts in contents.items()]
+        contents[f"{stem}.safetensors"] = {
+            name: (tensor.dtype, tensor.shape, partial(_same, tensor)) for name, tensor in tensors.items()
+        }
+    return contents
+
+
+def parts_of(content: Content) -> Iterable[bytes | memoryview]:
+    """The bytes of a file, part by part."""
+    return [content] if isinstance(content, bytes) else encode_file(content)
 
 
 def read_state(
     filesystem: Filesystem, folder: str, stem: str, manifest: Manifest, verify: bool
 ) -> dict[str, Any]:
-    """Read what `write_state` wrote.
+    """Read what `state_contents` is the content of.
 
     Raises:
         CheckpointError: a file is damaged.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from keyword import iskeyword
 from typing import Any
 
 from stratagem import RunConfig
@@ -11,19 +12,24 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.typed import Text, plain, refuse_unknown, typed
 
-SECTIONS = ("model", "data", "strategy", "trainer")
+SECTIONS = ("model", "data", "strategy", "checkpoint", "trainer")
 """Keys of a configuration whose values are settings by name."""
 
-SELECTION = tuple(f.name for f in fields(RunConfig) if f.name not in ("strategy", "strategy_options"))
-"""Top-level keys that are fields of `RunConfig`; `strategy` is a name, or a section with a name."""
+_PARTS = ("strategy", "checkpoint")
+SELECTION = tuple(
+    f.name for f in fields(RunConfig) if f.name not in (*_PARTS, *(f"{part}_options" for part in _PARTS))
+)
+"""Top-level keys that are fields of `RunConfig`; `strategy` and `checkpoint` are a name, or a section with a name."""
 
 DATA_CLASS = "class"
 """Key of the section `data` that names the class; no argument of a constructor can be called so."""
 
 TOP_LEVEL = ("target", *SELECTION, "ckpt_path")
 
-_NAMED = {"strategy": "name", "data": DATA_CLASS}
+_NAMED = {"strategy": "name", "checkpoint": "name", "data": DATA_CLASS}
 """Sections that may be written as a name alone → the key that it stands for."""
+
+_EXAMPLES = {"strategy": "ddp", "checkpoint": "directory"}
 
 CONFIG = "the configuration"
 
@@ -42,9 +48,11 @@ class Settings:
     target: str | None = None
     ckpt_path: str | None = None
     selection: Mapping[str, Any] = field(default_factory=dict)
-    """By field of `RunConfig`, typed; `strategy` is the name."""
+    """By field of `RunConfig`, typed; `strategy` and `checkpoint` are names."""
     strategy: Mapping[str, Any] = field(default_factory=dict)
     """Of the strategy's constructor."""
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    """Of the checkpointer's constructor."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """Of the module's constructor."""
     trainer: Mapping[str, Any] = field(default_factory=dict)
@@ -75,8 +83,8 @@ def merged(
     whole: dict[str, Any] = {}
     for layer in (*map(_from_file, config_files), flags or {}, *map(_from_set, sets)):
         whole = _over(whole, layer)
-    strategy = dict(whole.pop("strategy", {}))
-    name = plain(strategy.pop("name", None))
+    sections = {part: dict(whole.pop(part, {})) for part in _PARTS}
+    names = {part: _part_name(part, section.pop("name", None)) for part, section in sections.items()}
     data = dict(whole.get("data", {}))
     as_is: dict[str, Any] = {key: convert(whole.pop(key)) for key, convert in _AS_IS.items() if key in whole}
     selection = {key: whole[key] for key in SELECTION if key in whole}
@@ -84,17 +92,15 @@ def merged(
         target=_text(whole, "target"),
         ckpt_path=_text(whole, "ckpt_path"),
         selection={**(typed(RunConfig, selection, "") if selection else {}), **as_is},
-        strategy=strategy,
+        strategy=sections["strategy"],
+        checkpoint=sections["checkpoint"],
         model=whole.get("model", {}),
         trainer=whole.get("trainer", {}),
         data_class=_text(data, DATA_CLASS),
         data={key: value for key, value in data.items() if key != DATA_CLASS},
     )
-    if name is None:
-        return settings
-    if not isinstance(name, str):
-        raise ConfigError(f"strategy={name!r} is no name: give one as ddp")
-    return replace(settings, selection={**settings.selection, "strategy": name})
+    named = {part: name for part, name in names.items() if name is not None}
+    return replace(settings, selection={**settings.selection, **named})
 
 
 def trainer_settings(settings: Settings, trainer: Callable[..., Any], names: Iterable[str]) -> dict[str, Any]:
@@ -125,6 +131,26 @@ def strategy_settings(settings: Settings, strategy: Callable[..., Any] | None) -
     if strategy is None or not settings.strategy:
         return {key: plain(value) for key, value in settings.strategy.items()}
     return typed(strategy, settings.strategy, "strategy")
+
+
+def checkpoint_settings(settings: Settings, checkpointer: Callable[..., Any] | None) -> dict[str, Any]:
+    """Type the section `checkpoint` against the checkpointer's constructor, whose `async_` is called async here.
+
+    Args:
+        checkpointer: the class; None where there is none of that name.
+    """
+    if checkpointer is None or not settings.checkpoint:
+        return {key: plain(value) for key, value in settings.checkpoint.items()}
+    parameters = {f"{key}_" if iskeyword(key) else key: key for key in settings.checkpoint}
+    values = {parameter: settings.checkpoint[key] for parameter, key in parameters.items()}
+    return {parameters[key]: value for key, value in typed(checkpointer, values, "checkpoint").items()}
+
+
+def _part_name(part: str, given: Any) -> str | None:
+    name = plain(given)
+    if name is None or isinstance(name, str):
+        return name
+    raise ConfigError(f"{part}={name!r} is no name: give one as {_EXAMPLES[part]}")
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

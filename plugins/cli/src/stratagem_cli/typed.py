@@ -89,7 +89,9 @@ def _typed_value(function: Callable[..., Any], key: str, value: Any, section: st
     passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _signature(function).values())
     if key not in names and passes_on and names <= set(parameters_of(function)):
         return plain(value)  # **kwargs whose end can't be seen: its receiver has to check
-    refuse_unknown(key, sorted(names), section, function.__qualname__)
+    if key not in names:
+        known = sorted(name.removesuffix("_") for name in names)
+        refuse_unknown(key, known, section, function.__qualname__)
     # A parser of this one alone: others may be required, and are missed only in the call itself.
     parser, _ = _parser(function, names - {key})
     try:
@@ -133,4 +135,5 @@ def _expected(function: Callable[..., Any], key: str, error: BaseException) -> s
 
 
 def _dotted(section: str, key: str) -> str:
+    key = key.removesuffix("_")  # async_, as Python makes one write it
     return f"{section}.{key}" if section else key

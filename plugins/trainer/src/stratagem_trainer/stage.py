@@ -166,6 +166,7 @@ def _fit(
         return evaluation.evaluate(state, data.val, "validate")
 
     def save(path: str, weights_only: bool = False) -> None:
+        runtime.session.checkpointer.wait()
         if weights_only:
             resume.save_weights(state, path)
             return
@@ -194,6 +195,7 @@ def _fit(
         state.metrics.flush()
         hooks("on_fit_end")
         hooks("on_end", "fit")
+        runtime.session.checkpointer.wait()
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.errors import StratagemError
@@ -154,6 +154,8 @@ class TrainerView(RunView, RankView):
     def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
 
+        With `checkpoint.async`, it is complete when `when_saved` says so.
+
         After a fit, the checkpoint that it kept of its last step is copied.
 
         Args:
@@ -174,6 +176,10 @@ class TrainerView(RunView, RankView):
             save(os.fspath(path), weights_only=True)
         else:
             save(os.fspath(path))
+
+    def when_saved(self, action: Callable[[], object]) -> None:
+        """Call `action` on this rank once all that was saved so far is complete; at once where nothing is written."""
+        self.runtime.session.checkpointer.when_saved(action)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""

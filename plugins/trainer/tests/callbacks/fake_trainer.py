@@ -32,10 +32,11 @@ class FakeTrainer:
     settings: Any = field(default_factory=TrainerSettings)
     world_size: int = 1
     shown: tuple = ("train_loss", "val_loss")
+    saves_in_background: bool = False
 
     def __post_init__(self):
         self.checkpoint_dir = os.path.join(self.run_dir, "checkpoints") if self.run_dir else "checkpoints"
-        self.checkpointer = DirectoryCheckpointer(self.collectives)
+        self.checkpointer = DirectoryCheckpointer(self.collectives, self.saves_in_background)
         self.prepared = SimpleNamespace(optimizers=())
         self.state = SimpleNamespace(schedules=[])
 
@@ -51,6 +52,9 @@ class FakeTrainer:
         step = torch.tensor([self.global_step])
         self.checkpointer.save(path, Checkpoint({"model/step": step}, {"callbacks": state}))
         self.events.append(("saved", os.path.basename(path)))
+
+    def when_saved(self, action):
+        self.checkpointer.when_saved(action)
 
     def remove_checkpoint(self, path):
         self.checkpointer.remove(path)

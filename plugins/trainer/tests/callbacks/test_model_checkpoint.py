@@ -1,11 +1,14 @@
 import json
 import os
+import signal
 
 import pytest
+from background_saves import Gated
+from stratagem_checkpoint.publication import MANIFEST
 from stratagem_trainer.callbacks import ModelCheckpoint
 from stratagem_trainer.callbacks import checkpoint_decision as source
 
-from stratagem.errors import ConfigError
+from stratagem.errors import CheckpointError, ConfigError
 
 NAN = float("nan")
 
@@ -379,3 +382,49 @@ def test_a_monitor_that_never_came_is_an_error_at_the_end(make_trainer, tmp_path
 def test_nonsense_is_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         ModelCheckpoint(**arguments)
+
+
+def test_in_the_background_the_link_and_deletions_wait_for_the_new_one(make_trainer, tmp_path):
+    checkpoint = ModelCheckpoint(auto_insert_metric_name=False, filename="{epoch}")
+    trainer = make_trainer(checkpoint, saves_in_background=True)
+    folder = tmp_path / "checkpoints"
+    seen = []
+    try:
+        trainer.fit({})
+        trainer.checkpointer.wait()
+        checkpoint.on_start(trainer, None, "fit")
+        trainer.epoch(1)
+        trainer.when_saved(lambda: seen.append((names(folder), os.readlink(folder / "last"))))
+        assert os.path.exists(folder / "last")  # whichever it is, it is whole
+        trainer.checkpointer.wait()
+    finally:
+        trainer.checkpointer.close()
+    assert seen in ([(["0", "1", "last"], "1")], [(["1", "last"], "1")])
+    assert names(folder) == ["1", "last"]
+
+
+def test_a_background_save_that_fails_deletes_nothing_and_changes_no_ranking(
+    make_trainer, tmp_path, monkeypatch
+):
+    checkpoint = ModelCheckpoint(auto_insert_metric_name=False, filename="{epoch}")
+    trainer = make_trainer(checkpoint, saves_in_background=True)
+    folder = tmp_path / "checkpoints"
+    try:
+        trainer.fit({})
+        trainer.checkpointer.wait()
+        before = checkpoint.state_dict()
+        monkeypatch.setattr(trainer.checkpointer, "filesystem", lambda path: (Gated(MANIFEST), path))
+        (folder / "shut").touch()
+        checkpoint.on_start(trainer, None, "fit")
+        trainer.epoch(1)
+        assert os.readlink(folder / "last") == "0"
+        os.kill(trainer.checkpointer._background.writer.pid, signal.SIGKILL)
+        (folder / "shut").unlink()
+        with pytest.raises(CheckpointError, match="ended by SIGKILL") as told:
+            trainer.checkpointer.wait()
+        checkpoint.on_exception(trainer, None, told.value)
+        assert checkpoint.state_dict() == before
+        assert [name for name in names(folder) if ".tmp-" not in name] == ["0", "last"]
+        assert os.readlink(folder / "last") == "0"
+    finally:
+        trainer.checkpointer.close(failed=True)

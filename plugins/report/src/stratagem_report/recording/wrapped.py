@@ -259,11 +259,15 @@ class RecordedCheckpointer(CheckpointerWrapper):
     def save(self, path: str, checkpoint: Checkpoint) -> None:
         with self._recorder.timed(CHECKPOINT):
             self.inner.save(path, checkpoint)
-        self._recorder.event("saved", path=path)
+        self.inner.when_saved(lambda: self._recorder.event("saved", path=path))
 
     def open(self, path: str, verify: bool = True) -> CheckpointReader:
         with self._recorder.timed(LOAD):
             return self.inner.open(path, verify)
+
+    def wait(self) -> None:
+        with self._recorder.timed(CHECKPOINT):
+            self.inner.wait()
 
     def remove(self, path: str) -> None:
         with self._recorder.timed(CHECKPOINT):

@@ -46,10 +46,17 @@ def _in_group(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) 
     collectives = ProcessGroupCollectives(
         TorchElastic(os.environ), torch.device("cpu"), "gloo", timedelta(seconds=30)
     )
+    failed = True
     try:
-        return work(subject.load()(collectives), collectives.rank, *args)
+        checkpointer = subject.load()(collectives)
+        try:
+            result = work(checkpointer, collectives.rank, *args)
+            failed = False
+        finally:
+            checkpointer.close(failed)
     finally:
-        collectives.close()
+        collectives.close(failed)
+    return result
 
 
 @check(world_sizes=SIZES)
@@ -104,6 +111,72 @@ def _replace(checkpointer: Checkpointer, rank: int, path: str) -> None:
     expect(reader.state["add"] == 10.0, "the second checkpoint's state is the first's")
     for _ in range(2):
         checkpointer.remove(path)
+
+
+@check(world_sizes=SIZES)
+def check_snapshot(subject: CheckpointSubject) -> None:
+    """What is saved is what tensors and states were when save was called, whatever changes right after."""
+    subject.run(_in_group, _save_and_change, f"{subject.folder}/one")
+
+
+def _save_and_change(checkpointer: Checkpointer, rank: int, path: str) -> None:
+    tensors, saved = _tensors(), _tensors()
+    state: dict[str, Any] = {"list": [1], "small": torch.zeros(2)}
+    own: dict[str, Any] = {"list": [rank]}
+    checkpointer.save(path, Checkpoint(tensors, state, own))
+    for tensor in tensors.values():
+        tensor.zero_()
+    for changing in (state, own):
+        changing["list"].append(7)
+    state["small"].fill_(7)
+    reader = checkpointer.open(path)
+    read = {key: torch.ones_like(value) for key, value in saved.items()}
+    reader.read(read)
+    for key, value in saved.items():
+        expect(bool(torch.equal(read[key], value)), f"{key} was changed after save, and that was saved")
+    expect(
+        reader.state["list"] == [1] and not reader.state["small"].any(), "a state was saved that came later"
+    )
+    kept = reader.rank_state(rank)
+    expect(kept is not None and kept["list"] == [rank], f"rank {rank}'s state was saved that came later")
+
+
+@check(world_sizes=SIZES)
+def check_turn(subject: CheckpointSubject) -> None:
+    """What follows a save, a removal or what when_saved was given, comes when the checkpoint is there."""
+    subject.run(_in_group, _save_and_follow, f"{subject.folder}/one", f"{subject.folder}/two")
+
+
+def _save_and_follow(checkpointer: Checkpointer, rank: int, old: str, new: str) -> None:
+    _save(checkpointer, rank, old)
+    checkpointer.wait()
+    seen: list[bool] = []
+    _save(checkpointer, rank, new)
+    checkpointer.when_saved(lambda: seen.append(Path(new).exists()))
+    checkpointer.remove(old)
+    expect(
+        Path(old).exists() or Path(new).exists(), "the old one is deleted, and the new one isn't there yet"
+    )
+    checkpointer.poll()
+    checkpointer.wait()
+    expect(seen == [True], f"when_saved calls what it was given as if the new one was there: {seen}")
+    expect(not Path(old).exists(), "the old one is still there after the removal had its turn")
+
+
+@check(world_sizes=SIZES)
+def check_failure(subject: CheckpointSubject) -> None:
+    """A save that fails raises CheckpointError on every rank, at the latest when it is waited for."""
+    Path(subject.folder, "file").write_text("no folder")
+    for rank, told in enumerate(subject.run(_in_group, _save_into_a_file, f"{subject.folder}/file/one")):
+        expect(told, f"rank {rank} isn't told that a save failed")
+
+
+def _save_into_a_file(checkpointer: Checkpointer, rank: int, path: str) -> bool:
+    def save_and_wait() -> None:
+        _save(checkpointer, rank, path)
+        checkpointer.wait()
+
+    return _refused(save_and_wait)
 
 
 @check(world_sizes=SIZES)

@@ -62,7 +62,8 @@ def check_other_world_size(subject: StrategySubject) -> None:
 
 
 def _save(subject: StrategySubject, path: str) -> None:
-    train(subject, _Plain(steps=4), [_SaveAt(4, path)])
+    # In the background, while a step changes what is being written.
+    train(subject, _Plain(steps=5), [_SaveAt(4, path)], checkpoint_options={"async": True})
 
 
 def _continue(subject: StrategySubject, path: str) -> Trained:

@@ -30,6 +30,7 @@ def save_after_error(trainer: TrainerView, path: str, weights_only: bool = False
                 trainer.save_checkpoint(path, weights_only=True)
             else:
                 trainer.save_checkpoint(path)
+            trainer.runtime.session.checkpointer.wait()
         except Exception as error:  # the run's own error is what counts
             reason = f"{type(error).__name__}: {error}"
     if reason is not None and trainer.is_main:

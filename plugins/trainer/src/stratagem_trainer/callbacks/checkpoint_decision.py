@@ -10,6 +10,7 @@ from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
 from stratagem_trainer.callbacks.last_link import can_link, is_url
 from stratagem_trainer.callbacks.monitor import Monitor
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
+from stratagem_trainer.callbacks.retention import Retention
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Moment:
     """Metric → value; None where it hasn't been logged."""
     ranks: bool = True
     """Whether it may take a place among the top k."""
+    time_s: float = 0.0
+    """By the wall clock."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Keeper:
         save_top_k: how many to keep; -1 keeps all.
         save_last: keep `last` too.
         counts_versions: whether a name that something else has taken gets "-v1" appended.
+        retention: which stay for good.
     """
 
     def __init__(
@@ -52,10 +56,11 @@ class Keeper:
         save_top_k: int,
         save_last: bool,
         counts_versions: bool,
+        retention: Retention,
     ) -> None:
         self.name, self.monitor = name, monitor
         self.save_top_k, self.save_last = save_top_k, save_last
-        self.counts_versions = counts_versions
+        self.counts_versions, self.retention = counts_versions, retention
         self._can_link: bool | None = None
 
     def decide(self, before: Ranking, moment: Moment) -> Decision:
@@ -63,7 +68,7 @@ class Keeper:
         folder = moment.folder
         if before.folder != folder:
             # Resumed into another folder: what lies in the old one isn't this run's to delete.
-            before = replace(before, folder=folder, kept=(), newest="", last_path="")
+            before = replace(before, folder=folder, kept=(), newest="", last_path="", retained=())
         before = before.confined()
         score = None if self.monitor is None else moment.values[self.monitor.name]
         named = {name: value for name, value in moment.values.items() if value is not None}
@@ -78,10 +83,19 @@ class Keeper:
             kept = tuple(renamed if entry == candidate else entry for entry in kept)
             candidate = renamed
         is_kept = candidate in kept
-        after = replace(before, kept=kept, saved_step=moment.step, current_score=score)
+        last_s = moment.time_s if before.retained_at_s is None else before.retained_at_s
+        after = replace(before, kept=kept, saved_step=moment.step, current_score=score, retained_at_s=last_s)
+        stays = self.retention.retains(moment.step, moment.time_s, before.retained_step, last_s)
+        if stays:
+            after = replace(
+                after,
+                retained=(*before.retained, candidate.path),
+                retained_step=moment.step,
+                retained_at_s=moment.time_s,
+            )
         if is_kept and (score is None or self._is_better(score, before.best_score)):
             after = replace(after, best_path=candidate.path, best_score=score)
-        save = [candidate.path] if is_kept else []
+        save = [candidate.path] if is_kept or stays else []
         if self.save_last:
             last = f"{folder}/last"
             after = replace(after, last_path=last)
@@ -93,7 +107,9 @@ class Keeper:
             else:
                 save.append(last)
         is_link = self.save_last and bool(self._can_link)
-        after = replace(after, outdone=tuple(sorted(before.paths() - after.paths())))
+        outdone = before.paths() - after.paths() - set(after.retained)
+        retained = tuple(path for path in after.retained if path in after.paths())
+        after = replace(after, outdone=tuple(sorted(outdone)), retained=retained)
         return Decision(after, tuple(save), is_link)
 
     def _unused(self, path: str, before: Ranking) -> str:

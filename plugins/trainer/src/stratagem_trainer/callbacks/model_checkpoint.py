@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from stratagem.errors import ConfigError
+from stratagem.errors import CheckpointError, ConfigError
 from stratagem_trainer.callbacks.after_error import save_after_error
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.checkpoint_decision import Decision, Keeper, Moment
@@ -16,6 +17,7 @@ from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
 from stratagem_trainer.callbacks.last_link import folder_of, lies_in, link
 from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, check_mode
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
+from stratagem_trainer.callbacks.retention import Retention, check_interval
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -56,13 +58,14 @@ class ModelCheckpoint(Callback):
             validations (False). None: after validations where these aren't one per epoch.
         enable_version_counter: append "-v1" to a name in `dirpath` that another run has taken, rather than
             replace its checkpoint.
+        keep_every_n_steps: the first checkpoint at or after each n-th optimizer step stays for good.
+        keep_time_interval: so does one whenever so much time has passed since the last that did.
 
     Raises:
         ConfigError: a value that can't be meant.
     """
 
-    order = 100
-    """After the callbacks whose states go into the checkpoint."""
+    order = 100  # after the callbacks whose states go into the checkpoint
     is_left_out_of_fast_dev_run = True
 
     def __init__(
@@ -82,6 +85,8 @@ class ModelCheckpoint(Callback):
         every_n_epochs: int | None = None,
         save_on_train_epoch_end: bool | None = None,
         enable_version_counter: bool = True,
+        keep_every_n_steps: int | None = None,
+        keep_time_interval: timedelta | None = None,
     ) -> None:
         owner = type(self).__name__
         check_mode(mode, owner)
@@ -91,12 +96,9 @@ class ModelCheckpoint(Callback):
                 check_count(owner, name, value, 0)
         if save_last not in (True, False, "link", None):
             raise ConfigError(f'{owner} got save_last={save_last!r}; allowed are True, False and "link"')
-        if train_time_interval is not None and (
-            not isinstance(train_time_interval, timedelta) or train_time_interval <= timedelta(0)
-        ):
-            raise ConfigError(
-                f"{owner} got train_time_interval={train_time_interval!r}; give a timedelta above 0"
-            )
+        check_interval("train_time_interval", train_time_interval)
+        if keep_every_n_steps is not None:
+            check_count(owner, "keep_every_n_steps", keep_every_n_steps, 1)
         if every_n_epochs is None and not every_n_train_steps and train_time_interval is None:
             every_n_epochs = 0 if every_n_train_steps == 0 else 1
         self._name = CheckpointName(
@@ -121,9 +123,11 @@ class ModelCheckpoint(Callback):
             save_top_k,
             self.save_last,
             enable_version_counter and dirpath is not None,
+            Retention(keep_every_n_steps, keep_time_interval),
         )
         self._is_due = self._has_resumed = self._fitting = self._has_validated = False
         self._saved_at_s = 0.0
+        self._before: Ranking | None = None  # what held before the save that isn't complete yet
 
     @property
     def best_model_path(self) -> str:
@@ -214,6 +218,8 @@ class ModelCheckpoint(Callback):
                 monitor.finish(trainer)
 
     def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:
+        if self._before is not None and isinstance(error, CheckpointError):
+            self._ranking = self._before
         if self.save_on_exception and self._fitting:
             metrics = {name: trainer.callback_metrics.get(name, float("nan")) for name in self._name.metrics}
             name = self._name.fill(trainer.current_epoch, trainer.global_step, metrics)
@@ -244,11 +250,8 @@ class ModelCheckpoint(Callback):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        ranking = asdict(self._ranking)
         return {
-            **ranking,
-            "kept": list(ranking["kept"]),
-            "outdone": list(self._ranking.outdone),
+            **self._ranking.state(),
             "is_due": self._is_due,
             "from_evaluation": [monitor.from_evaluation for monitor in self._monitors],
         }
@@ -257,35 +260,33 @@ class ModelCheckpoint(Callback):
         self._is_due, self._has_resumed = state["is_due"], True
         for monitor, known in zip(self._monitors, state["from_evaluation"]):
             monitor.from_evaluation = known
-        ranking = {name: state[name] for name in asdict(Ranking())}
-        ranking["kept"] = tuple(Kept(**entry) for entry in state["kept"])
-        self._ranking = Ranking(**{**ranking, "outdone": tuple(state["outdone"])})
+        self._ranking = Ranking.from_state(state)
 
     def _checkpoint(self, trainer: TrainerView, early: bool = False, ranks: bool = True) -> bool:
         """Save what is to be saved now; return whether it went unranked for want of the metric."""
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
-        moment = Moment(self._folder(trainer), trainer.current_epoch, trainer.global_step, values, ranks)
+        epoch, step = trainer.current_epoch, trainer.global_step
+        moment = Moment(self._folder(trainer), epoch, step, values, ranks, time.time())
         decision: Decision = trainer.collectives.broadcast(
             self._keeper.decide(self._ranking, moment) if trainer.is_main else None
         )
         # The checkpoint itself must know that it was kept: a resumed run goes on from its state.
-        before, self._ranking = self._ranking, decision.after
+        self._before, self._ranking = self._ranking, decision.after
         how = {"weights_only": True} if self.save_weights_only else {}
         try:
             for path in decision.save:
                 trainer.save_checkpoint(path, **how)
                 if self.verbose and trainer.is_main:
-                    print(
-                        f"Epoch {trainer.current_epoch + 1}, step {trainer.global_step}: saved {path}",
-                        flush=True,
-                    )
+                    line = f"Epoch {epoch + 1}, step {step}: saved {path}"
+                    trainer.when_saved(partial(print, line, flush=True))
             if decision.link and trainer.is_main:
-                link(self._ranking.newest, self._ranking.last_path)
+                trainer.when_saved(partial(link, self._ranking.newest, self._ranking.last_path))
         except BaseException:
-            self._ranking = before
+            self._ranking = self._before
             raise
         self._remove_outdone(trainer)
+        trainer.when_saved(partial(setattr, self, "_before", None))
         return self.monitor is not None and values[self.monitor] is None
 
     def _remove_outdone(self, trainer: TrainerView) -> None:

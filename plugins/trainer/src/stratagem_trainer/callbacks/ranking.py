@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from stratagem_trainer.callbacks.last_link import lies_in
 
@@ -33,6 +35,25 @@ class Ranking:
     saved_step: int = -1
     outdone: tuple[str, ...] = ()
     """To be deleted once what is being saved is complete; by who resumes from it, at the latest."""
+    retained: tuple[str, ...] = ()
+    """Those of `paths` that are never to be deleted."""
+    retained_step: int = 0
+    retained_at_s: float | None = None
+    """When, by the wall clock, or when the first one was saved."""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Ranking:
+        """Return the ranking whose `state` this is."""
+        known = {name: state[name] for name in asdict(cls()) if name in state}
+        known["kept"] = tuple(Kept(**entry) for entry in state["kept"])
+        return cls(
+            **{**known, "outdone": tuple(state["outdone"]), "retained": tuple(known.get("retained", ()))}
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        state = asdict(self)
+        return {**state, **{name: list(state[name]) for name in ("kept", "outdone", "retained")}}
 
     def paths(self) -> set[str]:
         return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())

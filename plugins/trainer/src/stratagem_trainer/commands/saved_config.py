@@ -49,6 +49,8 @@ class Resolved:
         content: dict[str, Any] = {"target": str(self.spec.target)}
         content["strategy"] = {"name": selection["strategy"], **self._strategy(selection)}
         content.update((key, _plain(selection[key])) for key in SELECTION if key not in _OF_THIS_RUN)
+        name, options = selection["checkpoint"], {k: plain(v) for k, v in given.checkpoint.items()}
+        content["checkpoint"] = {"name": name, **_storable(options, {})} if options else name
         if given.ckpt_path is not None:
             content["ckpt_path"] = str(given.ckpt_path)
         content["model"] = _storable(self.spec.resolved(), given.model)

@@ -10,7 +10,14 @@ import click
 import cloup
 from stratagem_cli import flags
 from stratagem_cli.completion import component_names
-from stratagem_cli.settings import DATA_CLASS, Settings, merged, strategy_settings, trainer_settings
+from stratagem_cli.settings import (
+    DATA_CLASS,
+    Settings,
+    checkpoint_settings,
+    merged,
+    strategy_settings,
+    trainer_settings,
+)
 
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
@@ -44,8 +51,8 @@ def stage_flags(command: F) -> F:
             group=SETTINGS,
             multiple=True,
             metavar="KEY=VALUE",
-            help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60 or trainer.log_every_n_steps=10 "
-            "(repeatable).",
+            help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60, checkpoint.async=true or "
+            "trainer.log_every_n_steps=10 (repeatable).",
         ),
         cloup.option(
             "--print-config",
@@ -171,8 +178,9 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     for key in ("target", "ckpt_path", "run_dir"):
         if keywords.get(key) is not None:
             layer[key] = keywords[key]
-    if "strategy" in layer:
-        layer["strategy"] = {"name": layer["strategy"]}
+    for part in ("strategy", "checkpoint"):
+        if part in layer:
+            layer[part] = {"name": layer[part]}
     if keywords.get("data") is not None:
         layer["data"] = {DATA_CLASS: keywords["data"]}
     trainer = {key: keywords[key] for key in _TRAINER_FLAGS if keywords.get(key) is not None}
@@ -248,7 +256,7 @@ def trainer_arguments(
     Raises:
         ConfigError, UnknownNameError: a setting that doesn't exist or has another type, or an unknown strategy.
     """
-    from stratagem_cli.chosen import strategy_component
+    from stratagem_cli.chosen import checkpoint_component, strategy_component
     from stratagem_cli.typed import defaults_of
 
     from stratagem import RunConfig
@@ -258,6 +266,11 @@ def trainer_arguments(
     selection = dict(settings.selection)
     component = strategy_component(selection) if settings.strategy else None
     options = strategy_settings(settings, component.load() if component is not None else None)
+    if settings.checkpoint:
+        component = checkpoint_component(selection)
+        selection["checkpoint_options"] = checkpoint_settings(
+            settings, component.load() if component is not None else None
+        )
     parts = {*RunConfig.__dataclass_fields__, "plugins"}
     defaults = {key: value for key, value in defaults_of(Trainer).items() if key not in parts}
     refuse_replaced(settings.trainer)

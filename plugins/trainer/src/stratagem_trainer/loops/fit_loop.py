@@ -270,6 +270,7 @@ class FitLoop:
                 self.state.guard.after_step(self.progress.step)
                 step_schedules(self.state, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)
+                self.state.runtime.session.checkpointer.poll()
             self._end_batch(outputs, batch, self.state.batch_idx - 1)
 
     def _end_batch(self, outputs: Any, batch: Any, idx: int) -> None:

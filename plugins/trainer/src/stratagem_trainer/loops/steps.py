@@ -42,6 +42,7 @@ class OptimizerSteps:
             self._clip = self._clip_by_module
         elif self._settings.gradient_clip_val is not None:
             self._clip = self._clip_by_settings
+        self._poll = state.runtime.session.checkpointer.poll
         self._batch_idx = 0
         self._after_step = state.guard.after_step if state.guard.is_active else None
         self._steps_alone = not self._before_step and self._clip is None
@@ -84,6 +85,7 @@ class OptimizerSteps:
         if self._state.schedules:
             step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
         self._metrics.end_step(progress.step, progress.epoch)
+        self._poll()
 
     def clip(self, index: int) -> None:
         """Limit the gradients of an optimizer, where the trainer or the module says so."""

@@ -1,0 +1,41 @@
+"""The last act of a save, on rank 0: the manifest, and the name. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratagem_checkpoint.checked_files import FileRecord, check_files, write_checked
+from stratagem_checkpoint.filesystem import Filesystem
+from stratagem_checkpoint.manifest_text import sealed
+from stratagem_checkpoint.publication import MANIFEST, publish
+from stratagem_checkpoint.strict_json import MANIFEST_LIMIT_BYTES, check_limit
+
+
+def commit(
+    filesystem: Filesystem,
+    folder: str,
+    target: str,
+    document: Mapping[str, Any],
+    files: Sequence[FileRecord],
+    shown: str,
+) -> None:
+    """Make a whole checkpoint of the files that all ranks have written to `folder`, and call it `target`.
+
+    Args:
+        filesystem: that of both.
+        folder: where the files are.
+        target: the checkpoint's path in the file system's form.
+        document: of the manifest, as `Manifest.document` returns it.
+        files: of all ranks.
+        shown: how errors name the checkpoint.
+
+    Raises:
+        CheckpointError: a file isn't there, or there are too many.
+    """
+    # What this rank can't see was written to another machine's own disk.
+    check_files(filesystem, folder, files, f"{shown}, seen from rank 0 right after it was written,")
+    manifest = sealed(document, files)
+    check_limit(len(manifest), MANIFEST_LIMIT_BYTES, f"{shown}'s {MANIFEST}")
+    write_checked(filesystem, folder, MANIFEST, [manifest])
+    publish(filesystem, folder, target)

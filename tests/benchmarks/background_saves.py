@@ -1,0 +1,155 @@
+"""How long a save blocks, and how long it takes: python tests/benchmarks/background_saves.py [FOLDER]
+
+100 million parameters with Adam, 1.2 GB, in one process; every way writes to FOLDER and ends on the disk. Ways take
+turns, so that a machine that gets slower does so for all. Needs 8 GB of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from stratagem_checkpoint import DirectoryCheckpointer
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+from stratagem import Checkpoint
+from stratagem.collectives.local import LocalCollectives
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+PARAMETERS = int(os.environ.get("BENCH_PARAMETERS", str(100 * 10**6)))
+TENSORS = 50
+
+Save = Callable[[str], "Callable[[], object] | None"]
+"""Saves to a path; returns what waits for the rest, if there is a rest."""
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    """Parameters in 50 tensors, and Adam's two moments of each."""
+    shape = (PARAMETERS // TENSORS // 1000, 1000)
+    kinds = ("model/{}", "optimizer/0/{}/exp_avg", "optimizer/0/{}/exp_avg_sq")
+    return {kind.format(number): torch.randn(shape) for number in range(TENSORS) for kind in kinds}
+
+
+def sync(path: str) -> None:
+    """Wait until a file, or all files of a folder, are on the disk."""
+    names = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
+    for name in names:
+        with open(name, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def ways(state: dict[str, torch.Tensor]) -> dict[str, Save]:
+    """Each way to save, by its name."""
+    local = LocalCollectives(torch.device("cpu"))
+    waiting, background = DirectoryCheckpointer(local), DirectoryCheckpointer(local, async_=True)
+
+    def raw(path: str) -> None:
+        safetensors.torch.save_file(state, path)
+        sync(path)
+
+    def torch_save(path: str) -> None:
+        torch.save(state, path)
+        sync(path)
+
+    def dcp_sync(path: str) -> None:
+        dcp.save(state, checkpoint_id=path)
+        sync(path)
+
+    def dcp_async(kind: AsyncCheckpointerType) -> Save:
+        def save(path: str) -> Callable[[], object]:
+            future: Any = dcp.async_save(state, checkpoint_id=path, async_checkpointer_type=kind)
+
+            def finish() -> None:
+                future.result()
+                sync(path)
+
+            return finish
+
+        return save
+
+    def ours(path: str) -> None:
+        waiting.save(path, Checkpoint(state))
+
+    def ours_async(path: str) -> Callable[[], object]:
+        background.save(path, Checkpoint(state))
+        return background.wait
+
+    return {
+        "safetensors save_file": raw,
+        "torch.save": torch_save,
+        "DCP save": dcp_sync,
+        "DCP async_save, thread": dcp_async(AsyncCheckpointerType.THREAD),
+        "DCP async_save, process": dcp_async(AsyncCheckpointerType.PROCESS),
+        "Stratagem": ours,
+        "Stratagem, checkpoint.async": ours_async,
+    }
+
+
+def measure(folder: str) -> dict[str, list[tuple[float, float]]]:
+    """Seconds that each save blocked and took in all, by way."""
+    state = tensors()
+    taken: dict[str, list[tuple[float, float]]] = {}
+    saves = ways(state)
+    for number in range(ROUNDS + 1):
+        for name, save in saves.items():
+            path = os.path.join(folder, f"c{number}")
+            began_s = time.perf_counter()
+            finish = save(path)
+            blocked_s = time.perf_counter() - began_s
+            if finish is not None:
+                finish()
+            taken.setdefault(name, []).append((blocked_s, time.perf_counter() - began_s))
+            (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+            for each in state.values():
+                each.add_(1)
+    return taken
+
+
+def main() -> None:
+    """Print a line for each way."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
+        taken = measure(folder)
+    print(
+        f"Saving {PARAMETERS / 1e6:.0f} million parameters with Adam, {12 * PARAMETERS / 1e9:.1f} GB, in seconds"
+    )
+    print("  median of later saves, lowest to highest; the first in brackets")
+    for name, ((first_blocked, first_whole), *later) in taken.items():
+        told = []
+        for what, first, values in (
+            ("blocks", first_blocked, sorted(blocked for blocked, _ in later)),
+            ("in all", first_whole, sorted(whole for _, whole in later)),
+        ):
+            told.append(
+                f"{what} {statistics.median(values):5.2f} ({values[0]:.2f} to {values[-1]:.2f}) [{first:.2f}]"
+            )
+        print(f"    {name:<28} {'   '.join(told)}")
+    median = {name: [statistics.median(each) for each in zip(*later)] for name, (_, *later) in taken.items()}
+    ours, background = median["Stratagem"], median["Stratagem, checkpoint.async"]
+    (first_blocked, first_whole), *_ = taken["Stratagem, checkpoint.async"]
+    print(
+        f"  saving in the background blocks for {background[0] / ours[0]:.2f} of a save that waits; the aim is 0.5"
+    )
+    print(
+        f"  a save that waits takes {ours[1] / median['safetensors save_file'][1]:.2f} of safetensors; the aim is 1.2"
+    )
+    print(
+        f"  the first in the background takes {first_whole / background[1]:.2f} of a later one, and blocks "
+        f"{first_blocked / background[0]:.2f} of it; the aim is 2"
+    )
+    sys.stdout.flush()
+    os._exit(0)  # DCP's process would be waited for
+
+
+if __name__ == "__main__":
+    main()
