@@ -10,17 +10,32 @@ from typing import TYPE_CHECKING
 from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from stratagem_checkpoint.agreement import on_every_rank
     from stratagem_checkpoint.description import describe
     from stratagem_checkpoint.directory import DirectoryCheckpointer
     from stratagem_checkpoint.loading import DirectoryReader
+    from stratagem_checkpoint.node_folders import file_sizes, open_node_folder, write_node_folder
+    from stratagem_checkpoint.publication import MANIFEST
 
-__all__ = ["DirectoryCheckpointer", "DirectoryReader", "describe"]
+__all__ = [
+    "MANIFEST",
+    "DirectoryCheckpointer",
+    "DirectoryReader",
+    "describe",
+    "file_sizes",
+    "on_every_rank",
+    "open_node_folder",
+    "write_node_folder",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".agreement": "on_every_rank",
         ".description": "describe",
         ".directory": "DirectoryCheckpointer",
         ".loading": "DirectoryReader",
+        ".node_folders": "file_sizes open_node_folder write_node_folder",
+        ".publication": "MANIFEST",
     },
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -38,6 +39,9 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
+
+MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
+"""What `--checkpoint-memory` stands for, in stratagem-memory-checkpoint."""
 
 _TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps")
 
@@ -103,6 +107,13 @@ def stage_flags(command: F) -> F:
     group=TRAINING,
     type=click.IntRange(1),
     help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
+)
+@cloup.option(
+    "--checkpoint-memory",
+    group=TRAINING,
+    type=click.IntRange(1),
+    metavar="STEPS",
+    help="Keep a checkpoint in the memory of each node and a neighbour every so many steps, for --max-restarts.",
 )
 @cloup.option(
     "--logger",
@@ -187,6 +198,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     if trainer:
         layer["trainer"] = trainer
     settings = merged(keywords["config_files"], layer, keywords["sets"]).with_defaults(seed=SEED)
+    settings = with_memory(settings, keywords.get("checkpoint_memory"))
     refuse_run_dir(settings.selection.get("run_dir"))
     refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:
@@ -198,6 +210,20 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
         click.echo(_resolved(settings, target).as_yaml(), nl=False)
         click.get_current_context().exit()
     return settings, target
+
+
+def with_memory(settings: Settings, steps: int | None) -> Settings:
+    """Add the extension and the callback that keep checkpoints in memory, every so many steps."""
+    if steps is None:
+        return settings
+    callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}
+    given = settings.trainer.get("callbacks") or []
+    extensions = (*settings.selection.get("extensions", ()), MEMORY_EXTENSION)
+    return replace(
+        settings,
+        selection={**settings.selection, "extensions": extensions},
+        trainer={**settings.trainer, "callbacks": [*given, callback]},
+    )
 
 
 def _data_target(settings: Settings) -> Target | None:
