@@ -1,4 +1,4 @@
-"""`PeerCheckpointer`: checkpoints in the memory of nodes: each has the files of its own ranks and of a neighbour's."""
+"""`PeerCheckpointer`: checkpoints in nodes' memory: each has the files of its own ranks and of a neighbour's."""
 
 from __future__ import annotations
 
