@@ -128,6 +128,6 @@ def _told_when_full(path: str) -> Iterator[None]:
         if os.strerror(errno.ENOSPC) not in str(error):
             raise
         raise CheckpointError(
-            f"{path} doesn't fit into memory ({error}): a node needs room for two checkpoints of its ranks' shards and "
-            "its neighbour's in its tmpfs, in a container by --shm-size; or leave --checkpoint-memory out"
+            f"{path} doesn't fit into memory ({error}): a node needs room for two checkpoints of its ranks' shards "
+            "and its neighbour's in its tmpfs, in a container by --shm-size; or leave --checkpoint-memory out"
         ) from error
