@@ -60,7 +60,7 @@ def test_a_number_of_steps_that_is_none(steps: float) -> None:
 
 def test_the_flag_names_what_is_installed_or_what_to_install() -> None:
     import stratagem_memory_checkpoint
-    from stratagem_trainer.commands.stages import MEMORY_CALLBACK, MEMORY_EXTENSION
+    from stratagem_trainer.commands.memory import MEMORY_CALLBACK, MEMORY_EXTENSION
 
     from stratagem.sdk.catalogue import load_catalogue
 

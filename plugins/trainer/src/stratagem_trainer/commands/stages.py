@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +20,7 @@ from stratagem_cli.settings import (
 )
 
 from stratagem.errors import ConfigError, TargetError
+from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
@@ -39,9 +39,6 @@ PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec"
 
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
-
-MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
-"""What `--checkpoint-memory` stands for, in stratagem-memory-checkpoint."""
 
 _TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps")
 
@@ -108,13 +105,7 @@ def stage_flags(command: F) -> F:
     type=click.IntRange(1),
     help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
 )
-@cloup.option(
-    "--checkpoint-memory",
-    group=TRAINING,
-    type=click.IntRange(1),
-    metavar="STEPS",
-    help="Keep a checkpoint in the memory of each node and a neighbour every so many steps, for --max-restarts.",
-)
+@memory_flag(TRAINING)
 @cloup.option(
     "--logger",
     group=TRAINING,
@@ -210,20 +201,6 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
         click.echo(_resolved(settings, target).as_yaml(), nl=False)
         click.get_current_context().exit()
     return settings, target
-
-
-def with_memory(settings: Settings, steps: int | None) -> Settings:
-    """Add the extension and the callback that keep checkpoints in memory, every so many steps."""
-    if steps is None:
-        return settings
-    callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}
-    given = settings.trainer.get("callbacks") or []
-    extensions = (*settings.selection.get("extensions", ()), MEMORY_EXTENSION)
-    return replace(
-        settings,
-        selection={**settings.selection, "extensions": extensions},
-        trainer={**settings.trainer, "callbacks": [*given, callback]},
-    )
 
 
 def _data_target(settings: Settings) -> Target | None:
