@@ -67,7 +67,8 @@ def test_one_of_four_ranks_is_killed(nodes: Nodes, tmpfs: Path, strategy: str) -
     assert list(tmpfs.iterdir()) == []
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.soak
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_sharded", "fsdp"])
 def test_one_of_two_nodes_is_lost_and_another_comes(nodes: Nodes, tmpfs: Path, strategy: str) -> None:
     flags = (*IN_MEMORY, "--num-nodes", "1:2", "--max-restarts", "2", "--strategy", strategy)
     memory = [tmpfs / str(number) for number in range(3)]
