@@ -30,7 +30,7 @@ _OFFERS: dict[str, dict[str, str]] = {
     },
     "checkpoint": {"stratagem-checkpoint": "directory"},
     "environment": {"stratagem-clusters": "kubeflow mpi lsf slurm"},
-    "extension": {"stratagem-report": "record"},
+    "extension": {"stratagem-memory-checkpoint": "peer_memory", "stratagem-report": "record"},
     "launcher": {"stratagem-launch": "elastic"},
     "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
 }

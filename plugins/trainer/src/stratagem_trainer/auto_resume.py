@@ -56,9 +56,12 @@ class AutoResume:
 
     def saving(self, path: str, step: int) -> None:
         """Keep the path of a checkpoint that is about to be written, with this many optimizer steps."""
-        self._checkpoints = [(path, step), *(entry for entry in self._checkpoints if entry[0] != path)][
-            :_KEPT
-        ]
+        others = [entry for entry in self._checkpoints if entry[0] != path]
+        place = _place(path)
+        # Of each place: those in memory may be gone with a node, and those on disk are few.
+        beside = [entry for entry in others if _place(entry[0]) == place][: _KEPT - 1]
+        elsewhere = [entry for entry in others if _place(entry[0]) != place]
+        self._checkpoints = [(path, step), *beside, *elsewhere]
         self._leave()
 
     def newest(self) -> CheckpointReader | None:
@@ -84,3 +87,9 @@ class AutoResume:
                 "checkpoints": self._checkpoints,
             }
             save_restart_state(self._name, state)
+
+
+def _place(path: str) -> str:
+    """The scheme of a URL; nothing for a path."""
+    scheme, found, _ = path.partition("://")
+    return scheme if found else ""

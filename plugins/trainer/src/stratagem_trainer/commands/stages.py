@@ -21,6 +21,7 @@ from stratagem_cli.settings import (
 )
 
 from stratagem.errors import ConfigError, TargetError
+from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.stop_flags import STOP_FLAGS, stop_flags
 from stratagem_trainer.commands.target import EXAMPLE, Target
@@ -106,6 +107,7 @@ def stage_flags(command: F) -> F:
     type=click.IntRange(1),
     help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
 )
+@memory_flag(TRAINING)
 @cloup.option(
     "--logger",
     group=TRAINING,
@@ -190,6 +192,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     if trainer:
         layer["trainer"] = trainer
     settings = merged(keywords["config_files"], layer, keywords["sets"]).with_defaults(seed=SEED)
+    settings = with_memory(settings, keywords.get("checkpoint_memory"))
     refuse_run_dir(settings.selection.get("run_dir"))
     refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:

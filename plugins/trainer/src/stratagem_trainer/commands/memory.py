@@ -1,0 +1,39 @@
+"""What `--checkpoint-memory` stands for: an extension and a callback of stratagem-memory-checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+import cloup
+from stratagem_cli.settings import Settings
+
+MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
+"""Their names: that package may not be installed, which is then told with the name of the extension."""
+
+
+def memory_flag(group: cloup.OptionGroup) -> Callable[[Any], Any]:
+    """Return the decorator of a command that has the flag, in a group of its help."""
+    return cloup.option(
+        "--checkpoint-memory",
+        group=group,
+        type=click.IntRange(1),
+        metavar="STEPS",
+        help="Keep a checkpoint in the memory of each node and a neighbour every so many steps, for --max-restarts.",
+    )
+
+
+def with_memory(settings: Settings, steps: int | None) -> Settings:
+    """Add the extension and the callback that keep checkpoints in memory, every so many steps."""
+    if steps is None:
+        return settings
+    callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}
+    given = settings.trainer.get("callbacks") or []
+    extensions = (*settings.selection.get("extensions", ()), MEMORY_EXTENSION)
+    return replace(
+        settings,
+        selection={**settings.selection, "extensions": extensions},
+        trainer={**settings.trainer, "callbacks": [*given, callback]},
+    )
