@@ -128,7 +128,7 @@ def kill(folder: Path, kills: int, seed: int) -> bool:
     chance = random.Random(seed)
     checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")), async_=True)
     weights = {f"w{number}": torch.zeros(500_000) for number in range(4)}
-    path, told, new, torn, save_s = str(folder / "killed"), 0, 0, 0, 0.05
+    path, told, new, torn = str(folder / "killed"), 0, 0, 0
 
     def save(step: int) -> None:
         for weight in weights.values():
@@ -137,11 +137,9 @@ def kill(folder: Path, kills: int, seed: int) -> bool:
 
     for step in range(0, 2 * kills, 2):
         save(step)
-        began_s = time.perf_counter()
         checkpointer.wait()
-        save_s = time.perf_counter() - began_s
         save(step + 1)
-        time.sleep(chance.uniform(0, 1.2 * save_s))
+        time.sleep(chance.uniform(0, 0.06))
         process = checkpointer._background.writer._process
         process.send_signal(signal.SIGKILL)
         process.wait()
