@@ -91,6 +91,7 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
     path = os.path.join(folder, f"{PREFIX}{step}")
     began = watch.told_at or time.monotonic()
     save(path)
+    runtime.session.checkpointer.wait()
     remove_preempted(trainer, but=path)
     runtime.barrier("preempted")
     if runtime.is_main:

@@ -23,6 +23,7 @@ from stratagem_cli.settings import (
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
+from stratagem_trainer.commands.printing import is_reporting, print_metrics
 from stratagem_trainer.commands.stop_flags import STOP_FLAGS, stop_flags
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
@@ -122,8 +123,8 @@ def fit(**keywords: Any) -> None:
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "fit")
     trainer.fit(spec, datamodule=data, ckpt_path=settings.ckpt_path)
-    if _is_reporting(settings):
-        _print_metrics(dict(trainer.callback_metrics))
+    if is_reporting(settings):
+        print_metrics(dict(trainer.callback_metrics))
         if trainer.run_dir is not None:
             click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
 
@@ -135,8 +136,8 @@ def validate(**keywords: Any) -> None:
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "validate")
     metrics = trainer.validate(spec, datamodule=data, ckpt_path=settings.ckpt_path)
-    if _is_reporting(settings):
-        _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
+    if is_reporting(settings):
+        print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
 @cloup.command(cls=GroupedCommand)
@@ -146,8 +147,8 @@ def test(**keywords: Any) -> None:
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "test")
     metrics = trainer.test(spec, datamodule=data, ckpt_path=settings.ckpt_path)
-    if _is_reporting(settings):
-        _print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
+    if is_reporting(settings):
+        print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
 @cloup.command(cls=GroupedCommand)
@@ -161,7 +162,7 @@ def predict(output: str | None, **keywords: Any) -> None:
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "predict")
     predictions = trainer.predict(spec, datamodule=data, ckpt_path=settings.ckpt_path)
-    if not _is_reporting(settings):
+    if not is_reporting(settings):
         return
     if predictions and len(trainer.num_predict_batches) > 1:
         predictions = [batch for of_loader in predictions for batch in of_loader]
@@ -282,22 +283,3 @@ def trainer_arguments(
     refuse_replaced(settings.trainer)
     given = trainer_settings(settings, Trainer, defaults)
     return flags.runtime_arguments(selection), options, given, defaults
-
-
-def _is_reporting(settings: Settings) -> bool:
-    """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
-    from stratagem_cli.chosen import environment_here
-
-    from stratagem.sdk.selection import node_rank_of
-
-    selection, environment = settings.selection, environment_here(settings.selection)
-    node_rank = selection.get("node_rank")
-    if node_rank is None and not environment.creates_processes:
-        node_rank = node_rank_of(os.environ)
-    return environment.global_rank == 0 and node_rank in (None, 0)
-
-
-def _print_metrics(metrics: dict[str, float]) -> None:
-    width = max(map(len, metrics), default=0)
-    for name in sorted(metrics):
-        click.echo(f"{name:<{width}}  {metrics[name]:.6g}")
