@@ -45,7 +45,7 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("--run-dir", "a" * 300), "is too long: a name in a path has at most 255 bytes"),
     (("--run-dir", ""), "run_dir='' is no folder's path"),
     (("--ckpt-path", "nowhere://x"), "which fsspec doesn't know"),
-    (("--ckpt-path", "s3://bucket/x"), "Install s3fs"),
+    (("--ckpt-path", "gs://bucket/x"), "gcsfs"),
     (("--ckpt-path", "hdfs://host/x"), "pyarrow"),
     (("--ckpt-path", ""), "is no checkpoint's path"),
     (("--ckpt-path", "a" * 300), "is no checkpoint's path"),

@@ -169,12 +169,13 @@ class Number(torch.utils.data.Dataset[int]):
 
 
 def test_a_loaders_workers_outlast_a_signal_to_the_whole_group() -> None:
+    import psutil
+
+    before = set(psutil.Process().children())  # of other tests, as a fork server
     with loader_workers_outlast(30):
         batches = iter(DataLoader(Number(), 2, num_workers=1))
         next(batches)
-        import psutil
-
-        (worker,) = psutil.Process().children()
+        (worker,) = set(psutil.Process().children()) - before
         worker.terminate()
         assert len(list(batches)) == 31
         del batches

@@ -144,7 +144,7 @@ def test_each_part_is_told_the_epoch_once(numbers, alone):
     loader = DataLoader(numbers(4), 2, sampler=sampler)
     loader.epochs = []
     loader.set_epoch = loader.epochs.append
-    source = ReplayedSource(loader, alone)
+    source = ReplayedSource(loader, alone, 0)
     source.open(7, 0, None)
     source.open(8, 1, None)
     # The sampler is in the loader's batch sampler, too.
@@ -152,22 +152,24 @@ def test_each_part_is_told_the_epoch_once(numbers, alone):
 
 
 def test_a_state_is_of_the_epoch_that_was_begun_or_of_the_next(numbers, alone):
-    source = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone)
+    source = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
     assert (source.state(0, 0)["warm"], source.state(0, 0)["samples"]) == (False, 0)
     whole = numbers_of(source.open(0, 0, None))
     begun, following = source.state(0, 2), source.state(1, 0)
     assert (begun["done"], begun["samples"], begun["warm"], following["warm"]) == (2, 4, False, True)
-    again = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone)
+    again = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
     torch.randperm(6, generator=again.loader.sampler.own)
     assert numbers_of(again.open(0, 2, begun)) == whole[4:]
-    last = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone)
+    last = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
     assert numbers_of(last.open(1, 0, following)) == numbers_of(source.open(1, 0, None))
     assert source.state(1, 0)["warm"] is True
 
 
 def test_samples_are_those_of_all_ranks_together(ranks, numbers):
     def run(collectives):
-        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), collectives).state(0, 3)["samples"]
+        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), collectives, 0).state(0, 3)[
+            "samples"
+        ]
 
     assert ranks(2, run) == [12, 12]
 
@@ -180,7 +182,7 @@ def test_how_an_epoch_begins_has_to_be_defined(alone):
 
 def test_generators_of_another_number_of_ranks_are_not_taken_up(numbers, alone):
     def make():
-        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone)
+        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
 
     source = make()
     list(source.open(0, 0, None))
@@ -195,10 +197,10 @@ def test_the_global_generators_are_those_of_the_state_in_mid_epoch_alone(alone):
 
     def read(done, state=None):
         torch.manual_seed(9)
-        return list(ReplayedSource(Random(), alone).open(0, done, state))
+        return list(ReplayedSource(Random(), alone, 0).open(0, done, state))
 
     torch.manual_seed(4)
-    source = ReplayedSource(Random(), alone)
+    source = ReplayedSource(Random(), alone, 0)
     whole = list(source.open(0, 0, None))
     state = source.state(0, 1)
     assert read(1, state) == whole[1:]
@@ -206,7 +208,7 @@ def test_the_global_generators_are_those_of_the_state_in_mid_epoch_alone(alone):
     assert read(0, state) == read(0)
     torch.manual_seed(9)
     before = torch.get_rng_state()
-    ReplayedSource(Random(), alone).open(0, 1, state)
+    ReplayedSource(Random(), alone, 0).open(0, 1, state)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -220,25 +222,27 @@ def test_the_global_generators_are_those_of_the_state_in_mid_epoch_alone(alone):
     ],
 )
 def test_a_position_of_other_batches_is_counted_in_samples(numbers, alone, saved, expected):
-    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone)
+    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone, 0)
     assert source.done_after_resume({**source.state(0, 3), **saved}) == expected
 
 
 def test_a_position_whose_samples_arent_known_is_told_and_taken_as_it_is(numbers, alone):
-    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone)
+    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone, 0)
     with pytest.warns(
         UserWarning, match="written by 3 ranks, now there are 1, and the size of a batch isn't known"
     ):
         assert source.done_after_resume({**source.state(0, 3), "world_size": 3, "samples": None}) == 3
-    assert ReplayedSource([1, 2, 3], alone).state(0, 2)["samples"] is None
+    assert ReplayedSource([1, 2, 3], alone, 0).state(0, 2)["samples"] is None
 
 
 def test_sources_are_described(ranks, numbers, alone):
     sampled = DataLoader(numbers(4), sampler=Told(4))
-    assert ReplayedSource(sampled, alone).description == "batches as a Told gives them"
-    assert ReplayedSource(DataLoader(Counting()), alone).description == "batches as a Counting gives them"
-    assert StatefulSource(Tape(), alone).description == "batches as a stateful Tape gives them"
-    told = ranks(2, lambda c: (ReplayedSource([1], c).description, StatefulSource(Tape(), c).description))
+    assert ReplayedSource(sampled, alone, 0).description == "batches as a Told gives them"
+    assert ReplayedSource(DataLoader(Counting()), alone, 0).description == "batches as a Counting gives them"
+    assert StatefulSource(Tape(), alone, 0).description == "batches as a stateful Tape gives them"
+    told = ranks(
+        2, lambda c: (ReplayedSource([1], c, 0).description, StatefulSource(Tape(), c, 0).description)
+    )
     assert told[1] == (
         "batches as a list gives them on each of 2 ranks",
         "batches as a stateful Tape gives them on each of 2 ranks",
@@ -263,7 +267,7 @@ class Persistent(list):
 def test_workers_that_stay_are_started_where_the_uninterrupted_run_had_them(alone, was_warm, persists, times):
     loader = Persistent([1, 2])
     loader.persistent_workers = persists
-    source = ReplayedSource(loader, alone)
+    source = ReplayedSource(loader, alone, 0)
     state = {**source.state(3, 0), "warm": was_warm}
     torch.manual_seed(2)
     expected = torch.rand(2)[1]

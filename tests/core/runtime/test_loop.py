@@ -85,7 +85,10 @@ def prepare(cls: Any = Prepared, *makers: Any) -> Any:
 
 def session(is_active: bool = False, collectives: Any = ALONE) -> Any:
     guard = Guard(is_active)
-    return SimpleNamespace(guard=lambda prepared: guard, collectives=collectives, its_guard=guard)
+    checkpointer = SimpleNamespace(is_async=False, poll=lambda: None)
+    return SimpleNamespace(
+        guard=lambda prepared: guard, collectives=collectives, its_guard=guard, checkpointer=checkpointer
+    )
 
 
 # Modules ------------------------------------------------------------------------------------------------
