@@ -28,7 +28,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
         known: the names that there are.
         otherwise: returned where none is like it; "there is …" with all of them when None.
     """
-    names = list(known)
+    names = list(dict.fromkeys(known))
     near = get_close_matches(name, names, n=3)
     if near:
         return f"nearest: {', '.join(near)}"
