@@ -128,7 +128,7 @@ def pad(subject: StrategySubject, masked: bool, samples: int) -> Padding:
         def on_train_batch_end(
             self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
-            losses.append(float(outputs.detach().cpu()))
+            losses.append(float(outputs["loss"].cpu()))
 
     module = (Masked if masked else Unmasked)(recipe, recipe.global_batch)
     trainer = subject.trainer(max_epochs=3, callbacks=[compiled, Losses()], limit_val_batches=0)
