@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_trainer.loops.loader_index import takes_loader_index
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -260,3 +261,12 @@ def test_what_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path).validate(WithoutIndex(), [loader(0, 2), loader(2, 4)])
     with pytest.raises(LoggingError, match="'x' is logged with several loaders"):
         trainer(tmp_path).test(WithoutIndex(), [loader(0, 2), loader(2, 4)])
+
+
+def test_a_mask_of_samples_is_no_index_of_a_loader() -> None:
+    def filled_up(batch: Any, batch_idx: int, sample_mask: Any) -> None: ...
+
+    def from_several(batch: Any, batch_idx: int, sample_mask: Any, dataloader_idx: int) -> None: ...
+
+    assert takes_loader_index(filled_up) == ""
+    assert takes_loader_index(from_several) == "always"

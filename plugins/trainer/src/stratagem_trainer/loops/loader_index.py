@@ -10,13 +10,16 @@ from typing import Any, Literal
 NAME = "dataloader_idx"
 """The argument that says which of several loaders a batch is from."""
 
+MASK = "sample_mask"
+"""The argument in which a strategy that fills batches up tells a step which samples count."""
+
 
 def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if several", ""]:
     """Whether a step takes an index of the loader after the batch and its own: always where it has no default."""
     parameters = list(signature(method).parameters.values())
     if any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
         return "if several"
-    after = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY][2:]
+    after = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY and each.name != MASK][2:]
     if not after or after[0].kind is Parameter.VAR_KEYWORD:
         return ""
     return "always" if after[0].default is Parameter.empty else "if several"
