@@ -11,7 +11,7 @@ XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision) $(wildcard plug
 	$(patsubst %,tests/core/strategies/test_%.py,optimizer_state prepared process_group) tests/core/resolve/test_run.py \
 	$(patsubst %,plugins/sharding/tests/test_%.py,buckets equal_buffers meshes torch_private traffic) \
 	$(patsubst %,plugins/checkpoint/tests/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
-	$(patsubst %,tests/core/data/test_%.py,resume_stateful train) \
+	$(patsubst %,tests/core/data/test_%.py,sources train) \
 	tests/integration/test_runtime.py
 XLA_STRATEGIES := single_xla xla xla_fsdp
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))

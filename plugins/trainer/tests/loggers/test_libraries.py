@@ -157,7 +157,7 @@ def test_wandb_goes_on_with_the_fits_run(tmp_path, monkeypatch, devices):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     version = fitted_and_tested(WandbLogger(project="mine", offline=True), tmp_path, devices)
-    runs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{version}/run-{version}.wandb"))
+    runs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{version}*/run-{version}.wandb"))
     assert [b"test_loss" in run.read_bytes() for run in runs] == [False, True]
 
 
