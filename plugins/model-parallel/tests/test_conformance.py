@@ -1,9 +1,9 @@
-"""model_parallel does what every strategy does; at sizes 1 and 4 by `stratagem conformance model_parallel`."""
+"""The strategies do what every strategy does; at sizes 1 and 4 by `stratagem conformance NAME`."""
 
 from __future__ import annotations
 
 import pytest
-from stratagem_model_parallel.conformance import SUBJECT
+from stratagem_model_parallel.conformance import CONTEXT_SUBJECT, SUBJECT
 from stratagem_testing import StrategyContract, StrategySubject
 
 
@@ -13,3 +13,11 @@ class TestModelParallel(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return SUBJECT
+
+
+class TestContextParallel(StrategyContract):
+    world_sizes = (2,)
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return CONTEXT_SUBJECT

@@ -1,0 +1,70 @@
+"""Attention by all-to-all: each rank computes some of the heads, for the whole sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from stratagem.errors import DataError
+from stratagem_model_parallel.context.masks import of_heads
+from stratagem_model_parallel.context.ranks import SequenceRanks
+
+
+def ulysses(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    ranks: SequenceRanks,
+    **options: Any,
+) -> torch.Tensor:
+    """Return `scaled_dot_product_attention` of whole sequences, of which each rank has its shard. Collective.
+
+    DeepSpeed Ulysses (Jacobs et al., https://arxiv.org/abs/2309.14509). Before and after, ranks swap shards of the
+    sequence for shards of the heads. Heads of keys and values that can't be shared out equally are repeated.
+
+    Args:
+        query: (batch, heads, tokens of this rank, width).
+        key: as query; its heads may be fewer under `enable_gqa`.
+        value: as key.
+        mask: of whole sequences.
+        ranks: among which the sequences are cut.
+        options: further keywords of `scaled_dot_product_attention`.
+
+    Raises:
+        DataError: the number of ranks doesn't divide the number of heads.
+    """
+    heads, size = query.shape[1], ranks.size
+    if heads % size:
+        raise DataError(
+            f'attention="ulysses" gives each rank some of the heads, and {heads} can\'t be shared out equally among '
+            f'{size} ranks: choose attention="ring", or a context_parallel_size that divides {heads}'
+        )
+    key, value = (_shareable(each, heads, size) for each in (key, value))
+    query, key, value = (_to_heads(each, ranks) for each in (query, key, value))
+    options["enable_gqa"] = key.shape[1] != query.shape[1]
+    return _to_tokens(
+        F.scaled_dot_product_attention(query, key, value, of_heads(mask, ranks), **options), ranks
+    )
+
+
+def _shareable(x: torch.Tensor, heads: int, size: int) -> torch.Tensor:
+    """Return keys or values with as many heads as can be shared out, each beside the queries that it is for."""
+    own = x.shape[1]
+    if own % size == 0:
+        return x
+    return x.repeat_interleave((size if size % own == 0 else heads) // own, 1)
+
+
+def _to_heads(x: torch.Tensor, ranks: SequenceRanks) -> torch.Tensor:
+    """(batch, heads, own tokens, width) → (batch, own heads, tokens, width)."""
+    sent = x.unflatten(1, (ranks.size, -1)).movedim(1, 0)
+    return ranks.exchanged(sent).permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+
+def _to_tokens(x: torch.Tensor, ranks: SequenceRanks) -> torch.Tensor:
+    """(batch, own heads, tokens, width) → (batch, heads, own tokens, width)."""
+    sent = x.unflatten(2, (ranks.size, -1)).movedim(2, 0)
+    return ranks.exchanged(sent).movedim(0, 1).flatten(1, 2)
