@@ -256,7 +256,7 @@ def saved_bytes(subject: StrategySubject | None, layers: int) -> int:
 def _saved(runtime: stratagem.Runtime | None, layers: int) -> int:
     case = Case("heads", sharded_loss=True)
     module = Sharing(case)
-    module.net = Transformer(layers, few=2).double()
+    module.net = Transformer(layers).double()
     net: Any = module
     if runtime is not None:
         net, _ = runtime.setup(module, torch.optim.SGD(module.parameters(), lr=0.0))
@@ -287,7 +287,7 @@ def dropped(subject: StrategySubject) -> Dropped:
 
 
 def _drop(runtime: stratagem.Runtime) -> Dropped:
-    module = nn.Sequential(nn.Dropout(0.5))
+    module = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 8))
     module.plan = {"0": "tokenwise"}
     net = runtime.setup(module)
     net.train()

@@ -125,8 +125,7 @@ class _Hooks:
             if name in given and name != self._activations
         }
         if self._is_first:
-            # A copy, so that the whole isn't kept for backward.
-            activations = self._ranks.shard(activations, self._dims[self._activations], self._fewest).clone()
+            activations = self._ranks.shard(activations, self._dims[self._activations], self._fewest)
             changed[self._activations] = activations
             if not is_in_backward():
                 self._row.is_cut = True

@@ -52,5 +52,5 @@ def sum_over_sequence(function: Callable[..., Any], *tensors: torch.Tensor, dim:
     if ranks is None:
         return function(*tensors)
     with SequenceRegion("the function given to sum_over_sequence", ranks, None):
-        sums = function(*(ranks.shard(tensor, dim).clone() for tensor in tensors))
+        sums = function(*(ranks.shard(tensor, dim) for tensor in tensors))
     return map_tensors(ranks.summed, sums)

@@ -1,7 +1,8 @@
 """`SequenceRanks`: ranks among which sequences are cut, and what they send each other, with gradients.
 
-Every rank computes a loss of its own, and gradients are averaged over the ranks afterwards, as data parallelism does
-it. So each operation here has the gradient of the sum of all ranks' losses.
+Ranks compute the same loss, each from its shards, and gradients of parameters are averaged over the ranks afterwards,
+as data parallelism does it. So where tensors are shards, gradients are of the sum of all ranks' losses; where they are
+whole, of one loss, as in one process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class SequenceRanks:
         return whole // self.size
 
     def shard(self, x: torch.Tensor, dim: int, fewest: int = 1) -> torch.Tensor:
-        """Return this rank's shard of `x` along `dim`, a view. Not collective.
+        """Return this rank's shard of `x` along `dim`: a copy where gradients flow through it, else a view.
+
+        Not collective; its backward is.
 
         Raises:
             DataError: as `length`, or for a nested tensor.
@@ -68,6 +71,9 @@ class SequenceRanks:
                 "torch.nn.TransformerEncoder with enable_nested_tensor=False"
             )
         length = self.length(x.shape[dim], fewest)
+        if x.requires_grad and torch.is_grad_enabled():
+            shard: torch.Tensor = _Shard.apply(x, dim, length, self)  # type: ignore[no-untyped-call]
+            return shard
         return x.narrow(dim, self.rank * length, length)
 
     def gathered(self, x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -86,6 +92,19 @@ class SequenceRanks:
         """
         exchanged: torch.Tensor = _Exchange.apply(x, self.group)  # type: ignore[no-untyped-call]
         return exchanged
+
+
+class _Shard(torch.autograd.Function):
+    """A shard of what every rank has whole; so every rank has its gradient whole, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int, length: int, ranks: SequenceRanks) -> torch.Tensor:
+        ctx.dim, ctx.ranks = dim, ranks
+        return x.narrow(dim, ranks.rank * length, length).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return ctx.ranks.gathered(grads[0], ctx.dim) / ctx.ranks.size, None, None, None
 
 
 class _Exchange(torch.autograd.Function):
