@@ -110,7 +110,7 @@ def merged_mask(
     masks = []
     if attn_mask is not None:
         mask = _added(attn_mask, dtype)
-        masks.append(mask if mask.dim() == 2 else mask.unflatten(0, (-1, num_heads)))
+        masks.append(mask if mask.dim() == 2 else mask.reshape(-1, num_heads, *mask.shape[1:]))
     if key_padding_mask is not None:
         masks.append(_added(key_padding_mask, dtype)[:, None, None, :])
     return sum(masks[1:], masks[0]) if masks else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -120,7 +121,7 @@ class _Hooks:
                 "a row in their order, or leave them out of the plan"
             )
         changed = {
-            name: map_tensors(lambda x, dim=dim: self._ranks.shard(x, dim, self._fewest), given[name])
+            name: map_tensors(partial(self._ranks.shard, dim=dim, fewest=self._fewest), given[name])
             for name, dim in self._dims.items()
             if name in given and name != self._activations
         }
@@ -132,7 +133,7 @@ class _Hooks:
                 if activations.requires_grad:
                     activations.register_hook(self._row.refuse_cut)  # type: ignore[no-untyped-call]
         region = SequenceRegion(self._name, self._ranks, self._attention)
-        region.__enter__()
+        region.__enter__()  # type: ignore[no-untyped-call]
         self._entered.append((module, region, activations.shape[self._dims[self._activations]]))
         return (
             tuple(changed.get(name, value) for name, value in zip(self._parameters, args))
@@ -144,7 +145,7 @@ class _Hooks:
         if not self._entered or self._entered[-1][0] is not module:
             return None  # another hook raised before `before`
         _, region, length = self._entered.pop()
-        region.__exit__(None, None, None)
+        region.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if output is None:
             return None  # it raised
         if self._attention is not None and not region.attended:

@@ -79,22 +79,23 @@ def blocks_of(root: nn.Module, plan: Plan, plans: Sequence[ContextPlan], mesh: D
     Raises:
         ConfigError: a plan isn't one, names no module, or nothing is found.
     """
+    given: Any = plan
     if plan is None and isinstance(root, Module):
         own = root.parallelize(mesh)
         if own is not NotImplemented:
-            plan = returned(own, root, f"{type(root).__name__}.parallelize")
+            given = returned(own, root, f"{type(root).__name__}.parallelize")
     elif callable(plan):
-        plan = returned(plan(root, mesh), root, getattr(plan, "__qualname__", repr(plan)))
-    if plan is None:
+        given = returned(plan(root, mesh), root, getattr(plan, "__qualname__", repr(plan)))
+    if given is None:
         return _known_blocks(root, plans)
-    if not isinstance(plan, Mapping):
+    if not isinstance(given, Mapping):
         raise ConfigError(
-            f"parallelize={plan!r} is a {type(plan).__name__}: give a dict of module names and styles, or a function "
-            "of (module, mesh)"
+            f"parallelize={given!r} is a {type(given).__name__}: give a dict of module names and styles, or a "
+            "function of (module, mesh)"
         )
     return [
         _styled(style, name, module)
-        for pattern, style in plan.items()
+        for pattern, style in given.items()
         for name, module in modules_like(pattern, root)
     ]
 

@@ -1,8 +1,8 @@
 """`SequenceRanks`: ranks among which sequences are cut, and what they send each other, with gradients.
 
-Ranks compute the same loss, each from its shards, and gradients of parameters are averaged over the ranks afterwards,
-as data parallelism does it. So where tensors are shards, gradients are of the sum of all ranks' losses; where they are
-whole, of one loss, as in one process.
+Ranks compute the same loss, each from its shards, and gradients of parameters are averaged over the ranks after
+backward, as data parallelism does it. So where tensors are shards, gradients are of the sum of all ranks' losses;
+where they are whole, of one loss, as in one process.
 """
 
 from __future__ import annotations

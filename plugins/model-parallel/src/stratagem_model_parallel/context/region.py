@@ -125,8 +125,8 @@ class SequenceRegion(TorchFunctionMode):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """What torch.nn.MultiheadAttention calls, for inputs of (tokens, batch, width)."""
-        is_self = query is key and key is value and in_proj_weight is not None and query.dim() == 3
-        if not is_self or need_weights or bias_k is not None or add_zero_attn:
+        is_self = query is key and key is value and query.dim() == 3
+        if not is_self or in_proj_weight is None or need_weights or bias_k is not None or add_zero_attn:
             raise ConfigError(
                 f"a MultiheadAttention within {self._name} does what context_parallel can't: it takes batches, "
                 "attends within one sequence, and has no attention weights: call it as (x, x, x, "
@@ -134,7 +134,7 @@ class SequenceRegion(TorchFunctionMode):
             )
         tokens, batch, width = query.shape
         projected = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
-        q, k, v = (each.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for each in projected)
+        q, k, v = (each.reshape(tokens, batch, num_heads, -1).permute(1, 2, 0, 3) for each in projected)
         is_causal = is_causal and key_padding_mask is None
         mask = None if is_causal else merged_mask(attn_mask, key_padding_mask, num_heads, q.dtype)
         out = self._attend(q, k, v, mask, dropout_p if training else 0.0, is_causal)

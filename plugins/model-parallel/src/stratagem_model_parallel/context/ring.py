@@ -76,7 +76,8 @@ def ring(
     how = _How(ranks, query.shape[-1] ** -0.5 if scale is None else scale, is_causal)
     rows = _grouped(of_queries(mask, ranks), few)
     with torch.autocast(query.device.type, enabled=False):
-        out = _Ring.apply(query.unflatten(1, (few, -1)), key, value, rows, how)  # type: ignore[no-untyped-call]
+        grouped = query.reshape(len(query), few, heads // few, *query.shape[2:])
+        out = _Ring.apply(grouped, key, value, rows, how)  # type: ignore[no-untyped-call]
     attended: torch.Tensor = out.flatten(1, 2)
     return attended
 
@@ -111,7 +112,7 @@ class _Ring(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         query, key, value, mask, out, total = ctx.saved_tensors
         how, dtype = ctx.how, total.dtype
@@ -199,4 +200,6 @@ def _grouped(mask: torch.Tensor | None, few: int) -> torch.Tensor | None:
     if mask is None:
         return None
     mask = mask[(None,) * (4 - mask.dim())]
-    return mask.unsqueeze(2) if mask.shape[1] == 1 else mask.unflatten(1, (few, -1))
+    if mask.shape[1] == 1:
+        return mask.unsqueeze(2)
+    return mask.reshape(len(mask), few, mask.shape[1] // few, *mask.shape[2:])

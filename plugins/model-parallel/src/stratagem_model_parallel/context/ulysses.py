@@ -60,11 +60,13 @@ def _shareable(x: torch.Tensor, heads: int, size: int) -> torch.Tensor:
 
 def _to_heads(x: torch.Tensor, ranks: SequenceRanks) -> torch.Tensor:
     """(batch, heads, own tokens, width) → (batch, own heads, tokens, width)."""
-    sent = x.unflatten(1, (ranks.size, -1)).movedim(1, 0)
+    batch, heads, tokens, width = x.shape
+    sent = x.reshape(batch, ranks.size, heads // ranks.size, tokens, width).movedim(1, 0)
     return ranks.exchanged(sent).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 
 def _to_tokens(x: torch.Tensor, ranks: SequenceRanks) -> torch.Tensor:
     """(batch, own heads, tokens, width) → (batch, heads, own tokens, width)."""
-    sent = x.unflatten(2, (ranks.size, -1)).movedim(2, 0)
+    batch, heads, tokens, width = x.shape
+    sent = x.reshape(batch, heads, ranks.size, tokens // ranks.size, width).movedim(2, 0)
     return ranks.exchanged(sent).movedim(0, 1).flatten(1, 2)
