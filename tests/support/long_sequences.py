@@ -87,6 +87,18 @@ class Transformer(nn.Module):
         return F.cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), labels.flatten(), reduction="sum")
 
 
+class Biased(Transformer):
+    """Adds learned biases of heads to scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.randn(HEADS, TOKENS, TOKENS))
+
+    def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+        return super().hidden(tokens, self.biases.masked_fill(later, float("-inf")))
+
+
 class Encoder(nn.Module):
     """Torch's own encoder layers."""
 
@@ -119,6 +131,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "heads": Transformer,
     "grouped": lambda: Transformer(few=2),
     "one for all": lambda: Transformer(few=1),
+    "learned biases": Biased,
     "recomputed": lambda: Transformer(recomputed="block"),
     "encoder": Encoder,
     "encoder, tokens first": lambda: Encoder(batch_first=False),
@@ -229,7 +242,7 @@ def of_class(module: nn.Module, mesh: Any) -> Any:
     assert mesh.mesh_dim_names == ("data", "context")
     if isinstance(module, Sharing) and isinstance(module.net, Transformer):
         return {f"net.{name}": inputs for name, inputs in CUT.items()}
-    return getattr(module, "plan", None)
+    return CUT if isinstance(module, Biased) else getattr(module, "plan", None)
 
 
 def _compute(runtime: stratagem.Runtime, cases: list[Case]) -> list[Computed]:
@@ -396,6 +409,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "no such argument": of_blocks(Block, {"blocks.*": {"hidden": 1}}),
     "no such module": of_blocks(Block, {"layers.*": "block"}),
     "nested": of_blocks(Block, {"blocks.*": "block", "blocks.*.feed": "tokenwise"}),
+    "learned biases": Biased,
     "unknown": lambda: nn.Sequential(nn.Linear(2, 2)),
 }
 """Name → a net that context_parallel refuses."""

@@ -29,6 +29,7 @@ SENTENCES = {
     "no such argument": "the plan cuts 'hidden' of 'blocks.0', whose forward has no such argument: it has x, rope",
     "no such module": "the plan names 'layers.*'",
     "nested": "the plan cuts sequences before 'blocks.0' and again before 'blocks.0.feed'",
+    "learned biases": "has no gradients of a mask",
     "unknown": "the built-in plans know no block of Sequential",
 }
 
@@ -48,9 +49,14 @@ def one(world_size: int) -> int:
 
 def test_nets() -> None:
     assert SENTENCES.keys() == REFUSED.keys()
-    planned = [name for name in REFUSED if name != "unknown"]
+    planned = [name for name in REFUSED if name not in ("unknown", "learned biases")]
     for told in subject(2).run(refusals, planned):
         assert {name: told[name] for name in planned if SENTENCES[name] not in told[name]} == {}
+
+
+def test_masks_that_are_trained_in_a_ring() -> None:
+    told = subject(2, attention="ring").run(refusals, ["learned biases"])[0]["learned biases"]
+    assert SENTENCES["learned biases"] in told
 
 
 def test_a_net_without_a_block_that_is_known() -> None:
