@@ -16,6 +16,7 @@ from stratagem.resolve.run import assemble
 SENTENCES = {
     "eager": "computed no attention by torch.nn.functional.scaled_dot_product_attention",
     "own mask": r"got a mask of shape (8, 8), and a sequence has 16 tokens, 8 on each of 2 ranks: make the mask of",
+    "in place": "what attention returned was changed in place",
     "cross": "leave blocks with cross attention",
     "shortening": "takes blocks that return their activations alone, with the sequence's 8 tokens of this rank",
     "weights": "need_weights=False",

@@ -96,7 +96,9 @@ class _Ring(torch.autograd.Function):
     ) -> torch.Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
         q = query.to(dtype)
-        out = q.new_zeros(*q.shape[:-1], value.shape[-1])
+        batch, few, group, tokens, _ = q.shape
+        # Tokens first in memory: bringing heads together is then a view.
+        out = q.new_zeros(batch, tokens, few, group, value.shape[-1]).permute(0, 2, 3, 1, 4)
         total = q.new_full(q.shape[:-1], float("-inf"))
         for source, (k, v) in _round(how.ranks, key, value):
             scores = _scores(q, k.to(dtype), mask, source, how)

@@ -1,22 +1,22 @@
-"""What a rank keeps for backward, what it sends and how long a step takes, where sequences are cut among ranks.
+"""What a rank keeps for backward, and how long a step takes, where sequences are cut among ranks.
 
-python tests/benchmarks/long_sequences.py
-python tests/benchmarks/long_sequences.py --tokens 4096 --processes 1 2 4
+python tests/benchmarks/cut_sequences.py
+python tests/benchmarks/cut_sequences.py --tokens 4096 --processes 1 2 4
 
 A transformer with grouped heads, whose logits are of each rank's shard by `sum_over_sequence`. Saved activations are
-the storages that autograd keeps, without parameters; growth is that of the process's memory at its highest (Linux).
+what a forward leaves allocated for backward, as glibc counts it.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import ctypes
+import gc
 import time
 from typing import Any
 
 import torch
 from stratagem_model_parallel import sum_over_sequence
-from stratagem_sharding.traffic import watch_traffic
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,10 +31,9 @@ def main() -> None:
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
     asked = parser.parse_args()
     print(
-        f"| attention, {asked.tokens} tokens | ranks | saved activations, MB | × ranks / one process | "
-        "growth, MB | sent per step, MB | s per step |"
+        f"| attention, {asked.tokens} tokens | ranks | saved activations, MB | × ranks / one process | s per step |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- |")
     alone = None
     for attention in ("ulysses", "ring"):
         for processes in asked.processes:
@@ -49,14 +48,11 @@ def main() -> None:
                 },
             }
             runtime = stratagem.Runtime(**strategy, accelerator="cpu", devices=processes, seed=1)
-            saved, growth, sent, seconds = runtime.launch(measure, asked.tokens, quiet=True)
+            saved, seconds = runtime.launch(measure, asked.tokens, quiet=True)
             alone = alone or saved
             name = "one process" if processes == 1 else attention
-            print(
-                f"| {name} | {processes} | {saved / 1e6:.1f} | {saved * processes / alone:.3f} | "
-                f"{growth / 1e6:.0f} | {sent / 1e6:.1f} | {seconds:.2f} |",
-                flush=True,
-            )
+            share = f"{saved / 1e6:.1f} | {saved * processes / alone:.3f}"
+            print(f"| {name} | {processes} | {share} | {seconds:.2f} |", flush=True)
 
 
 class Block(nn.Module):
@@ -94,23 +90,17 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), labels.flatten(), reduction="sum")
 
 
-def measure(runtime: stratagem.Runtime, length: int) -> tuple[int, int, int, float]:
-    """Return saved bytes, growth of memory, bytes sent per step, seconds per step: of rank 0."""
+def measure(runtime: stratagem.Runtime, length: int) -> tuple[int, float]:
+    """Return saved bytes and seconds per step, of rank 0."""
     model = Model()
     net, optimizer = runtime.setup(model, torch.optim.SGD(model.parameters(), lr=0.01))
     tokens = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
-    step(runtime, net, optimizer, tokens[:, :64])  # what is made once
-    began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step(runtime, net, optimizer, tokens)
-    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began)
-    sent: list[int] = []
-    stop = watch_traffic(lambda name, size: sent.append(size))
+    step(runtime, net, optimizer, tokens)  # with what is made once
     started = time.perf_counter()
     for _ in range(STEPS):
         step(runtime, net, optimizer, tokens)
     seconds = (time.perf_counter() - started) / STEPS
-    stop()
-    return saved_by(model, net, tokens), growth, sum(sent) // STEPS, seconds
+    return saved_by(net, tokens), seconds
 
 
 def step(runtime: stratagem.Runtime, net: Any, optimizer: Any, tokens: Tensor) -> None:
@@ -119,19 +109,42 @@ def step(runtime: stratagem.Runtime, net: Any, optimizer: Any, tokens: Tensor) -
     optimizer.step()
 
 
-def saved_by(model: nn.Module, net: Any, tokens: Tensor) -> int:
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, Any] = {}
+def saved_by(net: Any, tokens: Tensor) -> int:
+    """Return what a forward leaves allocated."""
+    before = allocated()
+    loss = net(tokens)
+    after = allocated()
+    assert loss.requires_grad
+    return after - before
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        net(tokens)
-    return sum(storage.nbytes() for storage in found.values())
+class MallInfo(ctypes.Structure):
+    """As glibc has it."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+def allocated() -> int:
+    gc.collect()
+    time.sleep(0.1)  # gloo's threads let go of what was sent
+    glibc = ctypes.CDLL(None)
+    glibc.mallinfo2.restype = MallInfo
+    info = glibc.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
 if __name__ == "__main__":
