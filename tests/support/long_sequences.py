@@ -415,6 +415,12 @@ def _compiled() -> nn.Module:
     return block
 
 
+def _hooked() -> nn.Module:
+    block = Block()
+    block.feed[0].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    return block
+
+
 class Odd(Block):
     """Has another number of heads than ranks can share."""
 
@@ -447,6 +453,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "no such argument": of_blocks(Block, {"blocks.*": {"hidden": 1}}),
     "no such module": of_blocks(Block, {"layers.*": "block"}),
     "nested": of_blocks(Block, {"blocks.*": "block", "blocks.*.feed": "tokenwise"}),
+    "hooked": of_blocks(_hooked),
     "learned biases": Biased,
     "unknown": lambda: nn.Sequential(nn.Linear(2, 2)),
 }

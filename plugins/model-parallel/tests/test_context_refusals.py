@@ -30,6 +30,7 @@ SENTENCES = {
     "no such argument": "the plan cuts 'hidden' of 'blocks.0', whose forward has no such argument: it has x, rope",
     "no such module": "the plan names 'layers.*'",
     "nested": "the plan cuts sequences before 'blocks.0' and again before 'blocks.0.feed'",
+    "hooked": "'blocks.0.feed.0.weight' has a hook on its gradient",
     "learned biases": "has no gradients of a mask",
     "unknown": "the built-in plans know no block of Sequential",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
 from stratagem_testing import StrategySubject
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.context.live import live_ranks
+from stratagem_model_parallel.context.plan import BUILT_IN as KNOWN_BLOCKS
 from stratagem_model_parallel.torch_private import was_distributed
 
 
@@ -52,19 +54,30 @@ SUBJECT = StrategySubject(
 
 
 def shards_of_batches(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Let linear layers compute on shards of the batch, where ranks can have equal ones.
+    """Cut sequences before blocks that are known; let other linear layers compute on shards of the batch.
 
-    The kit's nets have no sequences; to a linear layer, samples are what tokens are. Real models, with attention, are
-    in tests/test_context_parity.py.
+    The kit's nets have no sequences; to a linear layer, samples are what tokens are. It takes shards where ranks can
+    have equally many samples. Real models, with attention, are in tests/test_context_parity.py.
     """
-    for layer in module.modules():
-        if type(layer) is nn.Linear and not hasattr(layer, _MARK):
+    inputs: dict[str, Any] = {}
+    inside: set[nn.Module] = set()
+    for name, layer in module.named_modules():
+        known = next((plan for plan in KNOWN_BLOCKS if layer not in inside and plan.fits(layer)), None)
+        if known is not None:
+            inputs[name] = known.inputs_of(layer)
+            inside.update(layer.modules())
+        elif type(layer) is nn.Linear and not (layer in inside or hasattr(layer, _MARK) or _has_hooks(layer)):
             setattr(layer, _MARK, True)
             _cut_batches(layer)
-    return {}
+    return inputs
 
 
 _MARK = "has_shards_of_batches"
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """A block of sequences is refused then: hooks would get gradients of a shard."""
+    return any(backward_hooks(each) or post_accumulate_hooks(each) for each in layer.parameters())
 
 
 def _cut_batches(layer: nn.Module) -> None:

@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
 from torch import nn
 
 from stratagem import ConfigError
@@ -37,7 +38,7 @@ def cut_blocks(
         Handles, whose `remove` undoes it.
 
     Raises:
-        ConfigError: a block is compiled, or has no such argument.
+        ConfigError: a block is compiled, has no such argument, or has hooks on parameters; or one is in another.
     """
     by_module = {block.module: block for block in blocks}
     for block in blocks:
@@ -49,6 +50,7 @@ def cut_blocks(
                 f"the plan cuts sequences before {block.name!r} and again before {inner.name!r}, which is in it: "
                 "name one of them"
             )
+        _refuse_hooks(block)
     handles: list[Any] = []
     for row in rows_of(root, list(by_module), (nn.ModuleList, nn.Sequential)):
         state = _Row(repr(by_module[row[0]].name))
@@ -58,6 +60,17 @@ def cut_blocks(
             after = module.register_forward_hook(_plain(hooks.after), prepend=True, always_call=True)
             handles += [before, after]
     return handles
+
+
+def _refuse_hooks(block: Block) -> None:
+    """Refuse hooks that would be called with the gradient of a shard: they needn't be linear."""
+    for name, parameter in block.module.named_parameters():
+        if backward_hooks(parameter) or post_accumulate_hooks(parameter):
+            raise ConfigError(
+                f"'{block.name}.{name}' has a hook on its gradient (register_hook or "
+                "register_post_accumulate_grad_hook), which would get that of a shard of the sequence: change "
+                "gradients in configure_gradient_clipping or on_before_optimizer_step, or choose ddp"
+            )
 
 
 class _Row:
