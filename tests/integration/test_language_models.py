@@ -39,6 +39,7 @@ SUBJECTS = [
     StrategySubject("fsdp", world_size=2, options={"sharding_strategy": "SHARD_GRAD_OP"}),
     StrategySubject("model_parallel", world_size=2, data_ranks=one_copy),
     StrategySubject("model_parallel", world_size=2, data_ranks=one_copy, options={"sequence_parallel": True}),
+    StrategySubject("context_parallel", world_size=2, data_ranks=one_copy),
     StrategySubject("dp", world_size=2),
     StrategySubject("ddp2", world_size=2),
 ]

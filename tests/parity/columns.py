@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratagem_deepspeed.conformance import SMALL
-from stratagem_model_parallel.conformance import whatever_can_be
+from stratagem_model_parallel.conformance import shards_of_batches, whatever_can_be
 
 TIMEOUT_S = 20
 """Of the process groups: a collective that a rank never comes to ends with an error after it."""
@@ -59,6 +59,7 @@ COLUMNS: dict[str, Column] = {
         Column("fsdp", options=_GROUP),
         Column("fsdp", 4, 4, 4, options=_GROUP),
         Column("model_parallel", copies=1, options={**_GROUP, "parallelize": whatever_can_be}),
+        Column("context_parallel", copies=1, options={**_GROUP, "parallelize": shards_of_batches}),
         Column("pipeline", copies=1, parts=2, options=_GROUP),
         _engine(1),
         _engine(2),

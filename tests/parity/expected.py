@@ -19,7 +19,7 @@ class Refusal:
 
 
 FSDP = ("fsdp", "fsdp ×4")
-DDP = ("ddp", "ddp ×4", "ddp2", "ddp_sharded")
+DDP = ("ddp", "ddp ×4", "ddp2", "ddp_sharded", "context_parallel")
 SHARDS = (*FSDP, "ddp_fully_sharded", "model_parallel")
 PARTS = ("dp", "ddp2")
 PROCESSES = (*DDP, "ddp_find_unused_parameters_true", *SHARDS, "pipeline")

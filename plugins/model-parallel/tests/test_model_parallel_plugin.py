@@ -11,10 +11,12 @@ from stratagem_model_parallel import plugin
 from stratagem_model_parallel.mesh import mesh_shape
 
 
-def test_declares_its_strategy() -> None:
-    (component,) = plugin.stratagem_components()
-    assert component.names() == ("model_parallel",)
-    assert component.load() is stratagem_model_parallel.ModelParallelStrategy
+def test_declares_its_strategies() -> None:
+    found = {component.name: component.load() for component in plugin.stratagem_components()}
+    assert found == {
+        "model_parallel": stratagem_model_parallel.ModelParallelStrategy,
+        "context_parallel": stratagem_model_parallel.ContextParallelStrategy,
+    }
 
 
 def test_declaring_imports_no_torch() -> None:
@@ -24,7 +26,13 @@ def test_declaring_imports_no_torch() -> None:
 
 
 def test_the_package_has_only_its_public_names() -> None:
-    assert stratagem_model_parallel.__all__ == ["BlockPlan", "ModelParallelStrategy"]
+    assert stratagem_model_parallel.__all__ == [
+        "BlockPlan",
+        "ContextParallelStrategy",
+        "ContextPlan",
+        "ModelParallelStrategy",
+        "sum_over_sequence",
+    ]
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):
         _ = stratagem_model_parallel.missing
 

@@ -69,3 +69,25 @@ def test_views_are_told():
     tensor = torch.ones(2)
     assert private.is_view(tensor[:1])
     assert not private.is_view(tensor)
+
+
+def test_a_backward_is_told_while_it_runs():
+    told = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda grad: told.append(private.is_in_backward()))
+    (2 * x).backward()
+    assert told == [True]
+    assert not private.is_in_backward()
+
+
+def test_the_innermost_hooks_of_saved_tensors_are_told():
+    def same(tensor):
+        return tensor
+
+    assert private.saved_tensor_hooks() is None
+    with torch.autograd.graph.saved_tensors_hooks(same, same):
+        outer = private.saved_tensor_hooks()
+        assert private.saved_tensor_hooks() == outer
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, same):
+            assert private.saved_tensor_hooks() != outer
+        assert private.saved_tensor_hooks() == outer

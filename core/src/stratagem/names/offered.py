@@ -15,7 +15,7 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
         "stratagem-hpu": "hpu_parallel hpu_single",
         "stratagem-ipu": "ipu_strategy",
-        "stratagem-model-parallel": "model_parallel",
+        "stratagem-model-parallel": "model_parallel context_parallel",
         "stratagem-pipeline": "pipeline",
         "stratagem-xla": "xla tpu tpu_spawn single_xla single_tpu xla_fsdp",
     },

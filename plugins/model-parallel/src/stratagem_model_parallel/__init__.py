@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism over a device mesh, on its own or with shards (FSDP2) beside it."""
+"""Tensor, sequence and context parallelism: layers or sequences shared out among ranks over a device mesh."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_model_parallel.blocks import BlockPlan
+    from stratagem_model_parallel.context.live import sum_over_sequence
+    from stratagem_model_parallel.context.plan import ContextPlan
+    from stratagem_model_parallel.context.strategy import ContextParallelStrategy
     from stratagem_model_parallel.strategy import ModelParallelStrategy
 
-__all__ = ["BlockPlan", "ModelParallelStrategy"]
+__all__ = [
+    "BlockPlan",
+    "ContextParallelStrategy",
+    "ContextPlan",
+    "ModelParallelStrategy",
+    "sum_over_sequence",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".blocks": "BlockPlan",
+        ".context.live": "sum_over_sequence",
+        ".context.plan": "ContextPlan",
+        ".context.strategy": "ContextParallelStrategy",
         ".strategy": "ModelParallelStrategy",
     },
 )

@@ -74,7 +74,9 @@ def _attend(
         q, k, v = (each.transpose(0, 1) for each in (q, k, v))
     heads = module.num_heads // mesh.size()
     q, k, v = (each.reshape(*each.shape[:2], heads, module.head_dim).transpose(1, 2) for each in (q, k, v))
-    mask = _mask(attn_mask, key_padding_mask, q, module.num_heads, mesh)
+    mask = merged_mask(attn_mask, key_padding_mask, module.num_heads, q.dtype)
+    if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
+        mask = mask.chunk(mesh.size(), 1)[mesh.get_local_rank()]
     attended = F.scaled_dot_product_attention(
         q, k, v, mask, module.dropout if module.training else 0.0, is_causal=is_causal and mask is None
     )
@@ -88,22 +90,29 @@ def _projected(module: Any, x: torch.Tensor, mesh: DeviceMesh, before: Any) -> t
     return own_parts(outputs, 3, mesh)
 
 
-def _mask(
+def merged_mask(
     attn_mask: torch.Tensor | None,
     key_padding_mask: torch.Tensor | None,
-    q: torch.Tensor,
     num_heads: int,
-    mesh: DeviceMesh,
+    dtype: torch.dtype,
 ) -> torch.Tensor | None:
-    """Return one mask, to be added, of this rank's heads."""
+    """Return one mask, to be added to scores, of those that `MultiheadAttention` takes.
+
+    Args:
+        attn_mask: (queries, keys), or (batch × heads, queries, keys); True where a query may not look.
+        key_padding_mask: (batch, keys).
+        num_heads: of the whole layer.
+        dtype: of the scores.
+
+    Returns:
+        (queries, keys), or (batch, heads or 1, queries or 1, keys); None where there is no mask.
+    """
     masks = []
     if attn_mask is not None:
-        mask = _added(attn_mask, q.dtype)
-        if mask.dim() == 3:  # (batch × heads, queries, keys)
-            mask = mask.reshape(-1, num_heads, *mask.shape[1:]).chunk(mesh.size(), 1)[mesh.get_local_rank()]
-        masks.append(mask)
+        mask = _added(attn_mask, dtype)
+        masks.append(mask if mask.dim() == 2 else mask.reshape(-1, num_heads, *mask.shape[1:]))
     if key_padding_mask is not None:
-        masks.append(_added(key_padding_mask, q.dtype)[:, None, None, :])
+        masks.append(_added(key_padding_mask, dtype)[:, None, None, :])
     return sum(masks[1:], masks[0]) if masks else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Union, cast
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -94,25 +94,33 @@ def split_blocks(
                 f"sequence_parallel=True, and the built-in plans know no block of {type(root).__name__} in which "
                 "they could cut sequences: leave it out, or give a plan with the styles for it"
             )
-        for first, last in _runs(root, cut):
-            _, plan = found[first]
-            dim = plan.sequence_dim(first)
-            apply(style_for("enter_sequence", "", first, dim), first, mesh)
-            apply(style_for("leave_sequence", "", last, dim), last, mesh)
+        for row in rows_of(root, cut):
+            _, plan = found[row[0]]
+            dim = plan.sequence_dim(row[0])
+            apply(style_for("enter_sequence", "", row[0], dim), row[0], mesh)
+            apply(style_for("leave_sequence", "", row[-1], dim), row[-1], mesh)
     return list(found)
 
 
-def _runs(root: nn.Module, blocks: list[nn.Module]) -> list[tuple[nn.Module, nn.Module]]:
-    """Return first and last of the blocks that follow one another."""
+def rows_of(
+    root: nn.Module, blocks: Sequence[nn.Module], containers: tuple[type[nn.Module], ...] = (nn.ModuleList,)
+) -> list[list[nn.Module]]:
+    """Return the blocks that follow one another, row by row: those of one container, or a block alone.
+
+    Args:
+        root: what they are in.
+        blocks: in any order.
+        containers: classes of modules whose children are called one after the other.
+    """
     left = dict.fromkeys(blocks)
-    runs = []
+    rows = []
     for module in root.modules():
-        items = list(module) if isinstance(module, nn.ModuleList) else []
+        items: list[nn.Module] = list(cast(Any, module)) if isinstance(module, containers) else []
         if items and all(item in left for item in items):
-            runs.append((items[0], items[-1]))
+            rows.append(items)
             for item in items:
                 left.pop(item, None)
-    return [*runs, *((block, block) for block in left)]
+    return [*rows, *([block] for block in left)]
 
 
 def _refuse_uneven(name: str, attribute: str, value: Any, size: int) -> None:

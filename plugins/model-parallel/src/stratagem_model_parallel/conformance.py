@@ -1,15 +1,19 @@
-"""What `stratagem conformance model_parallel` and the tests try."""
+"""What `stratagem conformance` of model_parallel and of context_parallel, and the tests, try."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
 from stratagem_testing import StrategySubject
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
+from stratagem_model_parallel.context.live import live_ranks
+from stratagem_model_parallel.context.plan import BUILT_IN as KNOWN_BLOCKS
 from stratagem_model_parallel.torch_private import was_distributed
 
 
@@ -45,5 +49,60 @@ SUBJECT = StrategySubject(
     "model_parallel",
     options={"timeout_s": 60, "parallelize": whatever_can_be},
     options_at={4: {"tensor_parallel_size": 2}},
+    data_ranks=copies,
+)
+
+
+def shards_of_batches(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
+    """Cut sequences before blocks that are known; let other linear layers compute on shards of the batch.
+
+    The kit's nets have no sequences; to a linear layer, samples are what tokens are. It takes shards where ranks can
+    have equally many samples. Real models, with attention, are in tests/test_context_parity.py.
+    """
+    inputs: dict[str, Any] = {}
+    inside: set[nn.Module] = set()
+    for name, layer in module.named_modules():
+        known = next((plan for plan in KNOWN_BLOCKS if layer not in inside and plan.fits(layer)), None)
+        if known is not None:
+            inputs[name] = known.inputs_of(layer)
+            inside.update(layer.modules())
+        elif type(layer) is nn.Linear and not (layer in inside or hasattr(layer, _MARK) or _has_hooks(layer)):
+            setattr(layer, _MARK, True)
+            _cut_batches(layer)
+    return inputs
+
+
+_MARK = "has_shards_of_batches"
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """A block of sequences is refused then: hooks would get gradients of a shard."""
+    return any(backward_hooks(each) or post_accumulate_hooks(each) for each in layer.parameters())
+
+
+def _cut_batches(layer: nn.Module) -> None:
+    is_cut = [False]
+
+    def before(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> Any:
+        ranks = live_ranks()
+        is_cut[0] = ranks is not None and len(args[0]) > 0 and len(args[0]) % ranks.size == 0
+        return (ranks.shard(args[0], 0), *args[1:]) if ranks is not None and is_cut[0] else None
+
+    def after(layer: nn.Module, args: Any, output: torch.Tensor) -> Any:
+        ranks = live_ranks()
+        return ranks.gathered(output, 0) if ranks is not None and is_cut[0] else None
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after)
+
+
+CONTEXT_SUBJECT = StrategySubject(
+    "context_parallel",
+    options={"timeout_s": 60, "parallelize": shards_of_batches},
+    options_at={4: {"context_parallel_size": 2}},
+    # DistributedDataParallel looks for unused parameters only when it is asked to.
+    options_for={
+        name: {"find_unused_parameters": True} for name in ("unused_parameters", "used_on_some_ranks")
+    },
     data_ranks=copies,
 )

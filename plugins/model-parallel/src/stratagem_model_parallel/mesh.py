@@ -23,14 +23,17 @@ def check_size(name: str, size: Size) -> None:
         raise ConfigError(f"{name}={size!r} is no number of processes: give a positive integer or 'auto'")
 
 
-def mesh_shape(data: Size, tensor: Size, processes: int, per_node: int) -> tuple[int, int]:
-    """Return the sizes of the data and the tensor dimension.
+def mesh_shape(
+    data: Size, tensor: Size, processes: int, per_node: int, option: str = "tensor_parallel_size"
+) -> tuple[int, int]:
+    """Return the sizes of the data dimension and of the one within a copy of the model.
 
     Args:
         data: copies of the model; "auto" is what `tensor` leaves.
         tensor: ranks per copy; "auto" is what `data` leaves, or a node's ranks where both are "auto".
         processes: of the run.
         per_node: of one node.
+        option: what `tensor` is called, for errors.
 
     Raises:
         ConfigError: they don't multiply to `processes`.
@@ -43,9 +46,9 @@ def mesh_shape(data: Size, tensor: Size, processes: int, per_node: int) -> tuple
     if copies * tensors != processes:
         fitting = [size for size in range(1, processes + 1) if processes % size == 0]
         raise ConfigError(
-            f"data_parallel_size={data!r} and tensor_parallel_size={tensor!r} make a mesh of {copies} × {tensors}, "
+            f"data_parallel_size={data!r} and {option}={tensor!r} make a mesh of {copies} × {tensors}, "
             f"and the run has {processes} processes: give sizes that multiply to {processes}, such as "
-            f"tensor_parallel_size={_nearest(fitting, tensors)} with data_parallel_size='auto'"
+            f"{option}={_nearest(fitting, tensors)} with data_parallel_size='auto'"
         )
     return copies, tensors
 

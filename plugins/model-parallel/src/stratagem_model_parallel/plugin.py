@@ -9,7 +9,7 @@ from stratagem import Capabilities, Component, hookimpl
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The strategy `model_parallel`."""
+    """The strategies `model_parallel` and `context_parallel`."""
     return [
         Component(
             "strategy",
@@ -35,5 +35,30 @@ def stratagem_components() -> Sequence[Component]:
                     }
                 ),
             ),
-        )
+        ),
+        Component(
+            "strategy",
+            "context_parallel",
+            "stratagem_model_parallel.context.strategy:ContextParallelStrategy",
+            "long sequences shared out among ranks (Ulysses, ring attention), beside data parallelism",
+            conformance="stratagem_model_parallel.conformance:CONTEXT_SUBJECT",
+            capabilities=Capabilities(
+                processes="per-device",
+                features=frozenset(
+                    {
+                        "several_optimizers",
+                        "manual_backward",
+                        "optimizer_hooks",
+                        "changes_between_steps",
+                        "closure",
+                        "norm_clipping",
+                        "sparse_gradients",
+                        "value_clipping",
+                        "resharding",
+                        "several_nodes",
+                        "whole_optimizer",
+                    }
+                ),
+            ),
+        ),
     ]

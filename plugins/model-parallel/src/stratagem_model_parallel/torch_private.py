@@ -44,3 +44,17 @@ def is_compiled(module: nn.Module) -> bool:
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
     return tensor._is_view()
+
+
+def is_in_backward() -> bool:
+    """Whether a backward is running on this thread, as while activations are computed again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def saved_tensor_hooks() -> object:
+    """What autograd calls now for tensors that it saves: the innermost `saved_tensors_hooks`, None for none.
+
+    Which checkpoint a module is called in is told by nothing else.
+    """
+    hooks: object = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks

@@ -1,0 +1,192 @@
+"""Hooks on blocks: sequences are cut before the first of several in a row, and put together after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
+from torch import nn
+
+from stratagem import ConfigError
+from stratagem.sdk.tensors import leaves_in, map_tensors
+from stratagem_model_parallel.blocks import rows_of
+from stratagem_model_parallel.context.plan import Block
+from stratagem_model_parallel.context.ranks import SequenceRanks
+from stratagem_model_parallel.context.region import Attention, SequenceRegion
+from stratagem_model_parallel.torch_private import is_compiled, is_in_backward
+
+FEWEST = 2
+"""Tokens that each rank has of a sequence: models take a single query for one that continues a sequence."""
+
+
+def cut_blocks(
+    root: nn.Module, blocks: Sequence[Block], ranks: SequenceRanks, attention: Attention
+) -> list[Any]:
+    """Let `blocks` compute on shards of the sequence from now on. Not collective, but forwards are.
+
+    Args:
+        root: the user's module.
+        blocks: of it. Those that follow one another in a ModuleList or Sequential pass shards on.
+        ranks: among which the sequences are cut.
+        attention: computes attention among them.
+
+    Returns:
+        Handles, whose `remove` undoes it.
+
+    Raises:
+        ConfigError: a block is compiled, has no such argument, or has hooks on parameters; or one is in another.
+    """
+    by_module = {block.module: block for block in blocks}
+    for block in blocks:
+        inner = next(
+            (by_module[m] for m in block.module.modules() if m in by_module and m is not block.module), None
+        )
+        if inner is not None:
+            raise ConfigError(
+                f"the plan cuts sequences before {block.name!r} and again before {inner.name!r}, which is in it: "
+                "name one of them"
+            )
+        _refuse_hooks(block)
+    handles: list[Any] = []
+    for row in rows_of(root, list(by_module), (nn.ModuleList, nn.Sequential)):
+        state = _Row(repr(by_module[row[0]].name))
+        for module in dict.fromkeys(row):
+            hooks = _Hooks(by_module[module], state, module is row[0], module is row[-1], ranks, attention)
+            before = module.register_forward_pre_hook(_plain(hooks.before), with_kwargs=True)
+            after = module.register_forward_hook(_plain(hooks.after), prepend=True, always_call=True)
+            handles += [before, after]
+    return handles
+
+
+def _refuse_hooks(block: Block) -> None:
+    """Refuse hooks that would be called with the gradient of a shard: they needn't be linear."""
+    for name, parameter in block.module.named_parameters():
+        if backward_hooks(parameter) or post_accumulate_hooks(parameter):
+            raise ConfigError(
+                f"'{block.name}.{name}' has a hook on its gradient (register_hook or "
+                "register_post_accumulate_grad_hook), which would get that of a shard of the sequence: change "
+                "gradients in configure_gradient_clipping or on_before_optimizer_step, or choose ddp"
+            )
+
+
+class _Row:
+    """Blocks in a row. Sequences are cut from the first one's beginning to the last one's end."""
+
+    def __init__(self, first: str) -> None:
+        self.first, self.is_cut = first, False
+
+    def refuse_cut(self, grad: torch.Tensor) -> None:
+        """Refuse a backward from outputs that are still cut."""
+        if self.is_cut:
+            raise ConfigError(
+                f"the forward that began with {self.first} ended before the last block in its row, so that outputs "
+                "were shards of the sequence: call all blocks of the row, or give context_parallel a plan of those "
+                "that are called each time"
+            )
+
+
+class _Hooks:
+    """What happens before and after the forward of one block."""
+
+    def __init__(
+        self,
+        block: Block,
+        row: _Row,
+        is_first: bool,
+        is_last: bool,
+        ranks: SequenceRanks,
+        attention: Attention,
+    ) -> None:
+        module = block.module
+        if type(module).__name__ == "OptimizedModule" or is_compiled(module):
+            raise ConfigError(
+                f"{block.name!r} is compiled, and context_parallel can't have its sequences cut then: take "
+                "torch.compile away"
+            )
+        self._name, self._row, self._is_first, self._is_last = repr(block.name), row, is_first, is_last
+        self._ranks, self._attention = ranks, attention if block.attends else None
+        self._fewest = FEWEST if block.attends else 1
+        self._parameters = list(signature(module.forward).parameters)
+        self._dims = {name or self._parameters[0]: dim for name, dim in block.inputs.items()}
+        self._activations = next(iter(self._dims))
+        unknown = next((name for name in self._dims if name not in self._parameters), None)
+        if unknown is not None:
+            raise ConfigError(
+                f"the plan cuts {unknown!r} of {block.name!r}, whose forward has no such argument: it has "
+                f"{', '.join(self._parameters)}"
+            )
+        self._entered: list[tuple[nn.Module, SequenceRegion, int]] = []
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = {**dict(zip(self._parameters, args)), **kwargs}
+        activations = given.get(self._activations)
+        if not isinstance(activations, torch.Tensor):
+            raise ConfigError(
+                f"{self._name} was called without {self._activations!r}, whose sequences context_parallel is to cut"
+            )
+        if not (self._row.is_cut or self._is_first or is_in_backward()):
+            raise ConfigError(
+                f"{self._name} was called before {self._row.first}, with which sequences are cut: call the blocks of "
+                "a row in their order, or leave them out of the plan"
+            )
+        changed = {
+            name: map_tensors(partial(self._ranks.shard, dim=dim, fewest=self._fewest), given[name])
+            for name, dim in self._dims.items()
+            if name in given and name != self._activations
+        }
+        if self._is_first:
+            activations = self._ranks.shard(activations, self._dims[self._activations], self._fewest)
+            changed[self._activations] = activations
+            if not is_in_backward():
+                self._row.is_cut = True
+                if activations.requires_grad:
+                    activations.register_hook(self._row.refuse_cut)  # type: ignore[no-untyped-call]
+        region = SequenceRegion(self._name, self._ranks, self._attention)
+        region.__enter__()  # type: ignore[no-untyped-call]
+        self._entered.append((module, region, activations.shape[self._dims[self._activations]]))
+        return (
+            tuple(changed.get(name, value) for name, value in zip(self._parameters, args))
+            + args[len(self._parameters) :],
+            {name: changed.get(name, value) for name, value in kwargs.items()},
+        )
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if not self._entered or self._entered[-1][0] is not module:
+            return None  # another hook raised before `before`
+        _, region, length = self._entered.pop()
+        region.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if output is None:
+            return None  # it raised
+        if self._attention is not None and not region.attended:
+            raise ConfigError(
+                f"{self._name} computed no attention by torch.nn.functional.scaled_dot_product_attention, so that "
+                "each rank would attend within its shard: call that function, as transformers does with "
+                'attn_implementation="sdpa", or give the block the style "tokenwise" if it has no attention'
+            )
+        tensors = [leaf for leaf in leaves_in(output) if isinstance(leaf, torch.Tensor)]
+        dim = self._dims[self._activations]
+        if len(tensors) != 1 or tensors[0].dim() <= dim or tensors[0].shape[dim] != length:
+            shapes = ", ".join(str(tuple(each.shape)) for each in tensors) or "none"
+            raise ConfigError(
+                f"{self._name} returned tensors of shapes {shapes}, and context_parallel takes blocks that return "
+                f"their activations alone, with the sequence's {length} tokens of this rank in dimension {dim}: "
+                "return nothing else, or leave the block out of the plan"
+            )
+        if not self._is_last:
+            return output
+        if not is_in_backward():
+            self._row.is_cut = False
+        return map_tensors(lambda x: self._ranks.gathered(x, dim), output)
+
+
+def _plain(method: Any) -> Any:
+    """A function, which a deep copy of a module shares with it, as it shares the ranks' group."""
+
+    def hook(*args: Any) -> Any:
+        return method(*args)
+
+    return hook

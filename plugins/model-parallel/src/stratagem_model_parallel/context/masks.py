@@ -1,0 +1,67 @@
+"""Masks of attention, which are of whole sequences."""
+
+from __future__ import annotations
+
+import torch
+
+from stratagem.errors import DataError
+from stratagem_model_parallel.context.ranks import SequenceRanks
+
+
+def refuse_unfit(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    ranks: SequenceRanks,
+) -> None:
+    """Refuse attention that isn't among the tokens of one sequence, each rank having its shard. Not collective.
+
+    Args:
+        query: (batch, heads, tokens of this rank, width), as are key and value, whose heads may be fewer.
+        key: as above.
+        value: as above.
+        mask: of whole sequences; each of (batch, heads, queries, keys) may be 1, and the first two be left out.
+        ranks: among which the sequences are cut.
+
+    Raises:
+        DataError: says what it got, and what is possible.
+    """
+    shapes = [tuple(each.shape) for each in (query, key, value)]
+    if any(len(shape) != 4 for shape in shapes) or len({(shape[0], shape[2]) for shape in shapes}) > 1:
+        raise DataError(
+            f"context_parallel does attention among the tokens of a sequence, as (batch, heads, tokens, width), and "
+            f"got queries, keys and values of {', '.join(map(str, shapes))}: leave blocks with cross attention, or "
+            "with keys kept from before, out of the plan"
+        )
+    if mask is None:
+        return
+    heads, whole = query.shape[1], query.shape[2] * ranks.size
+    if not 2 <= mask.dim() <= 4 or any(side not in (1, whole) for side in mask.shape[-2:]):
+        raise DataError(
+            f"attention got a mask of shape {tuple(mask.shape)}, and a sequence has {whole} tokens, {query.shape[2]} "
+            f"on each of {ranks.size} ranks: make the mask of whole sequences, ({whole}, {whole}) at its end, "
+            "outside of the blocks, or use is_causal=True"
+        )
+    if mask.dim() > 2 and mask.shape[-3] not in (1, heads):
+        raise DataError(
+            f"attention got a mask of shape {tuple(mask.shape)} for {heads} heads: give one for all heads or one for "
+            f"each, (batch, {heads}, {whole}, {whole})"
+        )
+    if mask.dim() == 4 and mask.shape[0] not in (1, query.shape[0]):
+        raise DataError(
+            f"attention got a mask of shape {tuple(mask.shape)} for a batch of {query.shape[0]}: give one for all "
+            "sequences or one for each"
+        )
+
+
+def of_heads(mask: torch.Tensor | None, ranks: SequenceRanks) -> torch.Tensor | None:
+    """Return what of `mask` is for this rank's heads. Not collective."""
+    if mask is None or mask.dim() < 3 or mask.shape[-3] == 1:
+        return mask
+    return mask.chunk(ranks.size, -3)[ranks.rank]
+
+
+def of_queries(mask: torch.Tensor | None, ranks: SequenceRanks) -> torch.Tensor | None:
+    """Return what of `mask` is for this rank's tokens as queries; a view. Not collective."""
+    return mask if mask is None or mask.shape[-2] == 1 else ranks.shard(mask, -2)

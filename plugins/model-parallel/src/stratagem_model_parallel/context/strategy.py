@@ -1,0 +1,177 @@
+"""`ContextParallelStrategy`: what a user configures, and the hooks that answer with live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_ddp import DDPStrategy
+from stratagem_sharding.meshes import mesh_of
+from torch.distributed.device_mesh import DeviceMesh
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    ConfigError,
+    Environment,
+    Precision,
+    Prepared,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_model_parallel.context.cutting import cut_blocks
+from stratagem_model_parallel.context.live import set_live
+from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
+from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
+from stratagem_model_parallel.context.region import ATTENTIONS
+from stratagem_model_parallel.mesh import DATA, Size, check_size, mesh_shape
+
+if TYPE_CHECKING:
+    from stratagem.sdk.runs import Run
+
+REFUSED = (
+    "ddp_comm_state",
+    "ddp_comm_hook",
+    "ddp_comm_wrapper",
+    "model_averaging_period",
+    "period_group_size",
+)
+"""Settings of ddp by which replicas that share sequences out would differ, or lose what gradients have."""
+
+_HANDLES: dict[int, list[Any]] = {}
+"""Identity of a strategy → the hooks that its live run in this process has put on modules."""
+
+
+class ContextParallelStrategy(DDPStrategy):
+    """Long sequences: each rank of a group computes its shard of them, and attention sees them whole.
+
+    Every rank has a replica, whose gradients are averaged as under ddp.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        context_parallel_size: ranks that read the same batches and share their sequences out; "auto" is a node's
+            devices, or what `data_parallel_size` leaves.
+        data_parallel_size: groups of such ranks, which read different batches; "auto" is what is left.
+        attention: "ulysses", in which each rank computes some of the heads for the whole sequence, or "ring", in
+            which it computes all heads for its own tokens, and keys and values go round.
+        parallelize: which modules compute on shards: a dict of module names ("*" stands for any name between two
+            dots) and styles: "block" for one with attention, "tokenwise" for one without, or for a block a dict of
+            its forward's arguments and their dimension that is the sequence; or a function of (module, mesh) that
+            returns such a dict. When None, the module's own method `parallelize(mesh)` decides, and without one the
+            built-in plans do.
+        plans: `ContextPlan`s that go before the built-in ones.
+        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+        kwargs: any further keyword of `torch.nn.parallel.DistributedDataParallel`.
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        context_parallel_size: Size = "auto",
+        data_parallel_size: Size = "auto",
+        attention: str = "ulysses",
+        parallelize: Plan = None,
+        plans: Sequence[ContextPlan] = (),
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        start_method: str = "forkserver",
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        refused = next((name for name in REFUSED if name in kwargs), None)
+        if refused is not None:
+            raise ConfigError(
+                f"context_parallel has no setting {refused!r}: replicas that share sequences out must stay equal, "
+                "and their gradients whole; leave it out, or choose ddp"
+            )
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+            **kwargs,
+        )
+        self.context_parallel_size = context_parallel_size
+        self.data_parallel_size = data_parallel_size
+        self.attention = attention
+        self.parallelize = parallelize
+        self.plans = tuple(plans)
+        check_size("context_parallel_size", context_parallel_size)
+        check_size("data_parallel_size", data_parallel_size)
+        if attention not in ATTENTIONS:
+            raise ConfigError(f"attention={attention!r} must be one of {', '.join(ATTENTIONS)}")
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh ("data", "context") of the live run.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return mesh_of(self.collectives)
+
+    def check_run(self, run: Run) -> None:
+        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        super().check_run(run)
+        self._shape(run.world_size, run.plan.processes_per_node)
+
+    def plan_lines(self) -> Sequence[str]:
+        """Say how attention is computed."""
+        return [f"sequences are cut among ranks, with attention by {self.attention}"]
+
+    def _shape(self, processes: int, per_node: int) -> tuple[int, int]:
+        sizes = self.data_parallel_size, self.context_parallel_size
+        return mesh_shape(*sizes, processes, per_node, "context_parallel_size")
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group and the mesh; ranks that share sequences out read the same data."""
+        collectives = self.open_process_group(request)
+        shape = self._shape(collectives.world_size, request.environment.local_world_size)
+        mesh = self.open_mesh(shape, (DATA, CONTEXT), request.device.type)
+        collectives.arrange(mesh, DATA)
+        return collectives
+
+    def bind_collectives(self, collectives: Collectives | None) -> None:
+        """Let `sum_over_sequence` know the ranks; undo what was done to modules when the run is over."""
+        super().bind_collectives(collectives)
+        if collectives is None:
+            set_live(None)
+            for handle in _HANDLES.pop(id(self), ()):
+                handle.remove()
+            return
+        ranks = SequenceRanks.of(mesh_of(collectives))
+        set_live(ranks if ranks.size > 1 else None)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a replica whose blocks compute on shards of the sequence."""
+        mesh, root = mesh_of(request.collectives), request.original_module
+        ranks = SequenceRanks.of(mesh)
+        if ranks.size > 1 or isinstance(self.parallelize, Mapping):
+            blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), mesh)
+            handles = cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention]) if ranks.size > 1 else []
+            _HANDLES.setdefault(id(self), []).extend(handles)
+        return super().setup(request)
