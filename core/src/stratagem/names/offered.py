@@ -13,6 +13,7 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",
         "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
+        "stratagem-horovod": "horovod",
         "stratagem-hpu": "hpu_parallel hpu_single",
         "stratagem-ipu": "ipu_strategy",
         "stratagem-model-parallel": "model_parallel",
@@ -29,7 +30,7 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-xla": "tpu xla",
     },
     "checkpoint": {"stratagem-checkpoint": "directory"},
-    "environment": {"stratagem-clusters": "kubeflow mpi lsf slurm"},
+    "environment": {"stratagem-clusters": "kubeflow mpi lsf slurm", "stratagem-horovod": "horovod"},
     "extension": {"stratagem-memory-checkpoint": "peer_memory", "stratagem-report": "record"},
     "launcher": {"stratagem-launch": "elastic"},
     "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
@@ -46,6 +47,7 @@ LAUNCHER_SIZES: dict[str, str] = {
     "MV2_COMM_WORLD_SIZE": "mpi",
     "PMI_SIZE": "mpi",
     "JSM_NAMESPACE_SIZE": "lsf",
+    "HOROVOD_SIZE": "horovod",
 }
 """Variable with the number of processes that a launcher has started → the environment that reads its others."""
 
