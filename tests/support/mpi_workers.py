@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+import pytest
 from stratagem_testing import StrategySubject
 from stratagem_testing.worker import serve
 from stratagem_testing.workers import Workers
@@ -23,6 +25,16 @@ from stratagem_testing.workers import Workers
 from stratagem.sdk.processes import LOOPBACK
 
 KEY = "STRATAGEM_TEST_KEY"
+
+
+def needs_mpi() -> None:
+    """Skip a test where mpirun isn't installed, or Horovod was built without it."""
+    import horovod.torch as hvd
+
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun isn't installed: apt-get install openmpi-bin libopenmpi-dev")
+    if not hvd.mpi_built():
+        pytest.skip("Horovod was built without MPI: apt-get install libopenmpi-dev, and build it again")
 
 
 class MPIWorkers(Workers):

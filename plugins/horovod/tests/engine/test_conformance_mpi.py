@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from mpi_workers import MPISubject
+from mpi_workers import MPISubject, needs_mpi
 from stratagem_horovod.conformance import SUBJECT
 from stratagem_testing import StrategyContract, StrategySubject
 
@@ -17,15 +15,7 @@ class TestMPI(StrategyContract):
     checks = tuple(check for check in StrategyContract.checks if check.name not in OWN_LAUNCH)
     world_sizes = (2, 4)
 
-    @pytest.fixture(scope="class", autouse=True)
-    def mpirun(self) -> None:
-        import horovod.torch as hvd
-
-        if shutil.which("mpirun") is None:
-            pytest.skip("mpirun isn't installed: apt-get install openmpi-bin libopenmpi-dev")
-        if not hvd.mpi_built():
-            pytest.skip("Horovod was built without MPI: apt-get install libopenmpi-dev, and build it again")
-
     @pytest.fixture
     def subject(self) -> StrategySubject:
+        needs_mpi()
         return MPISubject(**vars(SUBJECT))

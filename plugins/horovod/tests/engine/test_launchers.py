@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mpi_workers import needs_mpi
 
 from stratagem.sdk.processes import free_port
 
@@ -88,15 +88,6 @@ def expect_same(found: list[dict[str, object]], alone: object, size: int, contro
         assert each["weights"] == found[0]["weights"]
 
 
-def with_mpi() -> None:
-    import horovod.torch as hvd
-
-    if shutil.which("mpirun") is None:
-        pytest.skip("mpirun isn't installed: apt-get install openmpi-bin libopenmpi-dev")
-    if not hvd.mpi_built():
-        pytest.skip("Horovod was built without MPI: apt-get install libopenmpi-dev, and build it again")
-
-
 def test_its_own_launch(tmp_path: Path, alone: object) -> None:
     expect_same(ranks(tmp_path, ran(tmp_path, "stratagem", *FIT, "--devices", "2")), alone, 2)
 
@@ -114,7 +105,7 @@ def test_torchrun(tmp_path: Path, alone: object) -> None:
 
 @pytest.mark.parametrize("controller", ["mpi", "gloo"])
 def test_mpirun(tmp_path: Path, alone: object, controller: str) -> None:
-    with_mpi()
+    needs_mpi()
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2")
     command = (*mpirun, "stratagem", *FIT, "--devices", "2")
     done = ran(tmp_path, *command, HOROVOD_CONTROLLER=controller)
@@ -122,7 +113,7 @@ def test_mpirun(tmp_path: Path, alone: object, controller: str) -> None:
 
 
 def test_horovodrun_by_mpi(tmp_path: Path, alone: object) -> None:
-    with_mpi()
+    needs_mpi()
     command = ("horovodrun", "--mpi", "-np", "2", "--mpi-args=--allow-run-as-root --oversubscribe")
     done = ran(tmp_path, *command, "stratagem", *FIT, "--devices", "2")
     expect_same(ranks(tmp_path, done), alone, 2, "mpi")
