@@ -22,8 +22,9 @@ def groups(count: int) -> list[float]:
     """Open a process group `count` times, and sum the ranks in each."""
     from datetime import timedelta
 
+    from stratagem_clusters import TorchElastic
+
     from stratagem import ProcessGroupCollectives
-    from stratagem.environments.torchelastic import TorchElastic
 
     sums = []
     for _ in range(count):

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from stratagem_checkpoint.directory import DirectoryCheckpointer
+from stratagem_clusters import Env
 from stratagem_cpu import CpuAccelerator
 from stratagem_launch import ElasticLauncher
 
 from stratagem import Availability, WorkerError
-from stratagem.environments.env import Env
 from stratagem.errors import CheckpointError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.precision.full import FullPrecision

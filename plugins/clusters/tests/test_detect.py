@@ -95,6 +95,8 @@ JSRUN = {"LSB_JOBID": "7", "JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}
         pytest.param(POD | {"LOCAL_RANK": "0"}, "env", id="another launcher in a pod"),
         pytest.param(STEP | TORCHRUN, "torchelastic", id="torchrun in srun"),
         pytest.param({"TORCHELASTIC_RUN_ID": "r"}, "single", id="left over from torchrun"),
+        pytest.param({"NODE_RANK": "1", "MASTER_ADDR": "a"}, "node", id="one command per node"),
+        pytest.param(STEP | {"NODE_RANK": "1"}, "slurm", id="srun beside a node's rank"),
     ],
 )
 def test_the_nearest_launcher_is_detected(environ: Mapping[str, str], expected: str) -> None:
@@ -104,7 +106,7 @@ def test_the_nearest_launcher_is_detected(environ: Mapping[str, str], expected: 
 
 def test_components_are_what_they_say() -> None:
     assert sorted(cls.name for cls in CLASSES) == sorted(component.name for component in COMPONENTS)
-    assert [cls.name for cls in CLASSES if not cls.creates_processes] == ["single"]
+    assert [cls.name for cls in CLASSES if not cls.creates_processes] == ["node", "single"]
 
 
 def test_no_two_have_one_priority() -> None:

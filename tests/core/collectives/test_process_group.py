@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from stratagem_clusters import TorchElastic
 from stratagem_ddp import DDPStrategy
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -16,7 +17,6 @@ import stratagem
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.process_group import ProcessGroupCollectives
 from stratagem.environments.single import SingleProcess
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import CollectiveError, CombinationError, WorkerError
 
 CPU = torch.device("cpu")

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stratagem_clusters import TorchElastic
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from stratagem.collectives import store as store_module
 from stratagem.collectives.store import meet
 from stratagem.collectives.stores import free_port, serve_store, store_variables
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import CollectiveError
 
 SECONDS = timedelta(seconds=20)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from stratagem.environments.single import SingleProcess
 from stratagem.launchers.base import LaunchPlan
 
-NODE = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-
 
 def test_it_is_alone_whatever_is_set() -> None:
     alone = SingleProcess({"RANK": "nonsense", "WORLD_SIZE": "4"})
@@ -16,15 +14,7 @@ def test_it_is_alone_whatever_is_set() -> None:
 
 
 def test_it_fits_always_and_leaves_the_processes_to_stratagem() -> None:
-    for environ in ({}, NODE):
+    for environ in ({}, {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}):
         assert SingleProcess.detect(environ) == "no launcher has set its variables"
+        assert SingleProcess(environ).complete_plan(LaunchPlan(2)) == LaunchPlan(2)
     assert (SingleProcess.name, SingleProcess.creates_processes) == ("single", False)
-
-
-def test_nodes_that_were_started_by_hand_meet_where_the_variables_say() -> None:
-    environ = dict(NODE)
-    alone = SingleProcess(environ)
-    environ.clear()
-    plan = alone.complete_plan(LaunchPlan(2, num_nodes=2))
-    assert (plan.node_rank, plan.rdzv_endpoint) == (1, "10.0.0.1:29500")
-    assert SingleProcess({}).complete_plan(LaunchPlan(2)) == LaunchPlan(2)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from stratagem_clusters import TorchElastic
 from torch import nn
 
 from stratagem.collectives.local import LocalCollectives
 from stratagem.environments.single import SingleProcess
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.launchers.base import LaunchPlan
 from stratagem.launchers.in_process import InProcessLauncher
 from stratagem.plugin.hookspecs import RUN_HOOKS

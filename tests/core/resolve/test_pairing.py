@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from components import Here, Plain, catalogue, component
+from stratagem_clusters import TorchElastic
 
 from stratagem.config import RunConfig
 from stratagem.environments.single import SingleProcess
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import (

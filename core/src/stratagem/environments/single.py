@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from stratagem.collectives.stores import LOOPBACK
-from stratagem.environments.by_hand import complete_plan, given_variables
 from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
-
-if TYPE_CHECKING:
-    from stratagem.launchers.base import LaunchPlan
 
 
 class SingleProcess(LauncherEnvironment):
@@ -27,7 +23,6 @@ class SingleProcess(LauncherEnvironment):
         return "no launcher has set its variables"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._given = given_variables(environ)
         self.info = RankInfo(
             global_rank=0,
             local_rank=0,
@@ -37,6 +32,3 @@ class SingleProcess(LauncherEnvironment):
             main_address=LOOPBACK,
             main_port=0,
         )
-
-    def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
-        return complete_plan(self._given, plan)

@@ -30,7 +30,10 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-xla": "tpu xla",
     },
     "checkpoint": {"stratagem-checkpoint": "directory"},
-    "environment": {"stratagem-clusters": "kubeflow mpi lsf slurm", "stratagem-horovod": "horovod"},
+    "environment": {
+        "stratagem-clusters": "torchelastic kubeflow mpi lsf slurm env node",
+        "stratagem-horovod": "horovod",
+    },
     "extension": {"stratagem-memory-checkpoint": "peer_memory", "stratagem-report": "record"},
     "launcher": {"stratagem-launch": "elastic"},
     "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
@@ -48,6 +51,7 @@ LAUNCHER_SIZES: dict[str, str] = {
     "PMI_SIZE": "mpi",
     "JSM_NAMESPACE_SIZE": "lsf",
     "HOROVOD_SIZE": "horovod",
+    "WORLD_SIZE": "env",
 }
 """Variable with the number of processes that a launcher has started → the environment that reads its others."""
 
@@ -59,12 +63,17 @@ _HOMES: dict[str, dict[str, str]] = {
     "stratagem.sdk.deferred_init": {
         "stratagem_sharding.deferred_init": "Construction Materializer own_modules"
     },
+    "stratagem.sdk.environments": {"stratagem_clusters.variables": "first_integer integer missing text"},
     "stratagem.sdk.loops": {"stratagem_trainer.data.sample": "sample_of"},
     "stratagem.sdk.processes": {
         "stratagem_launch": "LAUNCH_VARIABLE can_save_restart_state die_with folder_lock loads "
         "loopback_variables preload_fork_server restart_state save_restart_state sending",
     },
     "stratagem.sdk.runs": {"stratagem_cli.early": "preload_for"},
+    "stratagem.sdk.selection": {
+        "stratagem_clusters": "TorchElastic",
+        "stratagem_clusters.by_hand": "node_rank_of",
+    },
     "stratagem.sdk.shards": {
         "stratagem_sharding.kept_shards": "KeptShards Refill leave_shards",
         "stratagem_sharding.local_step": "LocalStep",

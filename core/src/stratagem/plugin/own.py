@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from stratagem.plugin.component import Component
 from stratagem.plugin.hookspecs import hookimpl
 
-_ENVIRONMENTS = [
-    # The nearer launcher has the higher priority: torchrun within a Slurm job is torchrun. The last fits always,
-    # and comes after an environment of somebody else's, whose priority is 0 where it says none.
-    ("torchelastic", "torchelastic:TorchElastic", "torchrun, or any torch.distributed.elastic agent", 50),
-    ("env", "env:Env", "any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", 0),
-    ("single", "single:SingleProcess", "this process alone; Stratagem starts what else is needed", -10),
-]
+_SINGLE = "this process alone; Stratagem starts what else is needed"
 
 _PRECISIONS = [
     ("32-true", "full:FullPrecision", "float32 throughout", ("32",)),
@@ -27,13 +21,12 @@ _PRECISIONS = [
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """Environments and precisions."""
-    environments = [
-        Component("environment", name, f"stratagem.environments.{target}", summary, priority=priority)
-        for name, target, summary, priority in _ENVIRONMENTS
-    ]
+    """An environment that fits always, and comes after everybody else's; and precisions."""
+    single = Component(
+        "environment", "single", "stratagem.environments.single:SingleProcess", _SINGLE, priority=-10
+    )
     precisions = [
         Component("precision", name, f"stratagem.precision.{target}", summary, aliases=aliases)
         for name, target, summary, aliases in _PRECISIONS
     ]
-    return [*environments, *precisions]
+    return [single, *precisions]

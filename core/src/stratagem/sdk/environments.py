@@ -1,5 +1,6 @@
-"""For environments: the position of a process, and reading it from a launcher's variables."""
+"""For environments: the position of a process."""
 
+from stratagem.environments.base import RequestedSize
 from stratagem.environments.rank_info import (
     DERIVED_PORTS,
     MOST_PROCESSES,
@@ -7,16 +8,15 @@ from stratagem.environments.rank_info import (
     RankInfo,
     derived_port,
 )
-from stratagem.environments.variables import first_integer, integer, missing, text
+from stratagem.names.deprecation import replaced_names
 
 __all__ = [
     "DERIVED_PORTS",
     "MOST_PROCESSES",
     "LauncherEnvironment",
     "RankInfo",
+    "RequestedSize",
     "derived_port",
-    "first_integer",
-    "integer",
-    "missing",
-    "text",
 ]
+
+__getattr__ = replaced_names(__name__)

@@ -1,10 +1,18 @@
 """For launchers: stores, start methods."""
 
-from stratagem.collectives.stores import LOOPBACK, free_port, serve_store, store_variables
+from stratagem.collectives.stores import LOOPBACK, free_port, serve_store, store_file, store_variables
 from stratagem.launchers.base import check_start_method
 from stratagem.launchers.torch_private import COMPILER
 from stratagem.names.deprecation import replaced_names
 
-__all__ = ["COMPILER", "LOOPBACK", "check_start_method", "free_port", "serve_store", "store_variables"]
+__all__ = [
+    "COMPILER",
+    "LOOPBACK",
+    "check_start_method",
+    "free_port",
+    "serve_store",
+    "store_file",
+    "store_variables",
+]
 
 __getattr__ = replaced_names(__name__)

@@ -2,9 +2,8 @@
 
 from stratagem.accelerators.indices import count_of
 from stratagem.config import Devices
-from stratagem.environments.by_hand import node_rank_of
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.launchers.nodes import node_count
+from stratagem.names.deprecation import replaced_names
 from stratagem.names.renamed import RENAMED, renamed_selection
 from stratagem.precision.names import PRECISIONS
 from stratagem.resolve.environment import choose_environment, requested_size
@@ -15,11 +14,11 @@ __all__ = [
     "PRECISIONS",
     "RENAMED",
     "Devices",
-    "TorchElastic",
     "choose_environment",
     "count_of",
     "node_count",
-    "node_rank_of",
     "renamed_selection",
     "requested_size",
 ]
+
+__getattr__ = replaced_names(__name__)

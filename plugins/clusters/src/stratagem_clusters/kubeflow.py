@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from stratagem.errors import UsageError
-from stratagem.sdk.environments import LauncherEnvironment, RankInfo, integer, missing, text
+from stratagem.sdk.environments import LauncherEnvironment, RankInfo
+from stratagem_clusters.variables import integer, missing, text
 
 _LAUNCHER = "a PyTorchJob"
 

@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from stratagem.errors import UsageError
-from stratagem.sdk.environments import (
-    LauncherEnvironment,
-    RankInfo,
-    derived_port,
-    first_integer,
-    integer,
-    missing,
-)
+from stratagem.sdk.environments import LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
+from stratagem_clusters.variables import first_integer, integer, missing
 
 _LOCAL_SIZES = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stratagem.errors import UsageError
-from stratagem.sdk.environments import (
-    DERIVED_PORTS,
-    LauncherEnvironment,
-    RankInfo,
-    derived_port,
-    integer,
-)
+from stratagem.sdk.environments import DERIVED_PORTS, LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
+from stratagem_clusters.variables import integer
 
 
 @dataclass(frozen=True)

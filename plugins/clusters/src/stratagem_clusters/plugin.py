@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from stratagem import Component, hookimpl
 
 _ENVIRONMENTS = [
-    # Nearest launcher first: mpirun in a Slurm job is mpirun. Core's `torchelastic` has 50, its `env` 0.
+    # The nearer launcher has the higher priority: torchrun within a Slurm job is torchrun. Core's `single` has -10.
+    ("torchelastic", "torchelastic:TorchElastic", "torchrun, or any torch.distributed.elastic agent", 50),
     ("kubeflow", "kubeflow:Kubeflow", "Kubeflow PyTorchJob", 40),
     ("mpi", "mpi:MPI", "mpirun of Open MPI, MPICH, Intel MPI or MVAPICH", 30),
     ("lsf", "lsf:LSF", "jsrun of IBM Spectrum LSF", 20),
     ("slurm", "slurm:Slurm", "srun of Slurm", 10),
+    # An environment of somebody else's has 0 where it says none.
+    ("env", "env:Env", "any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", 0),
+    ("node", "node:Node", "one command per node, with NODE_RANK and MASTER_ADDR set by hand", -5),
 ]
 
 

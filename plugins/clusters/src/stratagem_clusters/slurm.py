@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from stratagem.errors import UsageError, short
-from stratagem.sdk.environments import (
-    MOST_PROCESSES,
-    LauncherEnvironment,
-    RankInfo,
-    derived_port,
-    integer,
-    missing,
-    text,
-)
+from stratagem.sdk.environments import MOST_PROCESSES, LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
+from stratagem_clusters.variables import integer, missing, text
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """From here on step numbers mean batch script, interactive shell and the like, not srun."""

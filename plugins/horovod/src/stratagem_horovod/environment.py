@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from stratagem_clusters.variables import integer, missing, text
+
 from stratagem.errors import UsageError
-from stratagem.sdk.environments import LauncherEnvironment, RankInfo, derived_port, integer, missing, text
+from stratagem.sdk.environments import LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
 
 _LAUNCHER = "horovodrun"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_clusters import TorchElastic
 
 from stratagem import Checkpoint, Checkpointer, ProcessGroupCollectives
 from stratagem.errors import CheckpointError
-from stratagem.sdk.selection import TorchElastic
 from stratagem_testing.checks import check, expect
 from stratagem_testing.parts.subject import CheckpointSubject
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_clusters import Env
 
 from stratagem.environments.base import Environment, RequestedSize
-from stratagem.environments.env import Env
 from stratagem.errors import UsageError
 
 FAR = {"RANK": "5", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stratagem.collectives.stores import LOOPBACK
-from stratagem.environments.base import RequestedSize
-from stratagem.environments.variables import integer
 from stratagem.errors import UsageError
+from stratagem.sdk.environments import RequestedSize
+from stratagem.sdk.processes import LOOPBACK
+from stratagem_clusters.variables import integer
 
 if TYPE_CHECKING:
-    from stratagem.launchers.base import LaunchPlan
+    from stratagem import LaunchPlan
 
 LAUNCHER = "a launcher of torch.distributed"
 THIS_HOST = ("localhost", LOOPBACK, "::1")
@@ -87,7 +87,7 @@ def completed(environ: Mapping[str, str], size: RequestedSize) -> dict[str, str]
     if lacking:
         isn_t, them = ("isn't", "it") if len(lacking) == 1 else ("aren't", "them")
         raise UsageError(
-            f"{_listed(given)} are those of one of several processes, but {', '.join(lacking)} {isn_t} set: set "
+            f"{listed(given)} are those of one of several processes, but {', '.join(lacking)} {isn_t} set: set "
             f"{them} as well, or {_INSTEAD}"
         )
     derived = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": local_size, "RANK": rank}
@@ -95,7 +95,7 @@ def completed(environ: Mapping[str, str], size: RequestedSize) -> dict[str, str]
         derived["RANK"] = rank = node_rank * local_size + local_rank
         if world_size is not None and (rank >= world_size or local_rank >= local_size):
             raise UsageError(
-                f"{_listed(given)} contradict each other: with {local_size} processes per node this is process "
+                f"{listed(given)} contradict each other: with {local_size} processes per node this is process "
                 f"{local_rank} of node {node_rank}, rank {rank} among {world_size}; correct them, or {_INSTEAD}"
             )
     known = {name: str(value) for name, value in derived.items() if value is not None}
@@ -117,25 +117,25 @@ def complete_plan(given: Mapping[str, str], plan: LaunchPlan) -> LaunchPlan:
     starts = f"this run starts {here} on each of {plan.num_nodes} nodes (devices, num_nodes)"
     if world_size not in (None, plan.world_size) and not plan.is_elastic and (world_size != 1 or node_rank):
         raise UsageError(
-            f"{_listed(given)} say that there are {world_size} processes, but {starts}, {plan.world_size} in all: "
+            f"{listed(given)} say that there are {world_size} processes, but {starts}, {plan.world_size} in all: "
             f"correct one of them, or {_INSTEAD}"
         )
     local_size = _number(given, *LOCAL_SIZES)
     if local_size not in (None, 1, here):
         raise UsageError(
-            f"{_listed(given)} say that there are {local_size} processes per node, but {starts}: correct one of "
+            f"{listed(given)} say that there are {local_size} processes per node, but {starts}: correct one of "
             f"them, or {_INSTEAD}"
         )
     if node_rank is not None and node_rank >= plan.num_nodes:
         raise UsageError(
-            f"{_listed(given)} are those of node {node_rank}, but {starts}: set num_nodes (--num-nodes) to how many "
+            f"{listed(given)} are those of node {node_rank}, but {starts}: set num_nodes (--num-nodes) to how many "
             f"there are, or {_INSTEAD}"
         )
     address, port = given.get("MASTER_ADDR"), given.get("MASTER_PORT")
     if plan.num_nodes == 1:
         if node_rank is not None and address is not None and world_size is None:
             raise UsageError(
-                f"{_listed(given)} are those of one of several nodes, but WORLD_SIZE isn't set, and {starts}: set "
+                f"{listed(given)} are those of one of several nodes, but WORLD_SIZE isn't set, and {starts}: set "
                 f"num_nodes (--num-nodes) to how many there are, or {_INSTEAD}"
             )
         return plan
@@ -143,7 +143,7 @@ def complete_plan(given: Mapping[str, str], plan: LaunchPlan) -> LaunchPlan:
     if endpoint is None and address is not None:
         if port is None:
             raise UsageError(
-                f"{_listed(given)} are set, but MASTER_PORT isn't: set it to a free port of {address}, or give "
+                f"{listed(given)} are set, but MASTER_PORT isn't: set it to a free port of {address}, or give "
                 "rdzv_endpoint (--rdzv-endpoint HOST:PORT)"
             )
         endpoint = f"{address}:{integer(given, 'MASTER_PORT', LAUNCHER)}"
@@ -187,5 +187,5 @@ def _nonempty(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _NAMES or value.strip()}
 
 
-def _listed(given: Mapping[str, str]) -> str:
+def listed(given: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items())

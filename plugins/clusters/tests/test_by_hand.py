@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_clusters import Env, Node
+from stratagem_clusters.by_hand import is_one_of_several
 
 from stratagem.environments.base import RequestedSize
-from stratagem.environments.by_hand import is_one_of_several
-from stratagem.environments.env import Env
-from stratagem.environments.single import SingleProcess
 from stratagem.errors import UsageError
 from stratagem.launchers.base import LaunchPlan
 
@@ -133,7 +132,10 @@ def test_leftovers_that_lose_nothing_leave_a_run_as_it_is(given: dict[str, str])
     assert not is_one_of_several(given)
     assert Env.detect(given) is None
     plan = LaunchPlan(2)
-    assert SingleProcess(given).complete_plan(plan) == plan
+    assert Node(given).complete_plan(plan) == plan
+    assert (Node.detect(given) is None) == (
+        not {name for name in given if given[name].strip()} - {"RANK", "LOCAL_RANK"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,20 +154,20 @@ def test_leftovers_that_lose_nothing_leave_a_run_as_it_is(given: dict[str, str])
 )
 def test_one_of_several_nodes_isn_t_a_run_of_its_own(given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        SingleProcess(given).complete_plan(LaunchPlan(2))
+        Node(given).complete_plan(LaunchPlan(2))
 
 
 def test_one_command_per_node_says_where_the_nodes_meet() -> None:
     plan = LaunchPlan(2, num_nodes=2)
     given = THERE | {"NODE_RANK": "1", "WORLD_SIZE": "4"}
-    done = SingleProcess(given).complete_plan(plan)
+    done = Node(given).complete_plan(plan)
     assert (done.node_rank, done.rdzv_endpoint) == (1, "10.0.0.1:29500")
-    assert SingleProcess(THERE).complete_plan(plan).rdzv_endpoint == "10.0.0.1:29500"
+    assert Node(THERE).complete_plan(plan).rdzv_endpoint == "10.0.0.1:29500"
     said = LaunchPlan(2, num_nodes=2, node_rank=0, rdzv_endpoint="other:1")
-    assert SingleProcess(given).complete_plan(said) == said
+    assert Node(given).complete_plan(said) == said
     with pytest.raises(UsageError, match="NODE_RANK=1, MASTER_ADDR=a are set, but MASTER_PORT isn't"):
-        SingleProcess({"NODE_RANK": "1", "MASTER_ADDR": "a"}).complete_plan(plan)
+        Node({"NODE_RANK": "1", "MASTER_ADDR": "a"}).complete_plan(plan)
     with pytest.raises(UsageError, match="6 processes, but this run starts 2 on each of 2 nodes"):
-        SingleProcess(given | {"WORLD_SIZE": "6"}).complete_plan(plan)
+        Node(given | {"WORLD_SIZE": "6"}).complete_plan(plan)
     elastic = LaunchPlan(2, num_nodes=4, min_nodes=1, rdzv_endpoint="other:1")
-    assert SingleProcess(given).complete_plan(elastic).node_rank == 1
+    assert Node(given).complete_plan(elastic).node_rank == 1

@@ -1,8 +1,8 @@
 """Launchers' variables: read, or refused by name."""
 
 import pytest
+from stratagem_clusters.variables import first_integer, integer, missing, text
 
-from stratagem.environments.variables import first_integer, integer, missing, text
 from stratagem.errors import UsageError
 
 

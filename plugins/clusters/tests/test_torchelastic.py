@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_clusters import TorchElastic
 
 from stratagem.collectives.stores import store_variables
 from stratagem.environments.base import Environment
-from stratagem.environments.torchelastic import TorchElastic
 from stratagem.errors import UsageError
 
 TORCHRUN = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from stratagem.environments.base import RequestedSize
-from stratagem.environments.by_hand import (
+from stratagem.errors import UsageError
+from stratagem.sdk.environments import LauncherEnvironment, RankInfo, RequestedSize
+from stratagem_clusters.by_hand import (
     LAUNCHER,
     LOCAL_SIZES,
     THIS_HOST,
@@ -14,9 +15,7 @@ from stratagem.environments.by_hand import (
     given_variables,
     is_one_of_several,
 )
-from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
-from stratagem.environments.variables import first_integer, integer, text
-from stratagem.errors import UsageError
+from stratagem_clusters.variables import first_integer, integer, text
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stratagem.collectives.stores import store_file
-from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
-from stratagem.environments.variables import integer, missing, text
+from stratagem.sdk.environments import LauncherEnvironment, RankInfo
+from stratagem.sdk.processes import store_file
+from stratagem_clusters.variables import integer, missing, text
 
 
 class TorchElastic(LauncherEnvironment):
