@@ -92,7 +92,7 @@ def buckets(hvd: Any, name: str, parameters: Mapping[str, nn.Parameter], fp16: b
         fp16: send real gradients as float16.
     """
     kinds: dict[tuple[torch.device, torch.dtype], dict[str, nn.Parameter]] = {}
-    for each, parameter in reversed(parameters.items()):
+    for each, parameter in reversed([*parameters.items()]):
         if parameter.is_floating_point() or parameter.is_complex():
             kinds.setdefault((parameter.device, _sent_dtype(parameter, fp16)), {})[each] = parameter
     count = 0
