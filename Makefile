@@ -20,11 +20,12 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-etcd test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
-	@echo "make test    run all tests, three at a time (others by WORKERS=8)"
+	@echo "make test    run the tests, three at a time (others by WORKERS=8)"
+	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks"
 	@echo "make soak    kill, stop and hang ranks over whole trainings, lose machines, save thousands of times (hours)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
@@ -59,7 +60,10 @@ demo: .venv/.ready-to-run
 
 # Most of their time tests wait for processes: more at a time than the machine has cores.
 test: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal $(PYTEST)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not long" $(PYTEST)
+
+test-long: .venv/.ready-to-develop
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(PYTEST)
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # too long for a socket's path under pytest-xdist.
 util.get_temp_dir()
 
+KIT_LONG = re.compile(r"/test_conformance\.py::.*(-4|\[start_methods|\[used_on_some_ranks)\]$")
+"""The kit with four ranks, and its longest checks under strategies that share ddp's launcher."""
 SERIAL, SOAK, LOCK = "serial", "soak", "stratagem-lock"
 GATE, FIELD = 0, 1
 """Bytes of the file that are locked: who waits for its turn, and who has it."""
@@ -29,8 +32,12 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[LOCK] = _lock_of(node.config)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put serial tests last: while one waits, the others finish what they run, and no more. Leave out the soaks."""
+    for item in items:
+        if KIT_LONG.search(item.nodeid):
+            item.add_marker(pytest.mark.long)
     items.sort(key=_is_serial)
     if SOAK not in (config.option.markexpr or ""):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(SOAK)])

@@ -23,7 +23,14 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     started.end()
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_fully_sharded"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        pytest.param("fsdp", marks=pytest.mark.long),
+        pytest.param("ddp_fully_sharded", marks=pytest.mark.long),
+    ],
+)
 def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strategy: str) -> None:
     stays = nodes.start(
         "--num-nodes", "1:2", "--max-restarts", "2", "--node-rank", "0", "--strategy", strategy
@@ -42,7 +49,7 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
 @pytest.mark.parametrize(
     "strategy",
     [
-        "ddp",
+        pytest.param("ddp", marks=pytest.mark.long),
         pytest.param("fsdp", marks=pytest.mark.soak),
         pytest.param("ddp_sharded", marks=pytest.mark.soak),
     ],
@@ -93,8 +100,8 @@ def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "ddp",
-        "diloco",
+        pytest.param("ddp", marks=pytest.mark.long),
+        pytest.param("diloco", marks=pytest.mark.long),
         pytest.param("fsdp", marks=pytest.mark.soak),
         pytest.param("ddp_sharded", marks=pytest.mark.soak),
     ],

@@ -50,6 +50,7 @@ def test_the_raw_loop_under_stratagem_run(tmp_path):
     assert (tmp_path / "here/manifest.json").exists()
 
 
+@pytest.mark.long
 def test_the_raw_loop_as_a_plain_program_and_under_torchrun(tmp_path):
     script = [str(ROOT / "examples/raw_loop.py"), "--epochs", "2"]
     plain = run(tmp_path, sys.executable, *script)
@@ -91,6 +92,7 @@ def test_the_language_model_learns_bytes_under_ddp(tmp_path):
     assert 3 < logged["val_bits"] < 6  # 8 before the first step
 
 
+@pytest.mark.long
 def test_the_gan_draws_digits_from_its_checkpoint(tmp_path):
     logged, _ = fit(tmp_path, "gan.py:GAN", "--max-epochs", "4")
     assert logged["val_distance"] < 2.9  # 3.7 for noise, 3.1 for grey
@@ -108,6 +110,7 @@ def test_the_gan_draws_digits_from_its_checkpoint(tmp_path):
     assert "predictions  float32 64×8×8" in printed
 
 
+@pytest.mark.long
 def test_the_regression_writes_a_table_in_the_order_of_the_data(tmp_path):
     printed = run(tmp_path, sys.executable, EXAMPLES / "regression.py", *DDP, "--max-epochs", "20")
     path = tmp_path / re.search(r"100 predictions in (\S+)", printed)[1]
@@ -132,6 +135,7 @@ def test_the_cart_learns_in_two_processes(tmp_path):
     assert last > first > 15  # a cart that is pushed at random falls after 22
 
 
+@pytest.mark.long
 def test_the_model_of_transformers_under_fsdp(tmp_path):
     small = ["--set", "model.hidden_size=32", "--set", "model.context=32"]
     fsdp = ["--strategy", "fsdp", "--devices", "2"]
@@ -139,6 +143,7 @@ def test_the_model_of_transformers_under_fsdp(tmp_path):
     assert logged["train_loss"] < 5  # 5.5 before the first step
 
 
+@pytest.mark.long
 def test_ranks_keep_a_share_of_the_tensors(tmp_path):
     small = ["--set", "model.width=32", "--set", "model.context=32"]
     split = ["--strategy", "model_parallel", "--devices", "2"]
@@ -150,6 +155,7 @@ def test_ranks_keep_a_share_of_the_tensors(tmp_path):
     assert all(own < 0.75 * total for own, total in kept)
 
 
+@pytest.mark.long
 def test_stages_need_less_memory_and_lose_nothing(tmp_path):
     small = ["--width", "8", "--batch-size", "256", "--max-steps", "1", "--micro-batches", "2"]
     printed = run(tmp_path, sys.executable, EXAMPLES / "pipeline.py", *small, MALLOC_MMAP_THRESHOLD_="65536")
@@ -168,6 +174,7 @@ def test_stages_need_less_memory_and_lose_nothing(tmp_path):
     assert checkpointed < balanced < equally < one
 
 
+@pytest.mark.long
 def test_the_job_of_torchrun(tmp_path):
     words = ["--accelerator", "cpu", "--max-epochs", "1"]
     printed = run(tmp_path, "bash", EXAMPLES / "torchrun.sh", *words)
@@ -185,6 +192,7 @@ for pid in "${pids[@]}"; do wait "$pid" || exit $?; done
 """
 
 
+@pytest.mark.long
 def test_the_job_of_slurm(tmp_path):
     (tmp_path / "srun").write_text(SRUN_STAND_IN)
     (tmp_path / "srun").chmod(stat.S_IRWXU)
@@ -209,6 +217,7 @@ def test_the_job_of_slurm(tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     nbclient = pytest.importorskip(
         "nbclient", reason="needs nbclient and ipykernel: pip install nbclient ipykernel"

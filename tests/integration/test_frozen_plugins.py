@@ -52,6 +52,7 @@ def test_it_trains_with_its_extension_and_has_its_command(stratagem) -> None:
     assert stratagem("thaw", "--degrees", "2") == "thawed by 2\n"
 
 
+@pytest.mark.long
 def test_it_conforms(stratagem) -> None:
     checks = [word for check in CHECKS for word in ("--check", check)]
     (report,) = json.loads(stratagem("conformance", "frozen", "--world-size", "2", "--json", *checks))

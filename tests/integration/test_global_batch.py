@@ -173,6 +173,7 @@ class _SavingFixed(_Saving, Fixed):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_every_pair_of_one_to_four_ranks(strategy: str, tmp_path: Path) -> None:
     """Saved under n ranks and resumed under m: each sample of the epoch once, and the losses of one process."""

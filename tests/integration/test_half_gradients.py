@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/half-gradients"
 BIN = Path(sys.executable).parent

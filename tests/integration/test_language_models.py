@@ -23,6 +23,8 @@ from language_models import (
 from stratagem_testing import StrategySubject
 from stratagem_testing.trained import expect_same, naming, plainly
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 1e-5
 """Losses are about 4.6, of which single precision knows 5e-7; rounding adds up over steps."""
 

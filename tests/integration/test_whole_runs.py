@@ -98,6 +98,7 @@ def logged(run_dir: Path) -> list[tuple[str, str]]:
         return [(row["step"], row["loss"]) for row in csv.DictReader(lines)]
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on_with_the_very_next_sample(tmp_path: Path) -> None:
     often = ("--set", "trainer.log_every_n_steps=1", "--set", "model.count=96", "--max-steps", "20")
     pace = ("--set", "model.pause_s=0.02")
@@ -131,6 +132,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.long
 def test_two_nodes_on_one_machine(tmp_path: Path) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     words: list[Any] = ["parity:Net", "--num-nodes", "2", "--rdzv-endpoint", endpoint, "--max-steps", "20"]

@@ -31,6 +31,7 @@ def test_one_process_logs_what_lightning_logs(tmp_path) -> None:
     assert compared > 500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_two_processes(program, tmp_path) -> None:
     moving.prepare(program, tmp_path / "run", imports=True, processes=2)

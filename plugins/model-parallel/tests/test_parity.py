@@ -12,6 +12,8 @@ from stratagem_testing import StrategySubject
 from stratagem_testing.trained import expect_same, naming, plainly, train_each
 from tensor_models import LOSS, SEQUENCE, TENSOR, Sentences, below_net, in_place
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 5e-6
 
 

@@ -46,7 +46,7 @@ def expect_plain(
             expect_same([trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_schedule(subject: StrategySubject, processes: int) -> None:
     expect_plain(subject.at(processes), Stack(), [{"schedule": name} for name in SCHEDULES])
 

@@ -332,3 +332,25 @@ def test_fewer_evaluation_samples_than_ranks(tmp_path: Path) -> None:
     t = trainer(tmp_path, strategy="ddp", devices=2, max_epochs=1)
     t.fit(Line(count=16), val_dataloaders=DataLoader(samples(1), 4))
     assert t.callback_metrics["count"] == 1.0
+
+
+def test_a_metric_objects_value_of_the_epoch_is_over_all_batches(tmp_path: Path) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Largest(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.largest = torchmetrics.MaxMetric()
+            self.losses: list[float] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.losses.append(loss.item())
+            self.largest(loss.detach())
+            self.log("largest", self.largest, on_step=True, on_epoch=True)
+            return loss
+
+    module, run = Largest(), trainer(tmp_path, max_epochs=1)
+    run.fit(module)
+    assert run.callback_metrics["largest_epoch"] == pytest.approx(max(module.losses))
+    assert run.callback_metrics["largest_step"] == pytest.approx(module.losses[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -93,7 +94,10 @@ def test_what_is_left_out_is_told(source: str) -> None:
 @pytest.mark.parametrize("name", ["torch", "lightning"])
 @pytest.mark.parametrize("maps", [False, True])
 def test_torch_loads_it(source: str, tmp_path: Path, name: str, maps: bool) -> None:
-    loaded = torch.load(converted(source, tmp_path / "x", name), weights_only=True, mmap=maps)
+    path = converted(source, tmp_path / "x", name)
+    loaded = torch.load(path, weights_only=True, mmap=maps)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None  # no file of it has another checksum than it says
     state = loaded["state_dict"] if name == "lightning" else loaded
     assert {key: bits(tensor) for key, tensor in state.items()} == {
         key: bits(tensor) for key, tensor in STATE.items()

@@ -53,6 +53,7 @@ def test_all_kinds_are_discovered_from_their_distributions(made):
     assert offered["my-ddp-2"] == ("ok", ["strategy"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "strategy"])
 def test_a_part_passes_its_tests_as_it_stands(made, kind):
     done = run(
@@ -79,6 +80,7 @@ def test_a_strategy_passes_its_tests_as_it_stands(made):
     assert "failed" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_derived_strategy_passes_its_tests_and_depends_on_its_base(made):
     assert '"stratagem-ddp>=' in (made / "my_ddp_2/pyproject.toml").read_text()
     # What differs from the base stands around its answer: the checks of whatever loops ask of that.

@@ -66,3 +66,32 @@ class BreaksByHand(Breaks, TwoPlayers):
 def test_a_loss_that_is_not_finite_is_of_the_step_that_comes(make: Any, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match="the loss is nan at step 6, which isn't finite"):
         train(make(), tmp_path, terminate_on_nan=True, max_epochs=1)
+
+
+class FarByHand(TwoPlayers):
+    """Its losses are finite, and its first step leads to parameters that aren't."""
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(each.parameters(), lr=math.inf) for each in (self.layer, self.other)]
+
+
+def test_parameters_that_are_not_finite_after_a_manual_step(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"the parameter layer\.weight isn't finite after step 1"):
+        train(FarByHand(), tmp_path, terminate_on_nan=True, max_steps=1)
+    assert train(FarByHand(), tmp_path / "unwatched", max_steps=1).global_step == 1
+
+
+def test_each_backward_of_a_closure_is_told(tmp_path: Path) -> None:
+    class Told(Closure):
+        losses = backwards = 0
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.losses += 1
+            return super().training_step(batch, batch_idx)
+
+        def on_after_backward(self) -> None:
+            self.backwards += 1
+
+    module = Told()
+    train(module, tmp_path, max_epochs=1, limit_train_batches=4, accumulate_grad_batches=2)
+    assert module.backwards == module.losses > 4

@@ -147,3 +147,14 @@ def test_random_numbers_go_on(at: int, tmp_path: Path) -> None:
     fit(rest, path)
     assert rest.seen == whole.seen[4 * at :]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+def test_a_checkpoint_that_the_module_saves_at_an_epochs_end_begins_the_next(tmp_path: Path) -> None:
+    class Saves(Plain):
+        def on_train_epoch_end(self) -> None:
+            self.trainer.save_checkpoint(tmp_path / f"after_{self.current_epoch}")
+
+    train(Saves(), tmp_path, max_epochs=1)
+    moments = Moments()
+    train(Plain(), tmp_path / "rest", tmp_path / "after_0", max_epochs=2, callbacks=moments)
+    assert moments.moments == [("epoch", 1), *(("batch", index) for index in range(8)), ("epoch end", 1)]

@@ -6,8 +6,9 @@ import math
 import mmap
 import pickle
 import re
+import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -22,6 +23,7 @@ from stratagem_checkpoint.formats.stored import (
     sync,
     write_parts,
 )
+from stratagem_checkpoint.formats.zip_checksums import write_checksums
 from stratagem_checkpoint.torch_private import checkpoint_offset
 
 LIGHTNING_VERSION = "pytorch-lightning_version"
@@ -205,13 +207,23 @@ def write_filled(weights: Weights, path: str, around: Mapping[str, Any], key: st
     room = {
         name: stored_at(tensor, path) for name, tensor in (written if key is None else written[key]).items()
     }
+    checksums: dict[int, int] = {}
     with WeightsReader(weights) as reader, open(path, "r+b") as stream:
         for name in weights.tensors:
             place = room[name]
             assert place is not None
-            stream.seek(place.pieces[0].start)
-            write_parts(stream, map(raw_bytes, reader.blocks(name)))
+            start = place.pieces[0].start
+            stream.seek(start)
+            write_parts(stream, _summed(map(raw_bytes, reader.blocks(name)), checksums, start))
+        write_checksums(stream, checksums)
         sync(stream)
+
+
+def _summed(blocks: Iterable[memoryview], checksums: dict[int, int], start: int) -> Iterator[memoryview]:
+    checksums[start] = 0
+    for block in blocks:
+        checksums[start] = zlib.crc32(block, checksums[start])
+        yield block
 
 
 def _unbacked(tensor: StoredTensor) -> torch.Tensor:
