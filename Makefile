@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+HOROVOD := .venv-horovod/bin
+HOROVOD_PIP := $(HOROVOD)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 XLA := .venv-xla/bin
 XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c constraints-xla.txt
 # What of the core's tests says something of another torch; all of them take too long.
@@ -18,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-deepspeed test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -27,6 +29,7 @@ help:
 	@echo "make soak    kill, stop and hang ranks over whole trainings, lose machines, save thousands of times (hours)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
+	@echo "make test-horovod build Horovod once (10 minutes), and run all tests on it, also under MPI where that is installed"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  let ruff fix what it can"
@@ -39,6 +42,7 @@ help:
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make dist    build every distribution into dist/ and check it"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
+	@echo "make conformance-horovod the same for strategy horovod, with Horovod"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
@@ -47,6 +51,7 @@ help:
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
+	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
 	@echo "make clean   remove .venv and all that was built"
 
@@ -62,6 +67,9 @@ test-long: .venv/.ready-to-develop
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
+
+test-horovod: .venv-horovod/.ready
+	@$(HOROVOD)/python -m pytest plugins/horovod --timeout 600 $(PYTEST)
 
 soak: .venv/.ready-to-develop
 	@set -e; for name in kills saves signals hangs; do $(BIN)/python -m tests.soak.$$name; done
@@ -125,6 +133,10 @@ conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(NAMES)
 	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
 
+conformance-horovod: .venv-horovod/.ready
+	@$(HOROVOD)/python docs/gen/conformance.py --run $(if $(NEW),--new) horovod
+	@$(HOROVOD)/python docs/gen/conformance.py > docs/conformance.md
+
 conformance-xla: .venv-xla/.ready
 	@PJRT_DEVICE=CPU $(XLA)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(or $(NAMES),$(XLA_STRATEGIES))
 	@$(XLA)/python docs/gen/conformance.py > docs/conformance.md
@@ -159,6 +171,9 @@ mutate: .venv/.ready-to-develop
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
+bench-horovod: .venv-horovod/.ready
+	@$(HOROVOD)/python tests/benchmarks/horovod_engine.py
+
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done
 
@@ -184,6 +199,20 @@ clean:
 	@echo "Installing the tools for development"
 	@$(PIP) deepspeed
 	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[dev]'
+	@touch $@
+
+# Horovod is built for one PyTorch, and with MPI where that is installed (apt-get install openmpi-bin libopenmpi-dev).
+# The wheel stays in .venv-horovod/wheels.
+.venv-horovod/bin/python:
+	@echo "Making .venv-horovod"
+	@$(PYTHON) -m venv .venv-horovod
+
+.venv-horovod/.ready: .venv-horovod/bin/python constraints.txt $(PROJECTS)
+	@echo "Installing PyTorch, Stratagem and Horovod"
+	@$(HOROVOD_PIP) torch numpy
+	@$(HOROVOD_PIP) hatchling editables
+	@$(HOROVOD_PIP) --no-build-isolation $(EDITABLE) psutil pytest pytest-timeout pytest-xdist
+	@$(HOROVOD)/python -m stratagem_horovod.build --keep .venv-horovod/wheels
 	@touch $@
 
 # torch_xla needs a torch of its own, and so an environment of its own.

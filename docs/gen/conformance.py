@@ -19,10 +19,10 @@ HEAD = """# Conformance
 
 What every strategy has to do, and which does: written by `make conformance` from the JSON of
 `stratagem conformance`, in one, two and four processes on CPU, or in one process with as many devices
-(`make conformance-xla` tries those that need torch_xla). ✓ passes at every world size at which
-it says something; – is skipped, because it isn't declared or says nothing there; ~ is waived, an
-expected failure with a reason; ✗ fails. An empty cell hasn't been tried since the check came:
-`make conformance NEW=1` tries those. [Writing a plugin](writing-a-plugin.md) tells how to try
+(`make conformance-horovod` and `make conformance-xla` try those that need Horovod and torch_xla). ✓ passes
+at every world size at which it says something; – is skipped, because it isn't declared or says nothing
+there; ~ is waived, an expected failure with a reason; ✗ fails. An empty cell hasn't been tried since the
+check came: `make conformance NEW=1` tries those. [Writing a plugin](writing-a-plugin.md) tells how to try
 yours.
 """
 

@@ -165,6 +165,7 @@ STRATEGIES = (
     "diloco",
     "bagua",
     "xla",
+    "horovod",
     "hpu_parallel",
     "ipu_strategy",
     "auto",

@@ -19,6 +19,7 @@ POSITIONS = {
         + "process_group_backend timeout auto_wrap_policy cpu_offload mixed_precision "
         "sharding_strategy backward_prefetch forward_prefetch limit_all_gathers use_orig_params param_init_fn "
         "sync_module_states",
+        "HorovodStrategy": "accelerator parallel_devices checkpoint_io precision_plugin",
         "ModelParallelStrategy": "accelerator parallel_devices checkpoint_io precision_plugin",
     }.items()
 }

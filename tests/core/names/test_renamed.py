@@ -32,11 +32,7 @@ from stratagem.names.renamed import _NEW_NAMES, RENAMED, renamed_selection
         ({"distributed_backend": "ddp"}, "distributed_backend='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
         ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),
-        (
-            {"accelerator": "horovod"},
-            "accelerator='horovod' is now called strategy='horovod'"
-            ", which needs a plugin of another maker: Stratagem ships no strategy of this name",
-        ),
+        ({"accelerator": "horovod"}, "accelerator='horovod' is now called strategy='horovod'"),
         ({"strategy": "fsdp_native"}, "strategy='fsdp_native' is now called strategy='fsdp'"),
         (
             {"strategy": "fsdp_native_full_shard_offload"},

@@ -10,7 +10,7 @@ from stratagem.environments.base import RequestedSize
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, UnknownNameError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
-from stratagem.names.offered import LAUNCHER_SIZES
+from stratagem.names.offered import LAUNCHER_SIZES, OFFERED
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.resolve.resolved import GIVEN
@@ -59,13 +59,12 @@ def test_by_name_or_by_variables() -> None:
 @pytest.mark.parametrize(("variable", "name"), LAUNCHER_SIZES.items())
 def test_processes_of_a_launcher_that_nothing_installed_reads_are_refused(variable: str, name: str) -> None:
     """Each of them would be a run of its own."""
-    left_out = load_catalogue(without=["clusters"])
+    left_out = load_catalogue(without=["clusters", "horovod"])
     with pytest.raises(UnknownNameError, match=f"{variable}='2' says .*: environment '{name}' comes with"):
         choose_environment(left_out, "auto", {variable: "2"})
     core = Catalogue(tuple(each for each in left_out.components if each.kind == "environment"))
-    with pytest.raises(
-        UnknownNameError, match=f"'{name}' isn't installed: pip install stratagem-clusters; with"
-    ):
+    installed_by = OFFERED["environment"][name]
+    with pytest.raises(UnknownNameError, match=f"'{name}' isn't installed: pip install {installed_by}; with"):
         choose_environment(core, "auto", {variable: "2"})
     for harmless in ({variable: "1"}, {variable: ""}, {variable: "x"}, {}):
         assert choose_environment(core, "auto", harmless).name == "single"

@@ -13,6 +13,7 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",
         "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
+        "stratagem-horovod": "horovod",
         "stratagem-hpu": "hpu_parallel hpu_single",
         "stratagem-ipu": "ipu_strategy",
         "stratagem-model-parallel": "model_parallel context_parallel",
@@ -29,7 +30,10 @@ _OFFERS: dict[str, dict[str, str]] = {
         "stratagem-xla": "tpu xla",
     },
     "checkpoint": {"stratagem-checkpoint": "directory"},
-    "environment": {"stratagem-clusters": "torchelastic kubeflow mpi lsf slurm env node"},
+    "environment": {
+        "stratagem-clusters": "torchelastic kubeflow mpi lsf slurm env node",
+        "stratagem-horovod": "horovod",
+    },
     "extension": {"stratagem-memory-checkpoint": "peer_memory", "stratagem-report": "record"},
     "launcher": {"stratagem-launch": "elastic"},
     "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
@@ -46,6 +50,7 @@ LAUNCHER_SIZES: dict[str, str] = {
     "MV2_COMM_WORLD_SIZE": "mpi",
     "PMI_SIZE": "mpi",
     "JSM_NAMESPACE_SIZE": "lsf",
+    "HOROVOD_SIZE": "horovod",
     "WORLD_SIZE": "env",
 }
 """Variable with the number of processes that a launcher has started → the environment that reads its others."""

@@ -1,0 +1,158 @@
+"""`HorovodStrategy`: a replica per device, gradients averaged by Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Collectives,
+    CombinationError,
+    ConfigError,
+    Environment,
+    Precision,
+    Prepared,
+    ProcessGroupStrategy,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem_horovod import library
+from stratagem_horovod.engine import Engine
+from stratagem_horovod.prepared import HorovodPrepared, HorovodReplica
+
+if TYPE_CHECKING:
+    from stratagem.sdk.runs import Run
+
+COMPRESSIONS = (None, "fp16")
+
+_ENGINES: dict[int, Engine] = {}
+"""Identity of a strategy → Horovod in its run that is live in this process: no part of its configuration."""
+
+
+class HorovodStrategy(ProcessGroupStrategy):
+    """Horovod (https://arxiv.org/abs/1802.05799) in one process per device, on one node or several.
+
+    Gradients, and parameters and optimizer states at the start, go through Horovod. What else ranks tell each other,
+    as buffers, metrics and checkpoints, goes through a group of `torch.distributed` beside it.
+
+    Args:
+        accelerator: an accelerator object or name that wins over the run's choice.
+        parallel_devices: this node's devices, one per process.
+        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
+        precision_plugin: a precision object or name that wins over the run's choice.
+        cluster_environment: an environment, its class or its name; wins over detection.
+        scale_lr: step with learning rates times the number of workers, to make up for the larger total batch; what
+            optimizers, schedulers, logs and checkpoints have stays as given.
+        compression: "fp16" sends gradients as float16, which halves the bytes.
+        process_group_backend: of the group beside, as "gloo" or "nccl"; the accelerator's own when None.
+        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
+        timeout_s: the same in seconds, for the command line.
+        start_method: "forkserver", "popen", "spawn" or "fork".
+
+    Raises:
+        ConfigError: Horovod isn't installed, or a value isn't one of those above.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
+        precision_plugin: Precision | str | None = None,
+        cluster_environment: Environment | type[Environment] | str | None = None,
+        scale_lr: bool = True,
+        compression: str | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = None,
+        start_method: str = "forkserver",
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            accelerator,
+            parallel_devices,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            timeout_s=timeout_s,
+            start_method=start_method,
+        )
+        if compression not in COMPRESSIONS:
+            raise ConfigError(
+                f'compression={compression!r} is none of Horovod\'s: give "fp16", or leave it out'
+            )
+        library.require()
+        self.scale_lr = scale_lr
+        self.compression = compression
+
+    def check_run(self, run: Run) -> None:
+        """Refuse devices that this build of Horovod can't send from."""
+        if run.accelerator.name == "cuda" and not library.has_gpus():
+            raise CombinationError(
+                "Horovod was built for CPUs alone: build it with HOROVOD_GPU_OPERATIONS=NCCL, or choose "
+                "accelerator 'cpu'"
+            )
+
+    def plan_lines(self) -> Sequence[str]:
+        """Say what becomes of learning rates."""
+        told = [
+            "learning rates: times the number of workers in each step; scale_lr=False leaves them as given"
+        ]
+        return told if self.scale_lr else ()
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group, and start Horovod. Collective."""
+        collectives = self.open_process_group(request)
+        _ENGINES[id(self)] = Engine(request.environment, collectives, self.timeout)
+        return collectives
+
+    def teardown(self) -> None:
+        """End Horovod, where it ends with the run."""
+        engine = _ENGINES.pop(id(self), None)
+        if engine is not None:
+            engine.close()
+        super().teardown()
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a replica whose gradients Horovod averages."""
+        engine = _ENGINES[id(self)]
+        if not request.loop.training:
+            return HorovodReplica(request, engine)
+        return HorovodPrepared(request, engine, self.compression == "fp16", self.scale_lr)
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Around a loop of one's own whose ranks have unequally many batches. Collective.
+
+        At its end a rank waits for the others, and meanwhile takes part in their averages with gradients of zero, as
+        by `hvd.join()`; all leave with the parameters and optimizer states of the rank that came last. The loop may
+        call nothing else that is collective.
+
+        Raises:
+            ConfigError: the module has buffers, which rank 0 sends in every forward; or the run compares replicas.
+        """
+        prepared = self._only_prepared("join")[0]
+        if self.world_size == 1 or not isinstance(prepared, HorovodPrepared):
+            yield
+            return
+        if any(True for _ in prepared.original_module.buffers()):
+            raise ConfigError(
+                "join is not available for a module with buffers, which rank 0 sends in every forward: let ranks "
+                "have equally many batches, as Runtime.dataloader does"
+            )
+        if prepared.compares_replicas:
+            raise ConfigError(
+                "join is not available while replicas are compared, which all ranks do at one step: give "
+                "check_replicas_every=0"
+            )
+        yield
+        prepared.take_from(_ENGINES[id(self)].join(self.root_device))
