@@ -22,7 +22,7 @@ from stratagem.errors import WorkerError
 
 def on_ranks(world_size: int, function: Any, *args: Any, **how: Any) -> Any:
     """Run `function(runtime, *args)` on forked ranks; returns rank 0's value."""
-    strategy = DDPStrategy(start_method="fork", **{"timeout": timedelta(seconds=30), **how.pop("ddp", {})})
+    strategy = DDPStrategy(start_method="fork", **{"timeout": timedelta(seconds=120), **how.pop("ddp", {})})
     runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=world_size, seed=3, **how)
     return runtime.launch(function, *args, quiet=True)
 

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 def on_ranks(world_size: int, function: Any) -> Any:
     """Run `function(runtime)` on forked ranks; returns rank 0's value."""
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=120))
     return stratagem.Runtime(strategy, accelerator="cpu", devices=world_size).launch(function, quiet=True)
 
 

@@ -90,7 +90,7 @@ def arranged(runtime: Any) -> Any:
 
 
 def test_of_each_copy_one_rank_is_in_the_data_group() -> None:
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=120))
     seen = stratagem.Runtime(strategy, accelerator="cpu", devices=4).launch(arranged, quiet=True)
     assert seen == [(0, 2, 0, [0, 2]), (0, 2, 1, [1, 3]), (1, 2, 2, [0, 2]), (1, 2, 3, [1, 3])]
 
@@ -100,7 +100,7 @@ def has_proofs(runtime: Any) -> bool:
 
 
 def test_ranks_prove_that_they_are_of_the_run_where_there_is_another() -> None:
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=120))
     runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=2)
     assert runtime.launch(has_proofs, quiet=True)
     worker = {"TORCHELASTIC_RUN_ID": "a secret", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
@@ -119,7 +119,7 @@ def stay_away(runtime: Any) -> None:
 
 
 def test_a_barrier_names_itself_and_the_missing_rank() -> None:
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=120))
     runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=3)
     with pytest.raises(WorkerError) as caught:
         runtime.launch(stay_away, quiet=True)

@@ -115,7 +115,7 @@ def through_strategy(runtime: Any) -> Any:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_strategys_collectives_go_through_wrappers(world_size: int) -> None:
-    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=30))
+    strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=120))
     runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=world_size, plugins=[Counts()])
     total = sum(range(1, world_size + 1))
     assert runtime.launch(through_strategy, quiet=True) == (total, 1, world_size)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 def test_two_ranks_with_different_metrics_keep_stop_and_fail_alike(tmp_path):
     store = dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120)
     )
     script = str(Path(__file__).with_name("two_ranks.py"))
     workers = [

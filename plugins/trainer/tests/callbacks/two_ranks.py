@@ -26,7 +26,7 @@ def main(rank: int, port: int, folder: str) -> None:
         run_secret=None,
         attempt=0,
     )
-    collectives = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=30))
+    collectives = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=120))
     checkpoint = ModelCheckpoint(
         monitor="val_loss", save_top_k=2, auto_insert_metric_name=False, filename="{epoch}-{val_loss:.1f}"
     )

@@ -44,7 +44,7 @@ def _tensors() -> dict[str, torch.Tensor]:
 def _in_group(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) -> Any:
     """Call `work(checkpointer, rank, *args)` in a process group of this task's ranks."""
     collectives = ProcessGroupCollectives(
-        TorchElastic(os.environ), torch.device("cpu"), "gloo", timedelta(seconds=30)
+        TorchElastic(os.environ), torch.device("cpu"), "gloo", timedelta(seconds=120)
     )
     failed = True
     try:
