@@ -51,7 +51,7 @@ def assert_same(module: Net, losses: list[float] | None, **how: Any) -> None:
         assert losses == pytest.approx(plain_losses, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_ddp_equals_plain_torch(tmp_path: Path, processes: int) -> None:
     module, losses = fit(tmp_path, strategy="ddp", devices=processes)
     assert_same(module, losses)
@@ -67,14 +67,20 @@ def test_ddp_clips_and_schedules_as_plain_torch(tmp_path: Path) -> None:
     assert_same(module, losses, clip=0.1, scheduled=True)
 
 
-@pytest.mark.parametrize(("strategy", "processes"), [("single", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4)])
+@pytest.mark.parametrize(
+    ("strategy", "processes"),
+    [("single", 1), ("ddp", 1), ("ddp", 2), pytest.param("ddp", 4, marks=pytest.mark.long)],
+)
 def test_accumulating_equals_plain_torch(tmp_path: Path, strategy: str, processes: int) -> None:
     # A loss is logged per micro-batch then, so only the parameters are compared.
     module, _ = fit(tmp_path, strategy=strategy, devices=processes, accumulate_grad_batches=2)
     assert_same(module, None)
 
 
-@pytest.mark.parametrize(("processes", "accumulate"), [(1, 1), (2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "accumulate"),
+    [(1, 1), (2, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in [(2, 2), (4, 1)])],
+)
 def test_command_line_equals_plain_torch(tmp_path: Path, processes: int, accumulate: int) -> None:
     batch_size = GLOBAL_BATCH // processes // accumulate
     command = [

@@ -92,7 +92,13 @@ def load(collectives, path, placements):
 
 @pytest.mark.parametrize(
     ("world_size", "placement"),
-    [(1, "rows"), (2, "rows"), (2, "replicated"), (4, "columns"), *((4, name) for name in PLACEMENTS_2D)],
+    [
+        (1, "rows"),
+        (2, "rows"),
+        (2, "replicated"),
+        (4, "columns"),
+        *(pytest.param(4, name, marks=pytest.mark.long) for name in PLACEMENTS_2D),
+    ],
 )
 def test_what_any_world_saved_any_other_reads(ranks, tmp_path, world_size, placement):
     path = str(tmp_path / "c")

@@ -52,7 +52,9 @@ def make(tmp_path: Path) -> Any:
     return subject
 
 
-@pytest.mark.parametrize(("world_size", "plan"), [(2, TENSOR), (2, SEQUENCE), (4, SEQUENCE)])
+@pytest.mark.parametrize(
+    ("world_size", "plan"), [(2, TENSOR), (2, SEQUENCE), pytest.param(4, SEQUENCE, marks=pytest.mark.long)]
+)
 def test_what_ranks_share_stays_equal_to_the_last_bit(make: Any, world_size: int, plan: Any) -> None:
     ranks = make(world_size, 2, parallelize=below_net(plan)).run(train_to_parts, Sentences(kind="foreach"))
     for even, odd in zip(ranks[::2], ranks[1::2]):
@@ -100,9 +102,13 @@ def test_precisions(make: Any, precision: str) -> None:
 @pytest.mark.parametrize(
     ("world_size", "options"),
     [
-        (4, {"sequence_parallel": True}),
+        pytest.param(4, {"sequence_parallel": True}, marks=pytest.mark.long),
         (2, {"loss_parallel": True}),
-        (4, {"loss_parallel": True, "sequence_parallel": True, "activation_checkpointing_policy": None}),
+        pytest.param(
+            4,
+            {"loss_parallel": True, "sequence_parallel": True, "activation_checkpointing_policy": None},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_transformers_models(make: Any, world_size: int, options: Any) -> None:
@@ -115,7 +121,10 @@ def test_transformers_models(make: Any, world_size: int, options: Any) -> None:
             expect_same(ranks, plainly(recipe, subject.shares()), 1e-5)
 
 
-@pytest.mark.parametrize(("world_size", "tensors", "plan"), [(2, 2, TENSOR), (4, 2, SEQUENCE), (4, 2, LOSS)])
+@pytest.mark.parametrize(
+    ("world_size", "tensors", "plan"),
+    [(2, 2, TENSOR), (4, 2, SEQUENCE), pytest.param(4, 2, LOSS, marks=pytest.mark.long)],
+)
 def test_clipping_tells_the_norm_of_one_process(make: Any, world_size: int, tensors: int, plan: Any) -> None:
     subject = make(world_size, tensors, parallelize=plan)
     alone = clipped_norms(StrategySubject("single", world_size=1), Sentences())
