@@ -10,7 +10,7 @@ from stratagem.environments.base import RequestedSize
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, UnknownNameError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
-from stratagem.names.offered import LAUNCHER_SIZES, OFFERED
+from stratagem.names.offered import LAUNCHER_RANKS, LAUNCHER_SIZES, OFFERED
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.resolve.resolved import GIVEN
@@ -71,3 +71,19 @@ def test_processes_of_a_launcher_that_nothing_installed_reads_are_refused(variab
     assert choose_environment(core, "single", {variable: "2"}).name == "single"
     # What it has set by itself says nothing where the environment is there, and doesn't recognise the rest.
     assert not choose_environment(load_catalogue(), "auto", {variable: "2"}).value.creates_processes
+
+
+@pytest.mark.parametrize(("variable", "name"), LAUNCHER_RANKS.items())
+def test_a_rank_that_nothing_installed_reads_is_refused(variable: str, name: str) -> None:
+    """It is one of several, and would be a run of its own."""
+    core = Catalogue(
+        tuple(each for each in load_catalogue(without=["clusters"]).components if each.kind == "environment")
+    )
+    with pytest.raises(
+        UnknownNameError,
+        match=f"{variable}='1' says .*'{name}' isn't installed: pip install stratagem-clusters",
+    ):
+        choose_environment(core, "auto", {variable: "1"})
+    for harmless in ({variable: "0"}, {variable: ""}, {variable: "x"}):
+        assert choose_environment(core, "auto", harmless).name == "single"
+    assert choose_environment(core, "single", {variable: "1"}).name == "single"

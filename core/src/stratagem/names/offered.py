@@ -55,6 +55,14 @@ LAUNCHER_SIZES: dict[str, str] = {
 }
 """Variable with the number of processes that a launcher has started → the environment that reads its others."""
 
+LAUNCHER_RANKS: dict[str, str] = {
+    "RANK": "env",
+    "LOCAL_RANK": "env",
+    "NODE_RANK": "node",
+    "GROUP_RANK": "node",
+}
+"""Variable with a rank among several → the environment that reads it."""
+
 _HOMES: dict[str, dict[str, str]] = {
     "stratagem.sdk.collectives": {
         "stratagem_sharding.meshes": "mesh_of",

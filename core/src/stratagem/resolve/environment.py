@@ -11,7 +11,7 @@ from stratagem.environments.detect import detect_environment
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
 from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
-from stratagem.names.offered import LAUNCHER_SIZES
+from stratagem.names.offered import LAUNCHER_RANKS, LAUNCHER_SIZES
 from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.resolved import Resolved, resolved_from
 
@@ -70,14 +70,15 @@ def choose_environment(
 def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) -> None:
     """Each process of a launcher would take itself for the only one, and train a model of its own."""
     known = catalogue.names("environment")
-    for variable, name in LAUNCHER_SIZES.items():
-        size = environ.get(variable, "")
-        if name not in known and size.isdecimal() and int(size) > 1:
+    tells = [(2, *each) for each in LAUNCHER_SIZES.items()] + [(1, *each) for each in LAUNCHER_RANKS.items()]
+    for least, variable, name in tells:
+        value = environ.get(variable, "")
+        if name not in known and value.isdecimal() and int(value) >= least:
             try:
                 catalogue.find("environment", name)
             except UsageError as error:
                 raise UnknownNameError(
-                    f"{variable}={short(size)} says that a launcher has started several processes: {error}; with "
+                    f"{variable}={short(value)} says that a launcher has started several processes: {error}; with "
                     "--environment single each of them is a run of its own"
                 ) from None
 
