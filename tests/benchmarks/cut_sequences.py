@@ -10,9 +10,9 @@ what a forward leaves allocated for backward, as glibc counts it.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import stratagem
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from allocation import allocated
 
 WIDTH, HEADS, FEW, LAYERS, VOCABULARY, STEPS = 256, 8, 4, 4, 1024, 3
 
@@ -116,35 +120,6 @@ def saved_by(net: Any, tokens: Tensor) -> int:
     after = allocated()
     assert loss.requires_grad
     return after - before
-
-
-class MallInfo(ctypes.Structure):
-    """As glibc has it."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
-
-
-def allocated() -> int:
-    gc.collect()
-    time.sleep(0.1)  # gloo's threads let go of what was sent
-    glibc = ctypes.CDLL(None)
-    glibc.mallinfo2.restype = MallInfo
-    info = glibc.mallinfo2()
-    return int(info.uordblks + info.hblkhd)
 
 
 if __name__ == "__main__":

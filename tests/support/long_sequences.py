@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from allocation import allocated
 from stratagem_model_parallel import sum_over_sequence
 from stratagem_testing import StrategySubject
 from torch import Tensor, nn
@@ -283,36 +281,6 @@ def _saved(runtime: stratagem.Runtime | None, layers: int) -> int:
     after = allocated()
     assert loss.requires_grad
     return after - before
-
-
-class MallInfo(ctypes.Structure):
-    """As glibc has it."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
-
-
-def allocated() -> int:
-    """Return how many bytes of this process are allocated now, by glibc."""
-    gc.collect()
-    time.sleep(0.1)  # gloo's threads let go of what was sent
-    glibc = ctypes.CDLL(None)
-    glibc.mallinfo2.restype = MallInfo
-    info = glibc.mallinfo2()
-    return int(info.uordblks + info.hblkhd)
 
 
 @dataclass
