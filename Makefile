@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -28,6 +28,8 @@ help:
 	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks"
 	@echo "make soak    kill, stop and hang ranks over whole trainings, lose machines, save thousands of times (hours)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
+	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
+	@echo "make test-ray run stratagem-ray's tests with Ray (700 MB), which goes into a folder of its own"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-horovod build Horovod once (10 minutes), and run all tests on it, also under MPI where that is installed"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
@@ -80,6 +82,15 @@ test-etcd: .venv/.ready-to-develop
 	@command -v etcd > /dev/null || { echo "etcd isn't installed: apt-get install etcd-server" >&2; exit 1; }
 	@$(PIP) --target .venv/etcd python-etcd
 	@PYTHONPATH=.venv/etcd $(BIN)/python -m pytest tests/integration/test_etcd.py -m soak $(PYTEST)
+
+# It wants other versions of what it depends on than moto does; those that are there do.
+test-kubernetes: .venv/.ready-to-develop
+	@$(PIP) --no-deps --target .venv/kubernetes kubernetes durationpy oauthlib requests-oauthlib websocket-client
+	@PYTHONPATH=.venv/kubernetes $(BIN)/python -m pytest plugins/kubernetes $(PYTEST)
+
+test-ray: .venv/.ready-to-develop
+	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train]" && touch .venv/ray/.ready; }
+	@PYTHONPATH=.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
@@ -169,7 +180,7 @@ mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python tests/benchmarks/horovod_engine.py
@@ -197,7 +208,7 @@ clean:
 
 .venv/.ready-to-develop: .venv/.ready-to-run
 	@echo "Installing the tools for development"
-	@$(PIP) deepspeed
+	@$(PIP) deepspeed fairscale
 	@$(PIP) --no-build-isolation $(EDITABLE) -e '.[dev]'
 	@touch $@
 

@@ -19,8 +19,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # too long for a socket's path under pytest-xdist.
 util.get_temp_dir()
 
-KIT_LONG = re.compile(r"/test_conformance\.py::.*(-4|\[start_methods|\[used_on_some_ranks)\]$")
-"""The kit with four ranks, and its longest checks under strategies that share ddp's launcher."""
+KIT_LONG = re.compile(
+    r"/test_conformance\.py::((?!TestDDP::)Test|.*(-4|\[(start_methods|used_on_some_ranks|preemption)(-2)?)\]$)"
+)
+"""The kit for any strategy but ddp, with four ranks, and its longest checks."""
 SERIAL, SOAK, LOCK = "serial", "soak", "stratagem-lock"
 GATE, FIELD = 0, 1
 """Bytes of the file that are locked: who waits for its turn, and who has it."""

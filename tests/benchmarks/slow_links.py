@@ -38,15 +38,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bagua_bytegrad": ("bagua_bytegrad", {}),
     "bagua_low_precision_decentralized": ("bagua_low_precision_decentralized", {}),
+    "bagua_qadam": ("bagua_qadam", {}),
+    "bagua_async": ("bagua_async", {"warmup_steps": 10}),
     "diloco": ("diloco", {}),
     "diloco, int8": ("diloco", {"outer_grad_dtype": "int8"}),
     "streaming_diloco": ("streaming_diloco", {}),
 }
 
 
-def train(runtime: Any, steps: int) -> dict[str, float]:
+def train(runtime: Any, steps: int, name: str) -> dict[str, float]:
     """Run by every rank."""
     from slow_network import sent_bytes
+    from stratagem_bagua import QAdamOptimizer
 
     torch.set_num_threads(1)
     images, labels = load_digits(return_X_y=True)
@@ -56,7 +59,11 @@ def train(runtime: Any, steps: int) -> dict[str, float]:
     own = known[runtime.rank :: runtime.world_size]
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-    model, optimizer = runtime.setup(net, torch.optim.AdamW(net.parameters(), lr=3e-4))
+    if name == "bagua_qadam":
+        made: Any = QAdamOptimizer(net.parameters(), lr=3e-4, warmup_steps=steps // 5)
+    else:
+        made = torch.optim.AdamW(net.parameters(), lr=3e-4)
+    model, optimizer = runtime.setup(net, made)
     generator = torch.Generator().manual_seed(runtime.rank)
     runtime.barrier()
     before, began = sent_bytes(), time.perf_counter()
@@ -86,7 +93,7 @@ def work(name: str, steps: int) -> None:
     runtime = stratagem.Runtime(
         strategy, accelerator="cpu", devices=1, num_nodes=2, strategy_options=dict(options)
     )
-    found = runtime.launch(train, steps, quiet=True)
+    found = runtime.launch(train, steps, name, quiet=True)
     if os.environ["NODE_RANK"] == "0":
         print(json.dumps(found), flush=True)
 

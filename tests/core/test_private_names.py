@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("torch", "deepspeed", "torch_xla", "torchmetrics")
-FILES = ("torch_private.py", "deepspeed_private.py", "xla_private.py", "torchmetrics_private.py")
+LIBRARIES = ("torch", "deepspeed", "fairscale", "torch_xla", "torchmetrics")
+FILES = tuple(f"{name}_private.py" for name in ("torch", "deepspeed", "fairscale", "xla", "torchmetrics"))
 STANDARD = {
     "_exit": "os",
     "_getframe": "sys",

@@ -31,14 +31,16 @@ def test_every_strategy_on_it_passes_every_check_there_is(generator):
     reports = json.loads(generator.DATA.read_text())
     names = {check.name for check in STRATEGY_CHECKS}
     claims = {check.name: check.claim for check in STRATEGY_CHECKS}
-    for report in reports:
-        assert report["name"] in OFFERED["strategy"]
-        assert {check["check"] for check in report["checks"]} == names, "run `make conformance`"
-        assert all(check["claim"] == claims[check["check"]] for check in report["checks"])
-        assert report["failed"] == 0, report["name"]
     components = load_catalogue().of_kind("strategy")
     here = [component for component in components if not component.missing()]
     expected = {name for component in here for name in subject_names(component)}
+    for report in reports:
+        assert report["name"] in OFFERED["strategy"]
+        tried = {check["check"] for check in report["checks"]}
+        # What can't run here may have cells that are empty, as the page says.
+        assert tried == names or (tried < names and report["name"] not in expected), "run `make conformance`"
+        assert all(check["claim"] == claims[check["check"]] for check in report["checks"])
+        assert report["failed"] == 0, report["name"]
     assert expected <= {report["name"] for report in reports}, "run `make conformance`"
 
 

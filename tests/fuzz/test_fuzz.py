@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_seed", [0])
 def test_no_traceback_no_wait_no_memory_nothing_written(first_seed: int) -> None:
     command = [sys.executable, "-m", "tests.fuzz.run", "--seconds", "15", "--seed", str(first_seed)]

@@ -23,14 +23,8 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     started.end()
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "ddp",
-        pytest.param("fsdp", marks=pytest.mark.long),
-        pytest.param("ddp_fully_sharded", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_fully_sharded"])
 def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strategy: str) -> None:
     stays = nodes.start(
         "--num-nodes", "1:2", "--max-restarts", "2", "--node-rank", "0", "--strategy", strategy
@@ -52,6 +46,7 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
         pytest.param("ddp", marks=pytest.mark.long),
         pytest.param("fsdp", marks=pytest.mark.soak),
         pytest.param("ddp_sharded", marks=pytest.mark.soak),
+        pytest.param("fairscale_sharded", marks=pytest.mark.soak),
     ],
 )
 def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes, strategy: str) -> None:
@@ -104,6 +99,7 @@ def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:
         pytest.param("diloco", marks=pytest.mark.long),
         pytest.param("fsdp", marks=pytest.mark.soak),
         pytest.param("ddp_sharded", marks=pytest.mark.soak),
+        pytest.param("fairscale_sharded", marks=pytest.mark.soak),
     ],
 )
 def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) -> None:
@@ -118,6 +114,7 @@ def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) 
     check_each_sample_once(nodes, 1, 2)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_comes_back_and_goes_on_from_the_newest_checkpoint(nodes: Nodes) -> None:
     node = nodes.start("--max-restarts", "1", "--devices", "2")
     nodes.wait_until(lambda: any(step > EVERY for _, _, step, *_ in nodes.seen()))

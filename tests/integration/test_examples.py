@@ -86,6 +86,7 @@ def test_a_header_says_what_it_is_and_by_which_command_it_runs(program):
     assert len(text.splitlines()) <= 130
 
 
+@pytest.mark.long
 def test_the_language_model_learns_bytes_under_ddp(tmp_path):
     small = ["--set", "model.width=32", "--set", "model.context=32", "--set", "trainer.val_check_interval=40"]
     logged, _ = fit(tmp_path, "language_model.py:ByteModel", *DDP, "--max-steps", "40", *small)
@@ -128,6 +129,7 @@ def test_the_regression_writes_a_table_in_the_order_of_the_data(tmp_path):
     assert all(row["std"] > 0 for row in rows)
 
 
+@pytest.mark.long
 def test_the_cart_learns_in_two_processes(tmp_path):
     script = [EXAMPLES / "reinforcement.py", "--updates", "20"]
     printed = run(tmp_path, BIN / "stratagem", "run", *DDP, *script)

@@ -21,7 +21,8 @@ from language_models import (
     train_models,
 )
 from stratagem_testing import StrategySubject
-from stratagem_testing.trained import expect_same, naming, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import naming, plainly
 
 pytestmark = pytest.mark.long
 

@@ -72,7 +72,7 @@ def fit_on_one(folder: Path, strategy: str, devices: int, batch_size: int) -> No
 @pytest.mark.parametrize(
     ("strategy", "per_node", "loaders", "mesh"),
     [
-        pytest.param("ddp", 1, 1, None, id="ddp"),
+        pytest.param("ddp", 1, 1, None, id="ddp", marks=pytest.mark.long),
         pytest.param("ddp2", 2, 1, None, id="ddp2", marks=pytest.mark.long),
         pytest.param("fsdp_hybrid", 2, 2, [[0, 1], [2, 3]], id="fsdp_hybrid", marks=pytest.mark.long),
     ],

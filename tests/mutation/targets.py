@@ -40,10 +40,12 @@ TARGETS = (
         "loops/fit_loop",
         "loops/test_fit_loop_resume",
         "loops/test_fit_loop_losses",
+        "loops/test_automatic",
         "test_hooks",
         "test_fit",
         "test_windows",
     ),
+    _trainer("loops/automatic", "loops/test_fit_loop", "loops/test_fit_loop_losses"),
     _trainer("loops/metrics", "test_metrics", "loops/test_fit_loop"),
     _trainer("scope", "test_metrics"),
     _core(

@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).with_name("hanging_module.py")
 VICTIM = 1
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
 WITHIN_S = 5.0
 """How long after the timeout a hang must be named."""
 
@@ -53,7 +55,9 @@ class Found:
     """From the timeout to the report; None where the run failed before."""
 
 
-def plant(hang: Hang, folder: Path, timeout_s: float, processes: int = 3) -> Found:
+def plant(
+    hang: Hang, folder: Path, timeout_s: float, processes: int = 3, launcher: Sequence[str] = ()
+) -> Found:
     """Run a fit that hangs, and look at its error.
 
     Args:
@@ -61,8 +65,9 @@ def plant(hang: Hang, folder: Path, timeout_s: float, processes: int = 3) -> Fou
         folder: of the run.
         timeout_s: of a step.
         processes: at least 2; where they differ in what they call, 3 tell who is alone.
+        launcher: arguments of Python before ours, which start as many processes; ours does where none are given.
     """
-    command = [sys.executable, "-m", "stratagem", "fit", f"{FILE}:Hanging", "--strategy", "ddp"]
+    command = [sys.executable, *launcher, "-m", "stratagem", "fit", f"{FILE}:Hanging", "--strategy", "ddp"]
     command += ["--accelerator", "cpu", "--devices", str(processes), "--max-epochs", "1", "--max-steps", "20"]
     command += [
         "--set",
@@ -96,13 +101,16 @@ def _problem(hang: Hang, code: int, error: str, after_s: float | None) -> str | 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--timeout-s", type=float, default=15.0)
+    parser.add_argument(
+        "--torchrun", action="store_true", help="processes are torchrun's, not our launcher's"
+    )
     parser.add_argument("--kinds", nargs="+", default=[hang.kind for hang in HANGS])
     given = parser.parse_args()
     right = 0
     chosen = [hang for hang in HANGS if hang.kind in given.kinds]
     for hang in chosen:
         with tempfile.TemporaryDirectory() as folder:
-            found = plant(hang, Path(folder), given.timeout_s)
+            found = plant(hang, Path(folder), given.timeout_s, launcher=TORCHRUN if given.torchrun else ())
         right += found.problem is None
         when = "at once" if found.after_s is None else f"{found.after_s:.1f} s after the timeout"
         print(

@@ -151,6 +151,7 @@ def compared(runtime: Any, by_hand: Callable[[], Tensor]) -> tuple[float, float]
 CASES: dict[str, tuple[int, Callable[[], Tensor], float, dict[str, Any]]] = {
     "gradient_allreduce": (2, allreduce, 1e-6, {}),
     "sums": (2, summed, 1e-6, {"average": False}),
+    "async, warming up": (2, allreduce, 1e-6, {"algorithm": "async", "warmup_steps": STEPS}),
     # 8 bits, twice a step.
     "bytegrad": (3, allreduce, 3e-2, {"algorithm": "bytegrad"}),
     "decentralized": (3, averaging, 1e-6, {"algorithm": "decentralized"}),

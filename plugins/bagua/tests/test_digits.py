@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from stratagem_bagua import QAdamOptimizer
 from stratagem_sharding.traffic import watch_traffic
 from torch import nn
 from torch.nn import functional as F
 
 import stratagem
 
-STEPS = 300
+STEPS, WARMUP = 300, 60
 
 
-def trained(runtime: Any) -> tuple[Counter[str], int, float]:
+def sgd(net: nn.Module) -> Any:
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
+def adam(net: nn.Module) -> Any:
+    return torch.optim.Adam(net.parameters(), lr=3e-3)
+
+
+def qadam(net: nn.Module) -> Any:
+    return QAdamOptimizer(net.parameters(), lr=3e-3, warmup_steps=WARMUP)
+
+
+def trained(runtime: Any, optimizer_of: Callable[[nn.Module], Any]) -> tuple[Counter[str], int, float]:
     """Return bytes per step of this rank's messages by collective, those of the parameters, and the final loss."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    model, optimizer = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    model, optimizer = runtime.setup(net, optimizer_of(net))
     generator = torch.Generator().manual_seed(runtime.rank)
     own = torch.arange(runtime.rank, len(x), runtime.world_size)
     sent: Counter[str] = Counter()
@@ -42,10 +56,12 @@ def trained(runtime: Any) -> tuple[Counter[str], int, float]:
         return per_step, size, float(F.cross_entropy(net(x), y))
 
 
-def launched(name: str, devices: int = 2, **options: Any) -> tuple[Counter[str], int, float]:
+def launched(
+    name: str, optimizer_of: Callable[[nn.Module], Any] = sgd, **options: Any
+) -> tuple[Counter[str], int, float]:
     options = {"start_method": "fork", "timeout_s": 200, **options}
-    runtime = stratagem.Runtime(name, accelerator="cpu", devices=devices, strategy_options=options)
-    found: tuple[Counter[str], int, float] = runtime.launch(trained, quiet=True)
+    runtime = stratagem.Runtime(name, accelerator="cpu", devices=2, strategy_options=options)
+    found: tuple[Counter[str], int, float] = runtime.launch(trained, optimizer_of, quiet=True)
     return found
 
 
@@ -72,3 +88,18 @@ def test_ends_where_ddp_does(name: str, collective: str, options: dict[str, Any]
     # A number of 8 bits and a scale for 256 of them, filled up to whole blocks.
     expected = messages * (size / 4 * (1 + 4 / 256) + 2 * 260 if in_bytes else size)
     assert 0.95 * messages * size / (4 if in_bytes else 1) <= sent[collective] <= 1.02 * expected
+
+
+def test_qadam_ends_where_adam_does_under_ddp() -> None:
+    sent, size, loss = launched("bagua_qadam", qadam)
+    assert loss <= 1.02 * launched("ddp", adam)[2]
+    in_bytes = (size / 4 * (1 + 4 / 256) + 2 * 260) * (STEPS - WARMUP) / STEPS
+    assert 0.95 * in_bytes <= sent["all_to_all"] <= 1.02 * in_bytes
+    assert 0.95 * size * WARMUP / STEPS <= sent["all_reduce"] <= 1.05 * size * WARMUP / STEPS
+
+
+def test_async_ends_near_ddp(ddp: float) -> None:
+    sent, size, loss = launched("bagua_async", sync_interval_ms=2, warmup_steps=20)
+    # How many averages there are, and when, is another thing in each run.
+    assert loss <= 1.4 * ddp
+    assert size * 20 / STEPS < sent["all_reduce"] < size

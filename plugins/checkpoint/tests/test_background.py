@@ -269,6 +269,7 @@ def save_sharded(collectives, path, kind):
         return str(error)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_several_ranks_has_all_their_parts(ranks, checkpointer, tmp_path):
     path = str(tmp_path / "c")
     assert ranks(save_sharded, 3, path=path, kind="local") == [None] * 3
@@ -308,7 +309,7 @@ def lose_a_writer(collectives, path, rank):
         checkpointer.close(failed=True)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_killed_writer_of_any_rank_fails_all_and_keeps_the_former(ranks, checkpointer, tmp_path, rank):
     path = str(tmp_path / "c")
     messages = ranks(lose_a_writer, 2, path=path, rank=rank)
@@ -329,7 +330,7 @@ def die_while_saving(collectives, path, rank, pids):
     checkpointer.close(failed=True)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_that_dies_leaves_the_former_and_no_process(
     ranks, checkpointer, tmp_path, tmp_path_factory, rank
 ):

@@ -98,7 +98,14 @@ def whole_step(checkpointer, path):
     return step
 
 
-@pytest.mark.parametrize("kind", ["first", "swapped", "renamed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "first",
+        pytest.param("swapped", marks=pytest.mark.long),
+        pytest.param("renamed", marks=pytest.mark.long),
+    ],
+)
 def test_kill_at_every_step(ranks, checkpointer, tmp_path, kind):
     arguments = {"step": 2, "can_exchange": kind == "swapped"}
     found = []

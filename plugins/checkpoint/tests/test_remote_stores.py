@@ -68,7 +68,9 @@ def names(url):
 
 
 @pytest.mark.parametrize(
-    ("store", "in_background"), [("memory", False), ("file", True), ("s3", True)], indirect=["store"]
+    ("store", "in_background"),
+    [("memory", False), ("file", True), pytest.param("s3", True, marks=pytest.mark.long)],
+    indirect=["store"],
 )
 def test_saved_replaced_and_removed(store, in_background):
     checkpointer = DirectoryCheckpointer(LOCAL, async_=in_background)
@@ -143,7 +145,7 @@ def save_until(url, step, kill_at):
     return dying.changes, False
 
 
-@pytest.mark.parametrize("store", ["memory", "s3"], indirect=True)
+@pytest.mark.parametrize("store", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 def test_a_death_before_any_change_leaves_the_old_or_the_new(store):
     found, kill_at, died = [], 1, True
     step_by = 1 if store.startswith("memory") else 8

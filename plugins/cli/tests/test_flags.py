@@ -118,6 +118,7 @@ def test_help_shows_flags_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
         "Machines and processes:",
         "Output:",
         "Plugins:",
+        "Where it runs:",
         "Settings:",
         "Other options:",
     ]

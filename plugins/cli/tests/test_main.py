@@ -24,6 +24,7 @@ COMMANDS = sorted(
         *("fit", "validate", "test", "predict", "run"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
         *("checkpoint", "completion", "migrate", "report"),
+        *("runs", "logs", "stop", "places"),
     ]
 )
 

@@ -19,7 +19,8 @@ from stratagem_deepspeed import DeepSpeedStrategy, builds
 from stratagem_deepspeed.conformance import SMALL
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe, Trained
-from stratagem_testing.trained import expect_same, plainly, train
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import plainly, train
 from stratagem_testing.workers import Workers, shared_workers
 from torch import Tensor, nn
 from torch.optim import Optimizer

@@ -220,6 +220,7 @@ class Nodes(Net):
         return self.loss(batch)
 
 
+@pytest.mark.long
 def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

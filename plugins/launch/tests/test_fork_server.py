@@ -51,6 +51,37 @@ def test_workers_inherit_its_imports_and_walk_over_none_of_them(start_program: A
     assert (program.returncode, out) == (0, "True True True [True] True 0\n"), err
 
 
+def test_what_it_forks_ends_when_it_is_terminated(start_program: Any) -> None:
+    """It ignores signals to a whole group itself; a pool's process that did would be waited for without end."""
+    program = start_program(
+        """
+        import multiprocessing, time
+        from stratagem import LaunchPlan, Task
+        from stratagem_launch.elastic import ElasticLauncher
+
+        def exit_code():
+            started, tell = multiprocessing.Pipe(duplex=False)
+            process = multiprocessing.get_context("forkserver").Process(target=sleeper, args=(tell,))
+            process.start()
+            assert started.poll(120)
+            process.terminate()
+            process.join(60)
+            ended = process.exitcode
+            process.kill()
+            return ended
+
+        def sleeper(tell):
+            tell.send("here")
+            time.sleep(120)
+
+        if __name__ == "__main__":
+            print(ElasticLauncher(LaunchPlan(1)).launch(Task(exit_code)), exit_code())
+        """
+    )
+    out, err = program.communicate(timeout=240)
+    assert (program.returncode, out) == (0, "-15 -15\n"), err
+
+
 def test_a_folder_with_too_long_a_name_for_sockets_is_refused(start_program: Any, tmp_path: Path) -> None:
     long = tmp_path / ("x" * (90 - len(str(tmp_path))))
     long.mkdir()

@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 from stratagem_launch import Preempted, PreemptionWatch, StopConditions, check_stop_signals
+from stratagem_launch.torch_private import loader_workers_outlast
+from torch.utils.data import DataLoader
 
 from stratagem.errors import ConfigError
 
@@ -69,3 +72,24 @@ def test_names_of_signals() -> None:
 def test_it_exits_with_75_and_can_be_sent() -> None:
     sent = pickle.loads(pickle.dumps(Preempted("SIGUSR1", "/run/x", 7, 2)))
     assert (sent.code, sent.reason, sent.path, sent.step, sent.rank) == (75, "SIGUSR1", "/run/x", 7, 2)
+
+
+class Number(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_loaders_workers_outlast_a_signal_to_the_whole_group() -> None:
+    import psutil
+
+    before = set(psutil.Process().children())  # of other tests, as a fork server
+    with loader_workers_outlast(30):
+        batches = iter(DataLoader(Number(), 2, num_workers=1))
+        next(batches)
+        (worker,) = set(psutil.Process().children()) - before
+        worker.terminate()
+        assert len(list(batches)) == 31
+        del batches

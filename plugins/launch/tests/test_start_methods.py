@@ -145,7 +145,7 @@ def test_output_is_kept_and_shown(method: str, tmp_path: Path, capfd: pytest.Cap
         assert f"[rank {rank}] err of rank {rank}\n" in shown.err
 
 
-@pytest.mark.parametrize("method", ["forkserver", "popen"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("popen", marks=pytest.mark.long)])
 def test_classes_of_a_guarded_script(method: str, start_program: Any) -> None:
     program = start_program(
         """
@@ -197,7 +197,7 @@ def test_unguarded_script_is_told_to_guard(method: str, start_program: Any) -> N
     assert 'put the launching lines under `if __name__ == "__main__":`' in out
 
 
-@pytest.mark.parametrize("method", ["forkserver", "popen"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("popen", marks=pytest.mark.long)])
 def test_python_c(method: str) -> None:
     source = f"""
 import sys

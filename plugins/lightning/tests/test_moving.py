@@ -51,6 +51,7 @@ def test_a_value_that_differs_is_told() -> None:
     assert "mean isn't logged" in str(moving.difference(none, theirs))
 
 
+@pytest.mark.long
 def test_two_processes_equal_plain_torch_with_a_distributed_sampler(tmp_path) -> None:
     """Each rank's loss is that of torch's DistributedSampler; both ranks' gradients are averaged."""
     import torch

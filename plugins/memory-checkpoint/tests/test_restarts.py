@@ -52,6 +52,7 @@ def refuse_disk(nodes: Nodes) -> None:
     assert "going on from peers://step=" in nodes.told()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_of_four_ranks_is_killed(nodes: Nodes, tmpfs: Path, strategy: str) -> None:
     flags = (*IN_MEMORY, "--max-restarts", "1", "--devices", "4", "--strategy", strategy)

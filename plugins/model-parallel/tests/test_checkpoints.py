@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from stratagem_testing import StrategySubject
-from stratagem_testing.trained import expect_same, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import plainly
 from stratagem_testing.workers import shared_workers
 from tensor_models import TENSOR, Sentences, below_net, go_on, save_on_the_way, tensors_at
 

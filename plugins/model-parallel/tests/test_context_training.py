@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from stratagem_testing import StrategySubject
+from stratagem_testing.same import expect_same
 from stratagem_testing.strategies.stages import check_of
-from stratagem_testing.trained import expect_same, naming, plainly, train_each
+from stratagem_testing.trained import naming, plainly, train_each
 from tensor_models import Sentences
 
 TOLERANCE = 5e-6

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from stratagem_testing import StrategySubject
-from stratagem_testing.trained import expect_same, naming, plainly, train_each
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import naming, plainly, train_each
 from tensor_models import LOSS, SEQUENCE, TENSOR, Sentences, below_net, in_place
 
 pytestmark = pytest.mark.long

@@ -12,8 +12,9 @@ import torch
 from language_models import LanguageModel, train_models
 from stratagem_model_parallel import BlockPlan
 from stratagem_testing import StrategySubject
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import TOLERANCES
-from stratagem_testing.trained import expect_same, naming, plainly, train_each
+from stratagem_testing.trained import naming, plainly, train_each
 from tensor_models import (
     BLOCK,
     BLOCK_IN_SEQUENCE,

@@ -12,7 +12,8 @@ from language_models import SaveAt
 from pipelines import OPTIONS, Recipe, Stack, Surrounded, Tied, one_copy, two_copies
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Trained
-from stratagem_testing.trained import expect_same, plainly, train
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import plainly, train
 from torch import nn
 
 import stratagem

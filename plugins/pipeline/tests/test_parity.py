@@ -26,7 +26,8 @@ from pipelines import (
 from stratagem_pipeline.schedules import SCHEDULES
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe
-from stratagem_testing.trained import expect_same, naming, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import naming, plainly
 from torch.nn import functional as F
 
 
@@ -51,6 +52,7 @@ def test_every_schedule(subject: StrategySubject, processes: int) -> None:
     expect_plain(subject.at(processes), Stack(), [{"schedule": name} for name in SCHEDULES])
 
 
+@pytest.mark.long
 def test_copies_of_a_pipeline(subject: StrategySubject) -> None:
     four = replace(subject.at(4), data_ranks=two_copies)
     options = [{"schedule": name, "data_parallel_size": 2} for name in ("gpipe", "zbv")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -31,14 +29,3 @@ def test_groups_that_were_added_are_shared_out():
     zero.step()
     assert one.tolist() == [0.5] * 2
     assert other.tolist() == [0.5] * 3
-
-
-def test_an_optimizer_that_counts_as_stepped_lets_a_scheduler_go_on():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=r"before `optimizer\.step"):
-            torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
-        private.count_as_stepped(optimizer)
-        scheduler.step()

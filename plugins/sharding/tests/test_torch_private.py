@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -178,3 +179,14 @@ def test_below_autograd_nothing_is_recorded():
     with private.below_autograd():
         assert (tensor * 2).grad_fn is None
     assert (tensor * 2).grad_fn is not None
+
+
+def test_an_optimizer_that_counts_as_stepped_lets_a_scheduler_go_on():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"before `optimizer\.step"):
+            torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
+        private.count_as_stepped(optimizer)
+        scheduler.step()

@@ -45,6 +45,7 @@ class TestDirectory(CheckpointContract):
         return CheckpointSubject("directory")
 
 
+@pytest.mark.long
 class TestDirectoryInBackground(CheckpointContract):
     @pytest.fixture
     def subject(self) -> CheckpointSubject:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from averaging import Averaging
-from stratagem_testing import StrategySubject
+from stratagem_testing import ConformanceError, StrategySubject
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import TOLERANCES
+from stratagem_testing.trained import plainly_for, train
+from torch.optim import Optimizer
 
 SUBJECT = StrategySubject(
     Averaging,
@@ -35,3 +40,15 @@ def test_what_is_nearer_goes_first(
     subject = replace(SUBJECT, check=check, world_size=world_size)
     assert (subject.tolerance(), subject.tolerance("bf16-mixed")) == (tolerance, mixed)
     assert subject._options() == {"period": period}
+
+
+def adam_of(optimizer: Optimizer) -> Optimizer:
+    return torch.optim.Adam([p for group in optimizer.param_groups for p in group["params"]], lr=0.05)
+
+
+def test_optimizers_are_replaced_under_the_strategy_and_in_plain_pytorch() -> None:
+    recipe, subject = Recipe(steps=3), StrategySubject("ddp", optimizer=adam_of, world_size=2)
+    plain = plainly_for(subject, recipe)
+    expect_same(subject.run(train, recipe), plain, 1e-4)
+    with pytest.raises(ConformanceError, match="the loss of micro-batch 1 is"):
+        expect_same(replace(subject, optimizer=None).run(train, recipe), plain, 1e-2)

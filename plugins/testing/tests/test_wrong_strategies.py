@@ -10,6 +10,7 @@ from averaging import Averaging
 from stratagem_testing import StrategySubject, run_check
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from wrong_configuration import CountsRuns, PicklesLess
+from wrong_resumption import SeedsWorkersOnceStrategy
 from wrong_strategies import (
     WRONG,
     LeavesHalvesStrategy,
@@ -28,13 +29,17 @@ def size_for(name: str) -> int:
     return 2 if 2 in CHECKS[name].world_sizes else 1
 
 
-@pytest.mark.parametrize("name", [name for name in CHECKS if name not in ELSEWHERE])
+LONG = {"preemption": pytest.mark.long, "other_world_size": pytest.mark.long}
+RIGHT = [pytest.param(name, marks=LONG.get(name, ())) for name in CHECKS if name not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("name", RIGHT)
 def test_a_right_strategy_passes(name: str) -> None:
     outcome = run_check(CHECKS[name], StrategySubject(Averaging), size_for(name))
     assert (outcome.verdict, outcome.reason) == ("passed", "")
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in WRONG])
 def test_a_wrong_strategy_is_caught(name: str) -> None:
     strategy, words = WRONG[name]
     subject = StrategySubject(strategy)
@@ -79,6 +84,14 @@ def test_settings_that_change_or_are_lost_are_caught(strategy: type[Averaging], 
     outcome = run_check(CHECKS["configuration"], StrategySubject(strategy), 1)
     assert outcome.verdict == "failed"
     assert words in outcome.reason
+
+
+@pytest.mark.long
+def test_a_resumed_run_whose_loader_workers_draw_other_numbers_is_caught() -> None:
+    subject = StrategySubject(SeedsWorkersOnceStrategy, own_processes=True)
+    outcome = run_check(CHECKS["preemption"], subject, 2)
+    assert outcome.verdict == "failed"
+    assert "and continued: the loss of micro-batch" in outcome.reason
 
 
 def test_every_check_has_a_wrong_strategy() -> None:

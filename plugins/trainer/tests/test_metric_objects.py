@@ -140,7 +140,7 @@ class SaveAt(stratagem.Callback):
             trainer.save_checkpoint(self.path)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_run_resumed_in_mid_epoch_goes_on_with_half_full_objects(tmp_path: Path, devices: int) -> None:
     whole = trainer(tmp_path / "a", devices, max_epochs=2, callbacks=SaveAt(tmp_path / "saved", 2), seed=1)
     whole.fit(Classifier())

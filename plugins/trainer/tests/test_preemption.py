@@ -13,12 +13,10 @@ import torch
 from small import Line
 from stratagem_launch import Preempted
 from stratagem_trainer.found_checkpoints import job_of
-from stratagem_trainer.torch_private import loader_workers_outlast
-from torch.utils.data import DataLoader
 
 import stratagem
 from stratagem.errors import CheckpointError, ConfigError
-from tests.soak.hangs import HANGS, plant
+from tests.soak.hangs import HANGS, TORCHRUN, WITHIN_S, plant
 from tests.soak.signals import Interruptions
 
 
@@ -160,27 +158,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
     assert said in str(refused.value)
 
 
-class Number(torch.utils.data.Dataset[int]):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-def test_a_loaders_workers_outlast_a_signal_to_the_whole_group() -> None:
-    import psutil
-
-    before = set(psutil.Process().children())  # of other tests, as a fork server
-    with loader_workers_outlast(30):
-        batches = iter(DataLoader(Number(), 2, num_workers=1))
-        next(batches)
-        (worker,) = set(psutil.Process().children()) - before
-        worker.terminate()
-        assert len(list(batches)) == 31
-        del batches
-
-
+@pytest.mark.long
 @pytest.mark.serial
 def test_random_signals_to_random_processes_lose_nothing(tmp_path: Path) -> None:
     outcome = Interruptions("ddp", tmp_path, count=480, seed=1).interrupt(1, longest_s=0.5)
@@ -194,3 +172,13 @@ def test_a_planted_hang_is_laid_to_its_rank_and_place(kind: str, tmp_path: Path)
     (hang,) = (hang for hang in HANGS if hang.kind == kind)
     found = plant(hang, tmp_path, timeout_s=6)
     assert found.problem is None, found
+
+
+@pytest.mark.long
+@pytest.mark.serial
+def test_under_torchrun_too_a_planted_hang_is_laid_to_its_rank_and_place(tmp_path: Path) -> None:
+    (hang,) = (hang for hang in HANGS if hang.kind == "stuck_filesystem")
+    found = plant(hang, tmp_path, timeout_s=6, launcher=TORCHRUN)
+    assert found.problem is None, found
+    assert found.after_s is not None
+    assert found.after_s < WITHIN_S

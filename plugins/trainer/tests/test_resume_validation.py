@@ -181,6 +181,7 @@ def test_from_every_checkpoint(how: dict[str, Any], tmp_path: Path) -> None:
             assert rest["moments"] == whole["moments"], path
 
 
+@pytest.mark.long
 def test_with_loader_workers(tmp_path: Path) -> None:
     whole = fit(WithWorkers(), tmp_path / "whole", val_check_interval=4)
     for name in ("steps/step=8", "validated/step=8", "steps/step=12", "epochs/step=12"):
@@ -188,7 +189,7 @@ def test_with_loader_workers(tmp_path: Path) -> None:
         hold(whole, rest, int(name.rpartition("=")[2]))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_in_two_processes(workers: int, tmp_path: Path) -> None:
     how = {"strategy": "ddp", "devices": 2, "val_check_interval": 3}
     module = WithWorkers if workers else Drawing

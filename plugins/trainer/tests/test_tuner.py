@@ -36,7 +36,9 @@ def test_a_rate_is_found_and_nothing_else_changes(tmp_path, strategy, devices):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "devices"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)]
+)
 def test_the_largest_batch_that_fits_is_found_though_one_rank_alone_fails(tmp_path, strategy, devices):
     module = Limited(batch_size=1)
     tuner = Tuner(trainer(strategy, tmp_path, devices=devices))

@@ -55,6 +55,27 @@ def test_a_stateful_loader_at_its_epoch_s_end_has_nothing_left_and_goes_on_with_
     assert list(second.epoch(1)) == [6, 7, 8, 9, 10]
 
 
+class EndingTape(SizedTape):
+    """Of a position at its end it says once that nothing is left, as MosaicML's StreamingDataLoader does."""
+
+    def __iter__(self):
+        self.was_loaded, was_loaded = False, getattr(self, "was_loaded", False)
+        return iter(()) if was_loaded and self.position % 5 == 0 else super().__iter__()
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.was_loaded = True
+
+
+@pytest.mark.parametrize(("epoch", "done"), [(0, 5), (1, 0)])
+def test_one_that_says_it_is_at_its_end_goes_on_with_the_next_epoch(alone, epoch, done):
+    first = TrainData(EndingTape(), collectives=alone, seed=0)
+    list(first.epoch(0))
+    second = TrainData(EndingTape(), collectives=alone, seed=0)
+    left = list(second.epoch(epoch, done, first.state(epoch, done)))
+    assert [*left, *(list(second.epoch(1)) if epoch == 0 else [])] == [6, 7, 8, 9, 10]
+
+
 def test_a_stateful_loader_that_was_never_read_begins_at_its_beginning(alone):
     state = TrainData(Tape(), collectives=alone, seed=0).state(0, 0)
     assert list(TrainData(Tape(), collectives=alone, seed=0).epoch(0, 0, state)) == [1, 2, 3, 4, 5]

@@ -122,6 +122,13 @@ def test_a_launcher_decides_how_many_processes_there_are() -> None:
         run(ELASTIC, accelerator="cpu", strategy="single")
 
 
+def test_an_environment_that_is_named_says_where_nodes_meet_as_one_that_is_found() -> None:
+    node = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    for environment in ("auto", "node"):
+        plan = run(node, accelerator="cpu", devices=1, num_nodes=2, environment=environment).plan
+        assert (plan.node_rank, plan.rdzv_endpoint) == (1, "10.0.0.1:29500")
+
+
 def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
     class Own(stratagem.ParallelStrategy):
         pass

@@ -48,6 +48,13 @@ def test_reasons_begin_in_one_column_and_go_on_in_it(capsys) -> None:
     assert {len(line) - len(line.lstrip()) for line in continued} <= starts
 
 
+@pytest.mark.parametrize("name", ["ddp", "context_parallel"])
+def test_distributions_begin_in_one_column(name: str, capsys) -> None:
+    announce(assemble(RunConfig(strategy=name, accelerator="cpu", devices=2), {}))
+    lines = capsys.readouterr().err.splitlines()
+    assert len({line.index(" stratagem-") for line in lines if " stratagem-" in line}) == 1
+
+
 def test_a_name_that_fills_the_line_has_its_reason_below(site, capsys) -> None:
     distribution = f"the-distribution-of-{LONG.replace('_', '-')}"
     site.offer(distribution, f'"strategy", "{LONG}", "stratagem_ddp:DDPStrategy", "long"')

@@ -55,6 +55,7 @@ class Source(ABC):
         self.loader, self.collectives = loader, collectives
         self._worker_seeds = WorkerSeeds(seed, collectives.rank)
         self.world_size = collectives.world_size
+        self._each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
         self.batch_size = batch_size_in(loader)
         self.length = length_of(loader)
         self._epoch: int | None = None
@@ -159,8 +160,7 @@ class ReplayedSource(Source):
         super().__init__(loader, collectives, seed)
         self._began: dict[str, Any] = {}
         reader = f"a {own_sampler(loader)}" if reads_by_sampler(loader) else f"a {name_of(loader)}"
-        each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
-        self.description = f"batches as {reader} gives them{each}"
+        self.description = f"batches as {reader} gives them{self._each}"
 
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         if state is not None and state["world_size"] == self.world_size:
@@ -195,17 +195,25 @@ class StatefulSource(Source):
 
     def __init__(self, loader: Any, collectives: Collectives, seed: int) -> None:
         super().__init__(loader, collectives, seed)
-        each = f" on each of {self.world_size} ranks" if self.world_size > 1 else ""
-        self.description = f"batches as a stateful {type(loader).__name__} gives them{each}"
+        self.description = f"batches as a stateful {type(loader).__name__} gives them{self._each}"
 
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         if state is None or state["world_size"] != self.world_size:
             # Read, since it counts what it reads.
-            return drop_first(iter(self.loader), done)
+            return drop_first(self._or_again(iter(self.loader), done), done)
         if state["loader"] is not None:
             self.loader.load_state_dict(state["loader"])
         # A loader at its end would begin the next epoch.
-        return iter(()) if self.length is not None and done >= self.length else iter(self.loader)
+        is_at_end = self.length is not None and done >= self.length
+        return iter(()) if is_at_end else self._or_again(iter(self.loader), done)
+
+    def _or_again(self, iterator: Iterator[Any], done: int) -> Iterator[Any]:
+        """MosaicML's, whose state was of an epoch's end, give nothing once."""
+        is_empty = not done
+        for batch in iterator:
+            is_empty = False
+            yield batch
+        yield from self.loader if is_empty else ()
 
     def resumption(self) -> dict[str, str]:
         if not getattr(self.loader, "num_workers", 0):

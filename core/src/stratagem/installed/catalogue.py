@@ -112,7 +112,7 @@ class Catalogue:
         return {component.origin.distribution: component.origin.version for component in self.components}
 
 
-_LISTED = ("strategy", "accelerator")
+_LISTED = ("strategy", "accelerator", "place")
 
 
 def _plural(kind: str) -> str:

@@ -8,10 +8,12 @@ _OFFERS: dict[str, dict[str, str]] = {
         "ddp_hierarchical_sgd",
         "stratagem-dp": "dp ddp2",
         "stratagem-diloco": "diloco streaming_diloco",
-        "stratagem-bagua": "bagua bagua_bytegrad bagua_decentralized bagua_low_precision_decentralized",
+        "stratagem-bagua": "bagua bagua_async bagua_bytegrad bagua_decentralized bagua_low_precision_decentralized "
+        "bagua_qadam",
         "stratagem-sharded": "ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
         "stratagem-deepspeed": "deepspeed deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_2_offload "
         "deepspeed_stage_3 deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme",
+        "stratagem-fairscale": "fairscale_sharded fairscale_pipe",
         "stratagem-fsdp": "fsdp fsdp_offload fsdp_hybrid",
         "stratagem-horovod": "horovod",
         "stratagem-hpu": "hpu_parallel hpu_single",
@@ -37,6 +39,8 @@ _OFFERS: dict[str, dict[str, str]] = {
     "extension": {"stratagem-memory-checkpoint": "peer_memory", "stratagem-report": "record"},
     "launcher": {"stratagem-launch": "elastic"},
     "logger": {"stratagem-trainer": "csv tensorboard wandb mlflow comet"},
+    "place": {"stratagem-places": "local"}
+    | {f"stratagem-{name}": name for name in ("kubernetes", "ray", "slurm")},
 }
 OFFERED: dict[str, dict[str, str]] = {
     kind: {name: distribution for distribution, names in homes.items() for name in names.split()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stratagem.errors import BrokenPluginError
 from stratagem.plugin.origin import Origin
@@ -15,10 +15,6 @@ API_VERSION = 2
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
 Kind = Literal[
-    "strategy", "accelerator", "precision", "checkpoint", "environment", "launcher", "extension", "logger"
-]
-"""What a component is."""
-KINDS: tuple[Kind, ...] = (
     "strategy",
     "accelerator",
     "precision",
@@ -27,7 +23,10 @@ KINDS: tuple[Kind, ...] = (
     "launcher",
     "extension",
     "logger",
-)
+    "place",
+]
+"""What a component is."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order of listings."""
 
 FEATURES: Mapping[str, str] = {

@@ -223,9 +223,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         log_dir=config.log_dir,
         preload=(*LaunchPlan.preload, *checkpoint.preload, *(strategy.preload if given is None else ())),
     )
-    # Whoever names the environment has decided that other variables don't count.
-    if wanted_environment == "auto":
-        plan = environment.value.complete_plan(plan)
+    plan = environment.value.complete_plan(plan)
     if wanted_environment == "auto" or not made:  # workers are told their environment
         refuse_unused_rendezvous(config, plan, made)
     resolved = (strategy, accelerator, precision, environment, checkpoint, *extensions)

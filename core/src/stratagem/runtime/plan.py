@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_NAMES = 5
 _WIDTH = 98
 """Of a line, which is printed two columns to the right; what is longer goes on below, in its own column."""
-_LABEL, _MAX_REASON_AT = 12, 60
+_LABEL, _MAX_NAME, _MAX_REASON_AT = 12, 20, 60
 
 
 def plan_lines(run: Run) -> list[str]:
@@ -58,7 +58,8 @@ def announce_data(training: str, validation: str) -> None:
 
 
 def _columns(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    heads = [f"{label:<{_LABEL}}{name:<13} {origin}".rstrip() for label, name, origin, _ in rows]
+    width = max(13, *(len(name) for _, name, origin, _ in rows if origin and len(name) <= _MAX_NAME))
+    heads = [f"{label:<{_LABEL}}{name:<{width}} {origin}".rstrip() for label, name, origin, _ in rows]
     reason_at = max(len(head) for head, row in zip(heads, rows) if row[-1]) + 2
     reason_at = min(reason_at, _MAX_REASON_AT)
     lines = []

@@ -173,7 +173,8 @@ class Session:
 
     def guard(self, prepared: Prepared) -> ReplicaGuard:
         """Return what compares copies of `prepared` while it trains."""
-        return ReplicaGuard(prepared, self.collectives, self.run.config.check_replicas_every)
+        every = self.run.config.check_replicas_every if prepared.has_copies else 0
+        return ReplicaGuard(prepared, self.collectives, every)
 
     def close(self, failed: bool = False) -> None:
         """Release what was prepared, leave the process group, undo the environment. Collective.

@@ -48,20 +48,20 @@ class Prepared:
         precision: the run's precision.
         device: where batches go.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
-        leaves_module_sharded: whether the user's module has only this process's shards of parameters after
-            `release`; False unless set.
+        leaves_module_sharded: whether the user's module has only this process's shards after `release`.
         left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
             `SetupRequest.left_shards`, if its strategy's `takes_up` says so. None: no run can go on with it.
         carries_hooks: whether hooks that the user registered on parameters, which shards then replaced, are where
             gradients are accumulated; False unless set.
-        has_all_states: whether this rank has optimizer states of every parameter, or a shard of each; True unless
-            ranks share out whole ones.
+        has_all_states: whether this rank has states of every parameter, or of a shard of each; True unless set.
+        has_copies: whether ranks hold copies, which they meet to compare while it trains; True unless set.
     """
 
     leaves_module_sharded = False
     left_shards: object | None = None
     carries_hooks = False
     has_all_states = True
+    has_copies = True
     plain = Renamed("original_module")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -124,7 +124,7 @@ class Prepared:
             with self.no_sync():
                 return self.forward_backward(*args, divisor=divisor)
         output = self.forward(*args)
-        loss = loss_of(output)
+        loss = output if isinstance(output, torch.Tensor) else loss_of(output)
         if loss is not None:
             self.backward(loss if divisor == 1 else loss / divisor)
         return output

@@ -1,4 +1,4 @@
-"""Bagua's algorithms on torch.distributed: gradients in 8 bits, and replicas that only talk to some others."""
+"""Bagua's algorithms on torch.distributed: what is sent in 8 bits, and replicas that go their own way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from stratagem_bagua.qadam_optimizer import QAdamOptimizer
     from stratagem_bagua.strategy import BaguaStrategy
 
-__all__ = ["BaguaStrategy"]
+__all__ = ["BaguaStrategy", "QAdamOptimizer"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".strategy": "BaguaStrategy"})
+__getattr__, __dir__ = lazy_names(
+    __name__, {".qadam_optimizer": "QAdamOptimizer", ".strategy": "BaguaStrategy"}
+)

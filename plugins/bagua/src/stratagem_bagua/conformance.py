@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from stratagem_testing import StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 from stratagem_testing.subject import TOLERANCES
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 SUBJECT = StrategySubject("bagua", options={"timeout_s": 60})
 
@@ -25,6 +29,26 @@ def _within(name: str, tolerance: float, **waivers: str) -> StrategySubject:
     return replace(SUBJECT, strategy=name, tolerances=tolerances, tolerances_for=further, waivers=waivers)
 
 
+def qadam_of(optimizer: Optimizer) -> Optimizer:
+    """Return qadam's own optimizer with the groups of another one, and smaller learning rates if it isn't Adam.
+
+    One that wants a closure stays as it is, and is refused.
+    """
+    from stratagem_bagua.qadam_optimizer import QAdamOptimizer
+
+    if "line_search_fn" in optimizer.defaults:
+        return optimizer
+    factor = 1.0 if "betas" in optimizer.defaults else 0.1
+    groups = [
+        {"params": group["params"], "lr": factor * group["lr"], "weight_decay": group.get("weight_decay", 0)}
+        for group in optimizer.param_groups
+    ]
+    return QAdamOptimizer(groups, warmup_steps=5)
+
+
+_NEVER = {"warmup_steps": 3, "sync_interval_ms": 10**9}
+"""Replicas train by themselves, and are averaged nowhere but where everybody else looks at them."""
+
 SUBJECTS = {
     "bagua": SUBJECT,
     "bagua_bytegrad": _within("bagua_bytegrad", 2e-2),
@@ -32,4 +56,19 @@ SUBJECTS = {
     # both against the algorithms by hand.
     "bagua_decentralized": _within("bagua_decentralized", 0.15, **_DRIFT),
     "bagua_low_precision_decentralized": _within("bagua_low_precision_decentralized", 0.15, **_DRIFT),
+    # In 8 bits from the sixth step on.
+    "bagua_qadam": replace(
+        _within("bagua_qadam", 2e-2),
+        optimizer=qadam_of,
+        # A learning rate of 0.2, which is much to Adam; and norms of each rank's own gradients after the warm-up.
+        tolerances_for={check: {"32-true": 6e-2} for check in ("schedulers", "norm_clipping")},
+    ),
+    # One process's numbers in the warm-up alone: averages arrive when they do, and tests/test_async.py tries these.
+    "bagua_async": replace(
+        SUBJECT,
+        strategy="bagua_async",
+        options={**SUBJECT.options, "warmup_steps": 10**6},
+        options_for=dict.fromkeys(COMPARED_WITH_ITSELF, _NEVER),
+        waivers=_DRIFT,
+    ),
 }

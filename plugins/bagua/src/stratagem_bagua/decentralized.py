@@ -11,10 +11,13 @@ from stratagem_sharding.drifting import DriftingPrepared, Tensors
 from stratagem_sharding.mean_exchange import decoded, encoded, padded
 
 from stratagem import SetupRequest
+from stratagem_bagua.gradients import as_real
 
 
-class _PeersPrepared(DriftingPrepared):
+class PeersPrepared(DriftingPrepared):
     """Knows which parameters are trained; where others are than before, all begin again from one average."""
+
+    has_copies = False
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__(request, "bagua")
@@ -26,7 +29,7 @@ class _PeersPrepared(DriftingPrepared):
             name for name, parameter in self.original_module.named_parameters() if parameter.requires_grad
         ]
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Collective where other parameters are trained than before, on all ranks alike."""
         names = self._trained()
         if names != self._names:
@@ -37,20 +40,24 @@ class _PeersPrepared(DriftingPrepared):
     def begin(self) -> None:
         """Begin from parameters that all ranks have alike."""
 
-    def _flat(self) -> torch.Tensor:
-        """Return the trained parameters as one tensor, at least float32."""
-        values = [p.detach() for p in self.original_module.parameters() if p.requires_grad]
-        real = [(torch.view_as_real(v) if v.is_complex() else v).reshape(-1) for v in values]
-        dtype = torch.float64 if any(v.dtype == torch.float64 for v in real) else torch.float32
-        return torch.cat([v.to(dtype) for v in real]) if real else torch.zeros(0, device=self.device)
+    def flat(self) -> torch.Tensor:
+        """Return what was trained when ranks last agreed on that, as one tensor, at least float32."""
+        values = [as_real(parameter.detach()).reshape(-1) for parameter in self._parameters_sent()]
+        dtype = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
+        return torch.cat([v.to(dtype) for v in values]) if values else torch.zeros(0, device=self.device)
 
     @torch.no_grad()
-    def _fill(self, flat: torch.Tensor) -> None:
+    def fill(self, flat: torch.Tensor) -> None:
+        """Give these parameters the values in `flat`."""
         start = 0
-        for parameter in (p for p in self.original_module.parameters() if p.requires_grad):
-            target = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+        for parameter in self._parameters_sent():
+            target = as_real(parameter)
             target.copy_(flat[start : start + target.numel()].view(target.shape))
             start += target.numel()
+
+    def _parameters_sent(self) -> list[torch.Tensor]:
+        named = dict(self.original_module.named_parameters())
+        return [named[name] for name in self._names]
 
     def _swap(self, sent: torch.Tensor, *peers: int) -> list[torch.Tensor]:
         """Send a tensor to each peer, and return what came from each."""
@@ -62,7 +69,7 @@ class _PeersPrepared(DriftingPrepared):
         return received
 
 
-class DecentralizedPrepared(_PeersPrepared):
+class DecentralizedPrepared(PeersPrepared):
     """Averages parameters before an optimizer step, by gradients of the parameters before the average.
 
     D-PSGD (Lian et al., https://arxiv.org/abs/1705.09056), algorithm 1, with a complete graph or pairs that change.
@@ -79,7 +86,7 @@ class DecentralizedPrepared(_PeersPrepared):
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         if index == 0 and self._size > 1:
-            self._follow()
+            self.follow()
             if self.steps % self._interval == 0:
                 self._communicate()
         return super().step(index, closure)
@@ -88,17 +95,17 @@ class DecentralizedPrepared(_PeersPrepared):
         pass
 
     def _communicate(self) -> None:
-        flat = self._flat()
+        flat = self.flat()
         if self._shift_one:
             peer = peer_of(self._rank, self._size, self.steps // self._interval)
             flat.add_(self._swap(flat, peer)[0]).div_(2)
         else:
             dist.all_reduce(flat)
             flat.div_(self._size)
-        self._fill(flat)
+        self.fill(flat)
 
 
-class LowPrecisionDecentralizedPrepared(_PeersPrepared):
+class LowPrecisionDecentralizedPrepared(PeersPrepared):
     """Sends both neighbours in a ring, in 8 bits, how its parameters have changed.
 
     DCD-PSGD (Tang et al., https://arxiv.org/abs/1803.06443), algorithm 1: each rank keeps what its neighbours have,
@@ -115,24 +122,24 @@ class LowPrecisionDecentralizedPrepared(_PeersPrepared):
         self.begin()
 
     def begin(self) -> None:
-        flat = self._flat()
+        flat = self.flat()
         # What this rank and its neighbours told of themselves so far.
         self._own_told, self._left, self._right = flat, flat.clone(), flat.clone()
 
     def after_step(self) -> None:
         if self._size == 1:
             return
-        self._follow()
+        self.follow()
         if self.steps % self._interval or not self._names:
             return
         told, left, right = self._own_told, self._left, self._right
         # As differences: what is equal everywhere stays as it is, to the last bit.
-        difference = self._flat().sub_(told).add_((left - told).add_(right - told), alpha=1 / 3)
+        difference = self.flat().sub_(told).add_((left - told).add_(right - told), alpha=1 / 3)
         sent = encoded(padded(difference.float(), 1).view(1, -1), "int8")
         from_left, from_right = self._swap(sent, (self._rank - 1) % self._size, (self._rank + 1) % self._size)
         for replica, message in ((told, sent), (left, from_left), (right, from_right)):
             replica.add_(decoded(message, "int8").view(-1)[: replica.numel()])
-        self._fill(told)
+        self.fill(told)
 
     def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
         return {}, {"told": self._own_told, "left": self._left, "right": self._right}, {"names": self._names}

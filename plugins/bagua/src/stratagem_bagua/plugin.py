@@ -15,11 +15,13 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "bagua",
             "stratagem_bagua.strategy:BaguaStrategy",
-            "Bagua's algorithms: gradients averaged, also in 8 bits, or replicas that average with peers",
+            "Bagua's algorithms: gradients or momenta averaged, also in 8 bits, or replicas that average with peers",
             presets={
                 "bagua_bytegrad": {"algorithm": "bytegrad"},
                 "bagua_decentralized": {"algorithm": "decentralized"},
                 "bagua_low_precision_decentralized": {"algorithm": "low_precision_decentralized"},
+                "bagua_qadam": {"algorithm": "qadam"},
+                "bagua_async": {"algorithm": "async"},
             },
             conformance="stratagem_bagua.conformance:SUBJECTS",
             capabilities=Capabilities(

@@ -23,8 +23,10 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
+from stratagem_bagua.asynchronous import AsyncPrepared
 from stratagem_bagua.decentralized import DecentralizedPrepared, LowPrecisionDecentralizedPrepared
 from stratagem_bagua.gradients import GradientPrepared
+from stratagem_bagua.qadam import QAdamPrepared
 
 if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
@@ -34,17 +36,21 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "bytegrad": {"average": True},
     "decentralized": {"peer_selection_mode": "all", "communication_interval": 1},
     "low_precision_decentralized": {"communication_interval": 1},
+    "qadam": {},
+    "async": {"peer_selection_mode": "all", "sync_interval_ms": 500, "warmup_steps": 0},
 }
 """Algorithm → its settings, by Bagua's names, and their values when not given."""
-MISSING = {"qadam": "bytegrad with Adam", "async": "decentralized with communication_interval"}
-"""Bagua's algorithms that aren't built here → what comes nearest."""
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+DRIFTING = ("decentralized", "low_precision_decentralized", "async")
+"""Algorithms under which replicas differ."""
 
 
 class BaguaStrategy(ProcessGroupStrategy):
     """Bagua's algorithms (https://arxiv.org/abs/2107.01499), on one node or several.
 
     Args:
-        algorithm: "gradient_allreduce", "bytegrad", "decentralized" or "low_precision_decentralized".
+        algorithm: "gradient_allreduce", "bytegrad", "decentralized", "low_precision_decentralized", "qadam", which
+            steps `stratagem_bagua.QAdamOptimizer` alone, or "async".
         flatten: send tensors in flat buckets, which is always so.
         accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: this node's devices, one per process.
@@ -54,9 +60,12 @@ class BaguaStrategy(ProcessGroupStrategy):
         hierarchical: reduce within nodes first, which isn't built: False or left out.
         average: of gradients, the mean over ranks; False sums them. For gradient_allreduce and bytegrad.
         peer_selection_mode: for decentralized: average with "all" ranks, or by "shift_one" with one, another one
-            each time.
+            each time. "all" for async.
         communication_interval: for decentralized and low_precision_decentralized: optimizer steps from one
             message to the next.
+        sync_interval_ms: for async: milliseconds from one average's arrival to the next one's beginning; 500.
+        warmup_steps: for async: optimizer steps at first that average gradients; 0. That of qadam is an argument of
+            its optimizer.
         process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
@@ -83,6 +92,8 @@ class BaguaStrategy(ProcessGroupStrategy):
         timeout: timedelta | None = None,
         start_method: str = "forkserver",
         timeout_s: float | None = None,
+        sync_interval_ms: int | None = None,
+        warmup_steps: int | None = None,
     ) -> None:
         super().__init__(
             accelerator,
@@ -96,11 +107,6 @@ class BaguaStrategy(ProcessGroupStrategy):
             start_method=start_method,
         )
         self.algorithm = algorithm
-        if algorithm in MISSING:
-            raise ConfigError(
-                f"algorithm={algorithm!r} of Bagua is not available: choose {MISSING[algorithm]}, or one of "
-                f"{', '.join(SETTINGS)}"
-            )
         if algorithm not in SETTINGS:
             raise ConfigError(f"algorithm={algorithm!r} must be one of {', '.join(SETTINGS)}")
         if hierarchical or not flatten:
@@ -114,6 +120,8 @@ class BaguaStrategy(ProcessGroupStrategy):
                 "average": average,
                 "peer_selection_mode": peer_selection_mode,
                 "communication_interval": communication_interval,
+                "sync_interval_ms": sync_interval_ms,
+                "warmup_steps": warmup_steps,
             }
         )
 
@@ -123,31 +131,37 @@ class BaguaStrategy(ProcessGroupStrategy):
             if value is None:
                 continue
             if name not in settings:
-                raise ConfigError(
-                    f"algorithm={self.algorithm!r} has no setting {name!r}; it has {', '.join(settings)}"
-                )
+                has = f"it has {', '.join(settings)}" if settings else "leave it out"
+                if (self.algorithm, name) == ("qadam", "warmup_steps"):
+                    has = "give it to stratagem_bagua.QAdamOptimizer"
+                raise ConfigError(f"algorithm={self.algorithm!r} has no setting {name!r}; {has}")
             settings[name] = value
-        if settings.get("peer_selection_mode", "all") not in ("all", "shift_one"):
-            raise ConfigError(
-                f'peer_selection_mode={settings["peer_selection_mode"]!r} must be "all" or "shift_one"'
-            )
-        if settings.get("communication_interval", 1) < 1:
-            raise ConfigError(
-                f"communication_interval={settings['communication_interval']} must be at least 1 optimizer step"
-            )
+        modes = ("all",) if self.algorithm == "async" else ("all", "shift_one")
+        rules = (
+            ("peer_selection_mode", lambda value: value in modes, " or ".join(f'"{mode}"' for mode in modes)),
+            ("communication_interval", lambda value: value >= 1, "at least 1 optimizer step"),
+            ("sync_interval_ms", lambda value: value >= 1, "at least 1 millisecond"),
+            ("warmup_steps", lambda value: value >= 0, "a number of optimizer steps, or 0"),
+        )
+        for name, is_good, allowed in rules:
+            if name in settings and not is_good(settings[name]):
+                raise ConfigError(f"{name}={settings[name]!r} must be {allowed}")
         return settings
 
-    @property
-    def _drifts(self) -> bool:
-        return "communication_interval" in self.settings
-
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Replicas that differ count their own steps, and may not skip one alone as under 16-mixed."""
-        if not self._drifts:
+        """What the algorithm can do.
+
+        Replicas that differ count their own steps. These, and momenta of a rank's own gradients, may not be left out
+        by one rank alone as under 16-mixed; and float16 has no room for a variance.
+        """
+        if self.algorithm == "qadam":
+            return replace(declared, precisions=PRECISIONS)
+        if self.algorithm not in DRIFTING:
             return declared
-        precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
-        features = (declared.features - {"manual_backward"}) | {"sparse_gradients"}
-        return replace(declared, features=features, precisions=precisions)
+        features = declared.features - {"manual_backward"}
+        if self.algorithm != "async":  # whose warm-up sends gradients
+            features |= {"sparse_gradients"}
+        return replace(declared, features=features, precisions=(*PRECISIONS, "16-true"))
 
     def check_run(self, run: Run) -> None:
         """Refuse an odd number of ranks in pairs."""
@@ -158,6 +172,18 @@ class BaguaStrategy(ProcessGroupStrategy):
                 f'{" or fewer" * run.plan.is_elastic}: choose a fixed even number, or "all"'
             )
 
+    def plan_lines(self) -> Sequence[str]:
+        """Say of async what no run of it can promise."""
+        if self.algorithm != "async":
+            return ()
+        settings = self.settings
+        begin = f", after {settings['warmup_steps']} steps of warm-up" * (settings["warmup_steps"] > 0)
+        return [
+            f"replicas train by themselves, averaged in the background each {settings['sync_interval_ms']} ms{begin}",
+            "at which step an average arrives depends on time: no two runs are alike, nor a continued run and one "
+            "that was never interrupted",
+        ]
+
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica that is synchronised by the algorithm."""
@@ -166,7 +192,11 @@ class BaguaStrategy(ProcessGroupStrategy):
             prepared = Prepared(request)
             broadcast_coalesced((*prepared.module.parameters(), *prepared.module.buffers()))
             return prepared
-        if not self._drifts:
+        if self.algorithm == "qadam":
+            return QAdamPrepared(request)
+        if self.algorithm == "async":
+            return AsyncPrepared(request, self)
+        if self.algorithm not in DRIFTING:
             return GradientPrepared(request, self.algorithm == "bytegrad", settings["average"])
         interval = settings["communication_interval"]
         if self.algorithm == "decentralized":

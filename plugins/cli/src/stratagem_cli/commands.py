@@ -18,6 +18,7 @@ OFFERED: dict[str, str] = {
     "checkpoint": "stratagem-checkpoint",
     "migrate": "stratagem-lightning",
     "report": "stratagem-report",
+    **dict.fromkeys(("logs", "places", "runs", "stop"), "stratagem-places"),
 }
 """Command → the distribution of ours that adds it, for install hints."""
 

@@ -9,6 +9,9 @@ from typing import Any
 import click
 import cloup
 
+WORDS = "stratagem_cli.words"
+"""Key of a context's `meta`: the words after the command's name, as they were given."""
+
 
 class GroupedCommand(cloup.Command):
     """Takes copies of the options' groups: cloup keeps in a group the options of the last command that has it."""
@@ -19,3 +22,8 @@ class GroupedCommand(cloup.Command):
             if isinstance(param, cloup.Option) and param.group is not None:
                 param.group = own.setdefault(id(param.group), copy(param.group))
         super().__init__(*args, params=list(params), **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; the words stay in `ctx.meta`, for `stratagem_cli.placed`."""
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)

@@ -17,9 +17,11 @@ from stratagem.errors import UsageError
 from stratagem.sdk.selection import CONFIG_VARIABLE
 from stratagem_cli import flags
 from stratagem_cli.grouped import GroupedCommand
+from stratagem_cli.placed import is_elsewhere, place_flags, run_elsewhere
 
 
 @cloup.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
+@place_flags
 @flags.selection_flags
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -31,6 +33,9 @@ def run(script: str, args: tuple[str, ...], **keywords: Any) -> None:
     given = flags.given(keywords)
     if not os.path.isfile(script):
         raise UsageError(f"SCRIPT {script!r} can't be found: there is no such file")
+    if is_elsewhere(keywords):
+        content = {"script": script, "args": list(args), **given}
+        run_elsewhere(keywords, given, json.dumps(content, indent=2) + "\n", script_words=1 + len(args))
 
     from stratagem_cli.early import preload_where_likely
 

@@ -77,7 +77,10 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _signature(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    if isinstance(function, type) and function.__init__.__module__ == "torch.nn.modules.module":  # type: ignore[misc]
+    init = getattr(
+        function, "__init__", None
+    )  # of a class without its own, object's, which has no __module__
+    if isinstance(function, type) and getattr(init, "__module__", "") == "torch.nn.modules.module":
         return {}  # torch.nn.Module takes any keyword only to refuse it
     return dict(inspect.signature(function).parameters)
 

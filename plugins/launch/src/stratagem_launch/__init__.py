@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         save_restart_state,
     )
     from stratagem_launch.slurm_job import SlurmJob
+    from stratagem_launch.stop_points import preemption_watch, stopping
     from stratagem_launch.transfer.pickling import loads, sending
 
 __all__ = [
@@ -49,10 +50,12 @@ __all__ = [
     "folder_lock",
     "loads",
     "loopback_variables",
+    "preemption_watch",
     "preload_fork_server",
     "restart_state",
     "save_restart_state",
     "sending",
+    "stopping",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -67,6 +70,7 @@ __getattr__, __dir__ = lazy_names(
         ".rendezvous.network": "loopback_variables",
         ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
         ".slurm_job": "SlurmJob",
+        ".stop_points": "preemption_watch stopping",
         ".transfer.pickling": "loads sending",
     },
 )

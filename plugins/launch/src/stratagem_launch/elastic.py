@@ -13,6 +13,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stratagem import Launcher, LaunchPlan, Task, errors
@@ -20,7 +21,7 @@ from stratagem.errors import StratagemError, UsageError, WorkerError
 from stratagem.sdk.processes import check_start_method
 from stratagem_launch.fork_check import require_forkable
 from stratagem_launch.fork_server import preload_fork_server
-from stratagem_launch.launch_dir import Failure, Job, LaunchDir
+from stratagem_launch.launch_dir import LOG_DIR_VARIABLE, Failure, Job, LaunchDir
 from stratagem_launch.leftovers import folder_lock
 from stratagem_launch.main_module import is_being_imported_by_worker, preparation
 from stratagem_launch.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
@@ -57,7 +58,8 @@ class ElasticLauncher(Launcher):
                 f"{plan.num_nodes} nodes need a place to meet: "
                 'give rdzv_endpoint="HOST:PORT", with a host that all of them reach'
             )
-        self.plan = plan
+        log_dir = plan.log_dir or os.environ.get(LOG_DIR_VARIABLE)
+        self.plan = plan if log_dir == plan.log_dir else replace(plan, log_dir=log_dir)
 
     @classmethod
     def preload(cls, modules: Sequence[str]) -> None:

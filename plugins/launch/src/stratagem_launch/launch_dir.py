@@ -14,6 +14,10 @@ ROUND = "round"
 """File with the number of the round that this node's workers are started for, where nodes agree on rounds."""
 
 
+LOG_DIR_VARIABLE = "STRATAGEM_LOG_DIR"
+"""Variable with a folder for workers' output, for a run that names none and may have no workers."""
+
+
 @dataclass(frozen=True)
 class Job:
     """How each worker prepares itself before it runs the task; needs no import of torch to be read."""

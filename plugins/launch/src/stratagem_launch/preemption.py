@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 EXIT_CODE = 75
-"""Of a run that has saved and goes on when it is started again: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""Of a run that was told to stop, and may be started again: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 STOP_SIGNALS = "SIGTERM,SIGUSR1,SIGUSR2"
 """Those that a run obeys unless it is told otherwise."""
@@ -34,24 +34,29 @@ NOTE = "preemption"
 
 
 class Preempted(SystemExit):
-    """A run that was told to stop has saved and ends; uncaught, the process exits with 75.
+    """A run that was told to stop and ends, with what it could save; uncaught, the process exits with 75.
 
     Attributes:
         reason: as "SIGTERM", or "the time limit".
-        path: of the checkpoint.
+        path: of the checkpoint of a fit; "" where nothing goes on from one.
         step: optimizer steps in it.
         rank: of the process that raised it.
+        predictions: of a prediction, those of the first batches, in a list for each loader; on rank 0.
     """
 
-    def __init__(self, reason: str, path: str, step: int, rank: int = 0) -> None:
+    def __init__(
+        self, reason: str, path: str = "", step: int = 0, rank: int = 0, predictions: list[Any] | None = None
+    ) -> None:
         super().__init__(EXIT_CODE)
         self.reason, self.path, self.step, self.rank = reason, path, step, rank
+        self.predictions = predictions
 
     def __str__(self) -> str:
-        return f"stopped by {self.reason}, saved {self.path} at step {self.step}"
+        saved = f", saved {self.path} at step {self.step}" if self.path else ""
+        return f"stopped by {self.reason}{saved}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.reason, self.path, self.step, self.rank)
+        return type(self), (self.reason, self.path, self.step, self.rank, self.predictions)
 
 
 def check_stop_signals(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -112,6 +117,7 @@ class PreemptionWatch:
         self._stop_at = min(ends) - conditions.grace_period_s if ends else None
         self._before: dict[int, Any] = {}
         self._note: str | None = None
+        self._is_alone = collectives.world_size == 1
         self._until_exchange, self._interval = 1, 1
         self._exchanged_at = time.monotonic()
 
@@ -144,14 +150,15 @@ class PreemptionWatch:
         One rank alone looks at each call. Several exchange a number each half second, if calls go on to take as
         long as those before; where they take longer, ranks learn of a signal as many calls later.
         """
-        self._until_exchange -= 1
-        if self._until_exchange > 0:
-            return False
-        word = self._own_word()
-        if self._collectives.world_size > 1:
-            word = self._exchange(word)
+        if self._is_alone:
+            if not self._came and self._stop_at is None:
+                return False
+            word = self._own_word()
         else:
-            self._until_exchange = 1
+            self._until_exchange -= 1
+            if self._until_exchange > 0:
+                return False
+            word = self._exchange(self._own_word())
         if word:
             self.reason = self._reasons[word]
         return bool(word)

@@ -21,6 +21,12 @@ def _keep_imports() -> None:
         gc.enable()
 
 
+def _obey_again() -> None:
+    """In a process that the server has forked: whoever terminates it waits for its end."""
+    for number in SAVED_FROM:
+        signal.signal(number, signal.SIG_DFL)
+
+
 # Collections amid imports find next to nothing, and take a fifth of the time that torch's take.
 gc.disable()
 os.register_at_fork(before=_keep_imports)
@@ -32,6 +38,7 @@ if _owner:
     # A signal to a whole group of processes is for the others to obey: workers end with this one.
     for _number in SAVED_FROM:
         signal.signal(_number, signal.SIG_IGN)
+    os.register_at_fork(after_in_child=_obey_again)
     die_with_parent()
     set_pdeathsig_in_children()
     if os.getppid() != int(_owner):

@@ -5,9 +5,15 @@ plugins/launch/tests/test_torch_private.py tells when torch changes one, or has 
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 RENDEZVOUS_STATE = tuple(
@@ -75,3 +81,32 @@ def recorded_collectives() -> str | bytes:
     recorder: Any = _distributed_c10d
     dumped: str | bytes = recorder._dump_fr_trace_json()
     return dumped
+
+
+@contextmanager
+def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
+    """Let loaders' workers that are forked meanwhile live on for so long after SIGTERM.
+
+    It may have reached a whole group of processes, of which the trainer is about to save; without its workers it
+    would fail before. Torch's handler ends a worker at once, and nothing public is called after it but the user's
+    own `worker_init_fn`.
+    """
+    from torch.utils.data._utils import signal_handling
+
+    handling: Any = signal_handling
+    before = handling._set_worker_signal_handlers
+
+    def end_later(number: int, frame: object) -> None:
+        timer = threading.Timer(grace_period_s, os._exit, (0,))
+        timer.daemon = True
+        timer.start()
+
+    def set_handlers(*args: Any) -> None:
+        before(*args)
+        signal.signal(signal.SIGTERM, end_later)
+
+    handling._set_worker_signal_handlers = set_handlers
+    try:
+        yield
+    finally:
+        handling._set_worker_signal_handlers = before

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
+from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
-from stratagem_sharded.torch_private import count_as_stepped, finish_sharing, share_out_again
+from stratagem_sharded.torch_private import finish_sharing, share_out_again
 
 with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
@@ -55,14 +56,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return [parameter for group in self.optim.param_groups for parameter in group["params"]]
 
     def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Make the optimizer of this rank's parameters: like `whole`, whatever its constructor took."""
-        local: Optimizer = object.__new__(type(self.whole))
-        # A scheduler's wrapper of `step` is bound to the whole optimizer.
-        local.__dict__.update({k: v for k, v in self.whole.__dict__.items() if k != "step"})
-        local.param_groups = groups
-        own = [parameter for group in groups for parameter in group["params"]]
-        local.state = defaultdict(dict, {p: self.whole.state[p] for p in own if p in self.whole.state})
-        return local
+        return optimizer_of_part(self.whole, groups)
 
     def _take_up_groups(self) -> None:
         """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
@@ -87,21 +81,5 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""
         self._take_up_groups()
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        positions = {id(parameter): position for position, parameter in enumerate(parameters)}
-        states: dict[int, Any] = {}
-        groups: list[dict[str, Any]] = []
-        count = 0
-        for saved, local in zip(state_dict["param_groups"], self.optim.param_groups):
-            first = count
-            for parameter in local["params"]:
-                position = positions[id(parameter)]
-                if position in state_dict["state"]:
-                    states[count] = state_dict["state"][position]
-                count += 1
-            groups.append({**saved, "params": list(range(first, count))})
-        self.optim.load_state_dict({"state": states, "param_groups": groups})
-        for ours, local in zip(self.param_groups, self.optim.param_groups):
-            # In place: the user's optimizer and its schedulers have these very dicts.
-            ours.update({k: v for k, v in local.items() if k != "params"})
+        load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state

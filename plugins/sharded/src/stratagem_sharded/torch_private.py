@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.distributed.optim import ZeroRedundancyOptimizer
-    from torch.optim import Optimizer
 
 
 def share_out_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
@@ -33,8 +32,3 @@ def finish_sharing(zero: ZeroRedundancyOptimizer) -> None:
     own: Any = zero
     own._is_trainable_mask = own._get_is_trainable_mask()
     own._build_param_buckets()
-
-
-def count_as_stepped(optimizer: Optimizer) -> None:
-    """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]

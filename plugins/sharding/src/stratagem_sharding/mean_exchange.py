@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["BLOCK", "SENT_AS", "MeanExchange", "decoded", "encoded", "padded"]
+__all__ = ["BLOCK", "SENT_AS", "MeanExchange", "Residuals", "decoded", "encoded", "padded"]
 
 BLOCK = 256
 """Elements that share one scale in int8."""
 SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 """What an exchange may send instead of float32 or float64."""
+
+
+@dataclass
+class Residuals:
+    """What exchanges of one tensor after the other have lost by rounding so far, to be sent with the next one.
+
+    1-bit Adam (Tang et al., https://arxiv.org/abs/2102.02888), algorithm 1: the errors of workers and of servers.
+    """
+
+    own: torch.Tensor | None = None
+    """Of this rank's numbers, float32, a row for each rank; None before the first exchange."""
+    mean: torch.Tensor | None = None
+    """Of this rank's chunk of the mean, float32, one row."""
 
 
 class MeanExchange:
@@ -26,10 +40,13 @@ class MeanExchange:
         flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
         group: of the ranks; None where there is one.
         sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
+        residuals: of the exchanges of this tensor before, which are taken up and left behind; not with None above.
     """
 
-    def __init__(self, flat: torch.Tensor, group: Any, sent_as: str | None) -> None:
-        self._flat, self._group, self._sent_as = flat, group, sent_as
+    def __init__(
+        self, flat: torch.Tensor, group: Any, sent_as: str | None, residuals: Residuals | None = None
+    ) -> None:
+        self._flat, self._group, self._sent_as, self._residuals = flat, group, sent_as, residuals
         self._size = 1 if group is None else dist.get_world_size(group)
         self._work: Any = None
         self._received = flat
@@ -40,7 +57,11 @@ class MeanExchange:
             self._work = dist.all_reduce(flat, group=group, async_op=True)
         else:
             rows = padded(flat.float(), self._size).view(self._size, -1)
+            if residuals is not None and residuals.own is not None:
+                rows = rows + residuals.own
             self._sent = encoded(rows, sent_as)
+            if residuals is not None:
+                residuals.own = rows - decoded(self._sent, sent_as)
             self._received = torch.empty_like(self._sent)
             self._work = dist.all_to_all_single(self._received, self._sent, group=group, async_op=True)
 
@@ -49,8 +70,12 @@ class MeanExchange:
         if self._has_advanced or self._sent_as is None:
             return
         self._work.wait()
-        mean = decoded(self._received, self._sent_as).mean(0, keepdim=True)
+        mean, residuals = decoded(self._received, self._sent_as).mean(0, keepdim=True), self._residuals
+        if residuals is not None and residuals.mean is not None:
+            mean += residuals.mean
         self._sent = encoded(mean, self._sent_as)
+        if residuals is not None:
+            residuals.mean = mean - decoded(self._sent, self._sent_as)
         self._received = self._received.new_empty((self._size, self._sent.shape[1]))
         rows = list(torch.split(self._received, 1))
         self._work = dist.all_gather(rows, self._sent, group=self._group, async_op=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map as tree_map
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_map as tree_map
 __all__ = [
     "MODULE_TABLES",
     "backward_hooks",
+    "count_as_stepped",
     "own_buffers",
     "own_children",
     "own_parameters",
@@ -195,3 +197,8 @@ COLLECTIVE_OPERATORS = {
 }
 """Operator of torch's namespace c10d → the public function that calls it, as do engines in C++, which nothing public
 tells."""
+
+
+def count_as_stepped(optimizer: Optimizer) -> None:
+    """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]

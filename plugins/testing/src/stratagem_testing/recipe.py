@@ -88,6 +88,12 @@ class Recipe:
         # Unlike Adam's, its steps grow with the gradients, so that a wrong scale shows.
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
 
+    def stepped_by(
+        self, net: nn.Module, replaced: Callable[[Optimizer], Optimizer] | None
+    ) -> list[Optimizer]:
+        """Return `optimizers`, or what `replaced` makes of each."""
+        return [replaced(each) if replaced else each for each in self.optimizers(net)]
+
     def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
         """What changes the learning rates."""
         return ()
@@ -109,19 +115,25 @@ class Trained:
     """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
 
 
-def train_plainly(recipe: Recipe, shares: int = 1, net: nn.Module | None = None) -> Trained:
+def train_plainly(
+    recipe: Recipe,
+    shares: int = 1,
+    net: nn.Module | None = None,
+    replaced: Callable[[Optimizer], Optimizer] | None = None,
+) -> Trained:
     """Train in this process with nothing but torch.
 
     Args:
         recipe: what to train.
         shares: among how many ranks the samples are dealt: an epoch is filled up to a multiple of it.
         net: to go on with, instead of a new one.
+        replaced: makes what goes in the place of each optimizer.
     """
     torch.manual_seed(SEED)
     cast = _casting(recipe.precision)
     net = cast(recipe.net() if net is None else net).train()
     scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "16-mixed")
-    optimizers = list(recipe.optimizers(net))
+    optimizers = recipe.stepped_by(net, replaced)
     schedules = list(recipe.schedules(optimizers))
     losses: list[float] = []
     rates: list[list[float]] = []

@@ -16,6 +16,7 @@ from stratagem_testing.workers import shared_workers
 
 if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer
+    from torch.optim import Optimizer
 
     from stratagem import Runtime, Strategy
 
@@ -59,6 +60,9 @@ class StrategySubject:
     data_ranks: Callable[[int], int] | None = None
     """Among how many ranks the data are shared at a world size; all of them by default. A function at
     the top level of a module."""
+    optimizer: Callable[[Optimizer], Optimizer] | None = None
+    """Makes what goes in the place of a check's optimizer, in plain PyTorch, too: for a strategy that steps one
+    class alone. A function at the top level of a module; the optimizers as they are by default."""
     waivers: Mapping[str, str] = field(default_factory=dict)
     """Name of a check → why it is expected to fail; "parity-4" means on 4 devices only."""
     own_processes: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -20,6 +20,7 @@ from stratagem import Checkpoint
 from stratagem.sdk.loops import loss_of
 from stratagem_testing.checks import ConformanceError, expect
 from stratagem_testing.recipe import Recipe, Trained, rates_of, train_plainly
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.workers import RankError, shared_workers
 
@@ -50,6 +51,8 @@ class RecipeModule(Module):
 
     index = 0
     """Of the micro-batch, from 0 over the whole training."""
+    replaced: Callable[[Optimizer], Optimizer] | None = None
+    """Makes what goes in the place of each of the recipe's optimizers."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if self.recipe.manual:
@@ -65,7 +68,7 @@ class RecipeModule(Module):
         return self.recipe.predict(self.net, batch)
 
     def configure_optimizers(self) -> Any:
-        optimizers: Sequence[Optimizer] = list(self.recipe.optimizers(self.net))
+        optimizers: Sequence[Optimizer] = self.recipe.stepped_by(self.net, self.replaced)
         schedules = [
             {
                 "scheduler": scheduler,
@@ -133,6 +136,15 @@ def whole_weights(trainer: Trainer, module: RecipeModule, path: str) -> dict[str
     return {key.removeprefix("model/net."): value for key, value in whole.items()}
 
 
+def module_of(
+    subject: StrategySubject, recipe: Recipe, module_class: type[RecipeModule] = RecipeModule
+) -> RecipeModule:
+    """Return a module that trains `recipe` with the optimizers that `subject` is tried with."""
+    module = module_class(recipe, batch_size(subject, recipe))
+    module.replaced = subject.optimizer
+    return module
+
+
 def batch_size(subject: StrategySubject, recipe: Recipe) -> int:
     """Return how many samples a micro-batch has on each rank."""
     return recipe.global_batch // recipe.accumulate // subject.shares()
@@ -147,7 +159,7 @@ def train(
     **settings: Any,
 ) -> Trained:
     """Train a recipe under the strategy. Run by every rank."""
-    module = (module_class or RecipeModule)(recipe, batch_size(subject, recipe))
+    module = module_of(subject, recipe, module_class or RecipeModule)
     record = Record(subject.folder)
     settings = {"max_steps": recipe.steps, "max_epochs": recipe.epochs, **settings}
     clip = recipe.max_norm if recipe.max_value is None else recipe.max_value
@@ -176,9 +188,7 @@ def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.
     for index, recipe in enumerate(recipes):
         ranks = [trained[index] for trained in by_rank]
         with naming(recipe if len(recipes) > 1 else None):
-            expect_same(
-                ranks, plainly(recipe, subject.shares()), subject.tolerance(recipe.precision) * factor
-            )
+            expect_same(ranks, plainly_for(subject, recipe), subject.tolerance(recipe.precision) * factor)
 
 
 def expect_parity_or_refusal(subject: StrategySubject, recipe: Recipe, refusal: type[Exception]) -> None:
@@ -226,72 +236,12 @@ def described(recipe: object) -> str:
 
 
 @lru_cache(maxsize=64)
-def plainly(recipe: Recipe, shares: int) -> Trained:
+def plainly(recipe: Recipe, shares: int, replaced: Callable[[Optimizer], Optimizer] | None = None) -> Trained:
     """Train a recipe in plain torch, in a process other than this one."""
-    trained: Trained = shared_workers().run(1, train_plainly, recipe, shares)[0]
+    trained: Trained = shared_workers().run(1, train_plainly, recipe, shares, None, replaced)[0]
     return trained
 
 
-def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> None:
-    """Expect that ranks trained together what one process trained alone."""
-    for rank, trained in enumerate(ranks):
-        expect(
-            trained.steps == plain.steps,
-            f"rank {rank} made {trained.steps} optimizer steps, and one process {plain.steps}",
-        )
-        expect(
-            len(trained.losses) == len(plain.losses),
-            f"rank {rank} saw {len(trained.losses)} losses, and one process {len(plain.losses)}",
-        )
-    for step, alone in enumerate(plain.losses):
-        together = sum(trained.losses[step] for trained in ranks) / len(ranks)
-        expect(
-            abs(together - alone) <= tolerance,
-            f"the loss of micro-batch {step} is {together:.8g}, and {alone:.8g} in one process: they differ by "
-            f"{abs(together - alone):.2g}, more than {tolerance:.2g}",
-        )
-    for rank, trained in enumerate(ranks):
-        expect_close(trained.weights, plain.weights, tolerance, f"rank {rank}")
-        expect_close(
-            {"the trained net's output": trained.outputs},
-            {"the trained net's output": plain.outputs},
-            10 * tolerance,
-            f"rank {rank}",
-        )
-        expect(
-            trained.rates == plain.rates, f"rank {rank} had learning rates {trained.rates[-3:]} at the end"
-        )
-
-
-def expect_identical(ours: Trained, theirs: Trained, who: str, whom: str) -> None:
-    """Expect that a run did to the last bit what another one did in its last steps."""
-    losses, rates = theirs.losses[-len(ours.losses) :], theirs.rates[-len(ours.rates) :]
-    expect(ours.steps == theirs.steps, f"{who}, makes {ours.steps} optimizer steps, not {theirs.steps}")
-    expect(
-        len(ours.losses) == len(losses),
-        f"{who}, sees {len(ours.losses)} losses, and {whom} {len(losses)}",
-    )
-    for index, (loss, other) in enumerate(zip(ours.losses, losses), len(theirs.losses) - len(losses)):
-        expect(
-            loss == other,
-            f"{who}: the loss of micro-batch {index} is {loss!r}, and {other!r} in {whom}",
-        )
-    expect(ours.rates == rates, f"{who}, has learning rates {ours.rates[-3:]}, not {rates[-3:]}")
-    expect_close(ours.weights, theirs.weights, 0.0, who, whom)
-
-
-def expect_close(
-    ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, who: str, whom: str = "one process"
-) -> None:
-    """Expect the same names, shapes and, within a tolerance, values."""
-    expect(
-        ours.keys() == theirs.keys(), f"{who} has {sorted(ours)} in its checkpoint, and not {sorted(theirs)}"
-    )
-    for name, value in ours.items():
-        other = theirs[name].to(value.dtype)
-        expect(value.shape == other.shape, f"{who} has {name} in shape {tuple(value.shape)}")
-        apart = float((value.double() - other.double()).abs().max()) if value.numel() else 0.0
-        expect(
-            apart <= tolerance,
-            f"{who}: {name} is {apart:.2g} away from that of {whom}, more than {tolerance:.2g}",
-        )
+def plainly_for(subject: StrategySubject, recipe: Recipe) -> Trained:
+    """Train a recipe in plain torch, with the optimizers that `subject` is tried with."""
+    return plainly(recipe, subject.shares(), subject.optimizer)

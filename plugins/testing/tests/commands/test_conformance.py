@@ -72,6 +72,7 @@ def test_one_that_does_not_exits_with_1_and_says_why(speechless):
     assert "4 passed, 1 failed" in done.stdout
 
 
+@pytest.mark.long
 def test_what_failed_is_tried_again_until_it_passes(speechless):
     first = conformance(speechless, "speechless", "--fail-fast", "--json", path=speechless)
     verdicts = [check["verdict"] for check in json.loads(first.stdout)[0]["checks"]]
@@ -100,6 +101,7 @@ def test_a_page_that_cannot_be_written_costs_no_minutes_either(tmp_path):
     assert done.stdout == ""
 
 
+@pytest.mark.long
 def test_on_an_accelerator_at_the_sizes_it_has_devices_for(tmp_path):
     done = conformance(tmp_path, "single", "--accelerator", "cpu", "--check", "parity", "--json")
     assert done.returncode == 0, done.stderr

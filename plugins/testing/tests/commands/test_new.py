@@ -71,6 +71,7 @@ def test_a_part_passes_its_tests_as_it_stands(made, kind):
     assert "failed" not in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_strategy_passes_its_tests_as_it_stands(made):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not -1 and not -4 and not start_methods"]

@@ -25,7 +25,12 @@ TRAINED = ("loss", "gradients", "training")
 """Questions that take no run beside those that are needed for any: asked of every faulty module."""
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+SHORT = ("Classifier", "BatchNormed", "Tied", "HuggingFace")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in HEALTHY]
+)
 def test_no_false_alarm(name):
     if name == "HuggingFace" and importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers isn't installed: no Hugging Face model is tried")
@@ -59,6 +64,7 @@ def test_a_faulty_strategy_is_found(strategy):
     assert words in wrong[question]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["fsdp", "dp", "ddp_fp16"])
 def test_no_false_alarm_under_other_strategies(strategy):
     found = verify(BatchNormed, strategy, skip=["resume"])

@@ -1,24 +1,16 @@
-"""A fit that is told to stop: it saves between two steps, and goes on when its command runs again."""
+"""A stage that is told to stop: a fit saves between two steps, and goes on when its command runs again."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stratagem_launch import (
-    Heartbeat,
-    Preempted,
-    PreemptionWatch,
-    SlurmJob,
-    StopConditions,
-    check_stop_signals,
-)
+from stratagem_launch import Heartbeat, Preempted, PreemptionWatch, SlurmJob, preemption_watch
 
 from stratagem_trainer.durations import duration_s
-from stratagem_trainer.torch_private import loader_workers_outlast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,44 +24,30 @@ PREFIX = "preempted-step="
 """Of the checkpoints' names, in the run's checkpoint folder."""
 JOB = ".job"
 """File in a run's folder that names the batch job whose run it is."""
-TIME_LIMIT, JOB_END = "the time limit", "the end of the job"
 
 
-def stop_conditions(settings: TrainerSettings, began: float) -> StopConditions:
-    """Return what stops a fit; asked on one rank, since it may ask the scheduler.
+def stop_watch(
+    runtime: Runtime, settings: TrainerSettings, began: float
+) -> AbstractContextManager[PreemptionWatch]:
+    """Watch for what stops a stage by the trainer's settings. Collective.
 
     Args:
+        runtime: live.
         settings: the trainer's.
         began: when the run began, in seconds since the epoch.
     """
-    limits = {}
     limit = duration_s("time_limit", settings.time_limit)
-    if limit is not None:
-        limits[TIME_LIMIT] = began + limit
-    job = SlurmJob.of(os.environ)
-    job_end = None if job is None else job.ask_end_time()
-    if job_end is not None:
-        limits[JOB_END] = job_end
-    return StopConditions(check_stop_signals(settings.stop_signals), settings.grace_period_s, limits)
-
-
-@contextmanager
-def preemption_watch(runtime: Runtime, settings: TrainerSettings, began: float) -> Iterator[PreemptionWatch]:
-    """Watch for what `stop_conditions` names, in this process and for its loaders' workers. Collective to use."""
-    conditions = runtime.broadcast(stop_conditions(settings, began) if runtime.is_main else None)
-    with ExitStack() as stack:
-        if "SIGTERM" in conditions.signals:
-            stack.enter_context(loader_workers_outlast(conditions.grace_period_s))
-        yield stack.enter_context(PreemptionWatch(runtime.collectives, conditions))
+    end = None if limit is None else began + limit
+    return preemption_watch(runtime, settings.stop_signals, settings.grace_period_s, end)
 
 
 @contextmanager
 def heartbeat(
     runtime: Runtime, settings: TrainerSettings, run_dir: str | None
-) -> Iterator[Callable[[], None]]:
-    """Yield what is called when this rank goes on."""
+) -> Iterator[Callable[[], None] | None]:
+    """Yield what is called when this rank goes on; None where nobody wants to know."""
     if settings.step_timeout_s is None:
-        yield lambda: None
+        yield None
         return
     until_exit = not runtime.in_launching_process
     beats = Heartbeat(settings.step_timeout_s, runtime.rank, runtime.world_size, run_dir or ".", until_exit)
@@ -100,6 +78,27 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
     raise Preempted(reason, path, step, runtime.rank)
 
 
+def break_off(
+    runtime: Runtime, stage: str, watch: PreemptionWatch, predictions: list[Any] | None
+) -> NoReturn:
+    """End an evaluation, of which nothing is saved. Collective.
+
+    Args:
+        runtime: live.
+        stage: "validate", "test" or "predict".
+        watch: says why.
+        predictions: so far, of all ranks.
+
+    Raises:
+        Preempted: always.
+    """
+    reason = watch.reason or ""
+    if runtime.is_main:
+        _say("stopping", f"by {reason}: {stage} is broken off, and begins again when its command runs again")
+    runtime.barrier("preempted")
+    raise Preempted(reason, rank=runtime.rank, predictions=predictions if runtime.is_main else None)
+
+
 def remove_preempted(trainer: TrainerView, but: str | None = None) -> None:
     """Delete the checkpoints of earlier preemptions from the run's folder. Collective."""
     folder = trainer.checkpoint_dir
@@ -118,6 +117,8 @@ def requeue(preempted: Preempted, settings: TrainerSettings) -> None:
     """
     job = SlurmJob.of(os.environ)
     if job is None or not settings.requeue or preempted.rank != 0 or preempted.reason == "SIGTERM":
+        return
+    if not preempted.path:  # it would begin again each time, and never end
         return
     refusal = job.requeue()
     if refusal is None:

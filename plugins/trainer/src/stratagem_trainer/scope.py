@@ -85,6 +85,8 @@ class Scope:
         self.step = StepRow({}, {})
         self._rows: list[StepRow] = []
         self._stage = stage
+        self.asked: dict[tuple[Any, ...], LogOptions] = {}
+        """How a value was logged, in the caller's words, and whether in a step → what `read_options` returned."""
         self._options: dict[str, LogOptions] = {}
         self._owners: dict[str, str] = {}
         self._sums: dict[str, Accumulator] = {}
@@ -222,6 +224,7 @@ class Scope:
         self._sums = {name: Accumulator(*total) for name, (_, total) in state.items()}
         self._options = {name: LogOptions(*options) for name, (options, _) in state.items()}
         self._loaded = set(state)
+        self.asked.clear()
 
     def objects_state(self, module: nn.Module) -> dict[str, list[Any]]:
         """The metric objects that were logged so far, by path, and how."""
@@ -236,6 +239,7 @@ class Scope:
             self.objects[name] = module.get_submodule(path)
             self._options[name] = LogOptions(*options)
             self._loaded.add(name)
+        self.asked.clear()
 
 
 def _told(options: LogOptions) -> str:

@@ -37,10 +37,11 @@ from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.boundary import Boundary, StopNow
 from stratagem_trainer.loops.fit_loop import FitLoop
 from stratagem_trainer.preemption import (
+    break_off,
     heartbeat,
-    preemption_watch,
     remove_preempted,
     save_and_stop,
+    stop_watch,
 )
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
@@ -151,7 +152,7 @@ def _fit(
     with (
         locked(runtime, run_dir),
         heartbeat(runtime, settings, run_dir) as beat,
-        preemption_watch(runtime, settings, request.began) as watch,
+        stop_watch(runtime, settings, request.began) as watch,
     ):
         if runtime.is_main and run_dir is not None:
             note_job(run_dir)
@@ -228,10 +229,16 @@ def _evaluate(
     hooks("on_start", stage)
     predictions = None
     metrics: list[dict[str, float]] = []
-    if stage == "predict":
-        predictions = evaluation.predict(state, data, request.return_predictions)
-    else:
-        metrics = evaluation.evaluate(state, data, stage)
+    with stop_watch(runtime, trainer.settings, request.began) as watch:
+        state.boundary = Boundary(watch, None, runtime.collectives)
+        try:
+            if stage == "predict":
+                predictions = evaluation.predict(state, data, request.return_predictions)
+            else:
+                metrics = evaluation.evaluate(state, data, stage)
+        except StopNow as stop:
+            break_off(runtime, stage, watch, stop.predictions)
+        state.boundary = None
     hooks("on_end", stage)
     tear_down(hooks, source.datamodule, stage)
     _close(state, loggers)

@@ -5,18 +5,12 @@ plugins/trainer/tests/test_torch_private.py tells when torch changes one.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import prune
-from torch.utils.data._utils import signal_handling
 
 
 def without_values(module: nn.Module, done: dict[int, nn.Module]) -> Any:
@@ -67,30 +61,3 @@ def pruning_mask(method: Any, values: torch.Tensor, before: torch.Tensor) -> tor
     container.add_pruning_method(method)
     mask: torch.Tensor = container.compute_mask(values, before)
     return mask
-
-
-@contextmanager
-def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
-    """Let loaders' workers that are forked meanwhile live on for so long after SIGTERM.
-
-    It may have reached a whole group of processes, of which the trainer is about to save; without its workers it
-    would fail before. Torch's handler ends a worker at once, and nothing public is called after it but the user's
-    own `worker_init_fn`.
-    """
-    handling: Any = signal_handling
-    before = handling._set_worker_signal_handlers
-
-    def end_later(number: int, frame: object) -> None:
-        timer = threading.Timer(grace_period_s, os._exit, (0,))
-        timer.daemon = True
-        timer.start()
-
-    def set_handlers(*args: Any) -> None:
-        before(*args)
-        signal.signal(signal.SIGTERM, end_later)
-
-    handling._set_worker_signal_handlers = set_handlers
-    try:
-        yield
-    finally:
-        handling._set_worker_signal_handlers = before

@@ -139,6 +139,10 @@ class TrainerCommands(TrainerView):
 
         Returns:
             A list of batches' predictions; of several loaders, a list of them for each.
+
+        Raises:
+            SystemExit: 75; the run was told to stop. It is a `stratagem_launch.Preempted` whose `predictions` are
+                those of the first batches, in a list for each loader.
         """
         returns = return_predictions is not False
         return self._evaluate("predict", model, dataloaders, ckpt_path, datamodule, returns).predictions or []

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from language_models import LanguageModel, train_models
 from stratagem_testing import StrategySubject
-from stratagem_testing.trained import expect_same, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import plainly
 from stratagem_xla.conformance import FSDP, XLA
 
 pytest.importorskip("transformers")

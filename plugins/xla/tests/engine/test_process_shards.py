@@ -10,7 +10,8 @@ import pytest
 import torch
 from stratagem_testing import StrategyContract, StrategySubject
 from stratagem_testing.recipe import Recipe
-from stratagem_testing.trained import expect_same, naming, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import naming, plainly
 from stratagem_xla.conformance import FSDP, FSDP_PROCESS
 from xla_host_fsdp import HostFSDP
 from xla_process_tasks import (

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe
-from stratagem_testing.trained import expect_same, plainly
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import plainly
 from stratagem_xla.conformance import SINGLE, XLA
 from xla_tasks import (
     launch_processes,

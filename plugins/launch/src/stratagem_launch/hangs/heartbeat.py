@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import json
 import mmap
+import multiprocessing
 import os
 import signal
 import socket
@@ -134,4 +135,6 @@ class Heartbeat:
         if self._rank == min((beat.rank for beat in there), default=self._rank):
             verdict = report_hang(beats_in(self._folder), self._timeout_s, {})
             print(f"Error: {verdict.sentence}", file=sys.stderr, flush=True)
+        for child in multiprocessing.active_children():
+            child.kill()  # a data loader's worker that is stuck would stay
         os._exit(1)

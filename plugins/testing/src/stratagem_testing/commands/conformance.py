@@ -18,7 +18,7 @@ from stratagem.sdk.catalogue import KINDS, Kind, load_catalogue
 if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome
 
-_TRIED = [kind for kind in KINDS if kind not in ("extension", "logger")]
+_TRIED = [kind for kind in KINDS if kind not in ("extension", "logger", "place")]
 """Kinds that the kit has contracts for."""
 
 

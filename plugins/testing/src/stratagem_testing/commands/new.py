@@ -15,13 +15,31 @@ import stratagem
 from stratagem.errors import ConfigError
 from stratagem.sdk.catalogue import imported, load_catalogue
 
-KINDS = ("strategy", "accelerator", "precision", "checkpoint", "environment", "extension", "launcher")
+KINDS = (
+    "strategy",
+    "accelerator",
+    "precision",
+    "checkpoint",
+    "environment",
+    "extension",
+    "launcher",
+    "logger",
+    "place",
+)
 """Of scaffolds; a launcher is an extension that changes how runs are launched."""
 
-EXTENSIONS = ("extension", "launcher")
+TRIALS = {
+    "extension": "stratagem run --use {name} SCRIPT",
+    "launcher": "stratagem run --use {name} SCRIPT",
+    "logger": "stratagem fit FILE:CLASS --logger {name}",
+    "place": "stratagem run SCRIPT --on {name}",
+}
+"""Kind of which the kit has no checks → the command that tries one."""
 LIBRARIES = {
     "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
     "checkpoint": ("stratagem-checkpoint",),
+    "logger": ("stratagem-trainer",),
+    "place": ("stratagem-places",),
 }
 """Distributions that a scaffold of a kind depends on, beside the core."""
 
@@ -54,11 +72,7 @@ def plugin(name: str, kind: str, base: str | None, into: str) -> None:
 
 def trial(name: str, kind: str) -> str:
     """Return the command that tries what was written."""
-    return (
-        f"stratagem run --use {name} SCRIPT"
-        if kind in EXTENSIONS
-        else f"stratagem conformance {name} --kind {kind}"
-    )
+    return TRIALS.get(kind, "stratagem conformance {name} --kind {kind}").format(name=name, kind=kind)
 
 
 def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) -> list[Path]:
@@ -88,8 +102,8 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
         "class_name": "".join(map(str.capitalize, package.split("_"))),
         "variable": package.upper(),
         "trial": trial(name, kind),
-        "tests": kind if kind in EXTENSIONS else "conformance",
-        "tested": "what it does" if kind in EXTENSIONS else "the conformance kit",
+        "tests": kind if kind in TRIALS else "conformance",
+        "tested": "what it does" if kind in TRIALS else "the conformance kit",
         "core": ".".join(stratagem.__version__.split(".")[:2]),
         "dependencies": _requirement("stratagem-core", stratagem.__version__),
     }

@@ -21,6 +21,7 @@ from stratagem_testing.strategies import (
     optimizers,
     parity,
     penalties,
+    preemption,
     randomness,
     replicas,
     resumption,
@@ -47,6 +48,7 @@ STRATEGY_CHECKS = checks_in(
     evaluation,
     consistency,
     resumption,
+    preemption,
     stages,
     launching,
 )

@@ -8,8 +8,9 @@ from torch.utils.data import DataLoader
 
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.same import expect_close
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, expect_close, expect_parity, plainly, train
+from stratagem_testing.trained import RecipeModule, expect_parity, plainly_for, train
 
 
 @check
@@ -37,7 +38,7 @@ def check_global_batch(subject: StrategySubject) -> None:
     """With a global batch, steps are those of one process, and an epoch's last is the mean of its samples."""
     # 9 steps of 16 samples and one of 12: micro-batches of 8 and 4 samples, over all ranks.
     recipe = Recipe(samples=156, epochs=2, steps=None)
-    plain = plainly(recipe, subject.shares())
+    plain = plainly_for(subject, recipe)
     for rank, trained in enumerate(subject.run(_in_halves, recipe)):
         expect(
             trained.steps == plain.steps,

@@ -18,15 +18,9 @@ from torch.utils.data import DataLoader, Subset
 
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe, Schedule, Trained
+from stratagem_testing.same import expect_close, expect_identical
 from stratagem_testing.subject import TOLERANCES, StrategySubject
-from stratagem_testing.trained import (
-    RecipeModule,
-    batch_size,
-    expect_close,
-    expect_identical,
-    train,
-    whole_weights,
-)
+from stratagem_testing.trained import RecipeModule, batch_size, module_of, train, whole_weights
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -222,7 +216,7 @@ class _IsLeftSharded(Callback):
 def _left(subject: StrategySubject) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Train twice: return what the module has whole, and what was saved at the end. Run by every rank."""
     # One that is saved may be made equal by that.
-    module, sharded = RecipeModule(STATEFUL, batch_size(subject, STATEFUL)), _IsLeftSharded()
+    module, sharded = module_of(subject, STATEFUL), _IsLeftSharded()
     trainer = subject.trainer(
         max_steps=STATEFUL.steps, accumulate_grad_batches=STATEFUL.accumulate, callbacks=[sharded]
     )

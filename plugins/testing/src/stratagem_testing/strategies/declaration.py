@@ -28,7 +28,7 @@ known = set(sys.modules)
 began = time.process_time()
 __import__({module!r})
 seconds = time.process_time() - began
-heavy = {{"torch", "numpy", "pandas", "deepspeed", "horovod"}} & (sys.modules.keys() - known)
+heavy = {{"torch", "numpy", "pandas", "deepspeed", "fairscale", "horovod"}} & (sys.modules.keys() - known)
 print(seconds, *sorted(heavy))
 """
 

@@ -111,7 +111,7 @@ def _failed(subject: StrategySubject, how: str) -> _Failed:
 
 def _fail(subject: StrategySubject, how: str) -> _Failed | None:
     module = _Cursed(Recipe(), Recipe.global_batch // subject.shares())
-    module.how, module.folder = how, subject.folder
+    module.how, module.folder, module.replaced = how, subject.folder, subject.optimizer
     methods = subject.capabilities.start_methods
     trainer = subject.trainer(start_method="fork" if "fork" in methods else None, max_steps=20)
     began = time.monotonic()

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from stratagem_testing.checks import check
 from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, expect_same, naming, plainly, train
+from stratagem_testing.trained import RecipeModule, naming, plainly_for, train
 
 _MAX_NORM = 0.05
 
@@ -75,6 +76,6 @@ def check_optimizer_hooks(subject: StrategySubject) -> None:
     recipes = (_WarmUp(), _WarmUp(accumulate=2))
     by_rank = subject.run(_train_each, recipes)
     for index, recipe in enumerate(recipes):
-        alone = plainly(replace(recipe, by_hand=True), subject.shares())
+        alone = plainly_for(subject, replace(recipe, by_hand=True))
         with naming(recipe):
             expect_same([trained[index] for trained in by_rank], alone, subject.tolerance())

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset, TensorDataset
 from stratagem.errors import CombinationError
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Schedule, Trained
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import expect_parity, expect_same, naming, plainly, train
+from stratagem_testing.trained import expect_parity, naming, plainly_for, train
 
 _KINDS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
@@ -113,7 +114,7 @@ def check_whole_optimizers(subject: StrategySubject) -> None:
                 )
                 continue
             trained = [result for result in ranks if isinstance(result, Trained)]
-            expect_same(trained, plainly(recipe, subject.shares()), 50 * subject.tolerance())
+            expect_same(trained, plainly_for(subject, recipe), 50 * subject.tolerance())
 
 
 @dataclass(frozen=True)

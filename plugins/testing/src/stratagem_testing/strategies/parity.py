@@ -10,8 +10,9 @@ import torch
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe
+from stratagem_testing.same import expect_close
 from stratagem_testing.subject import TOLERANCES, StrategySubject
-from stratagem_testing.trained import RecipeModule, Record, expect_close, expect_parity, naming
+from stratagem_testing.trained import Record, expect_parity, module_of, naming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def _expect_unrounded(subject: StrategySubject, recipe: Recipe) -> None:
 
 def _rest(subject: StrategySubject, recipe: Recipe) -> tuple[dict[str, Tensor], set[torch.dtype]]:
     """Train; return what was saved, and the dtypes of the module's parameters after the run. Run by every rank."""
-    module, record = RecipeModule(recipe, recipe.global_batch // subject.shares()), Record(subject.folder)
+    module, record = module_of(subject, recipe), Record(subject.folder)
     subject.trainer(max_steps=recipe.steps, precision=recipe.precision, callbacks=[record]).fit(module)
     return record.weights, {parameter.dtype for parameter in module.parameters()}
 

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from stratagem.errors import StratagemError
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.same import expect_same
 from stratagem_testing.subject import SEED, StrategySubject
-from stratagem_testing.trained import expect_same, naming, plainly, train
+from stratagem_testing.trained import naming, plainly_for, train
 
 
 class _Blocks(nn.Module):
@@ -99,7 +100,7 @@ def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[s
                 refusals[recipe.kind] = str(ranks[0])
                 continue
             trained = [result for result in ranks if isinstance(result, Trained)]
-            expect_same(trained, plainly(recipe, subject.shares()), subject.tolerance())
+            expect_same(trained, plainly_for(subject, recipe), subject.tolerance())
     return refusals
 
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_trainer.callbacks.base import Callback
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
+from stratagem import InitialWeights
 from stratagem_testing.checks import check, expect
-from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.recipe import Recipe, Trained, train_plainly
+from stratagem_testing.same import expect_same
 from stratagem_testing.strategies.data import Seen
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import expect_same, naming, plainly, train
+from stratagem_testing.trained import naming, plainly_for, train
+from stratagem_testing.workers import shared_workers
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -53,7 +56,7 @@ def check_other_world_size(subject: StrategySubject) -> None:
     for size in subject.world_sizes():
         there = subject.at(size)
         ranks = there.run(_continue, path)
-        plain = plainly(_Plain(), there.shares())
+        plain = plainly_for(there, _Plain())
         for trained in ranks:
             trained.losses[:0] = plain.losses[:4]
             trained.rates[:0] = plain.rates[:4]
@@ -105,3 +108,41 @@ def _in_two_parts(subject: StrategySubject) -> tuple[list[int], list[int]]:
     train(subject, _Numbered(), [first, _SaveAt(2, path)], max_steps=2)
     train(subject, _Numbered(), [second], ckpt_path=path)
     return first.epochs[0], second.epochs[0]
+
+
+class _OtherHead(nn.Sequential):
+    """The layers of the net, and a head of its own."""
+
+    def __init__(self, net: nn.Module) -> None:
+        first, activation, *_ = net.children()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            super().__init__(first, activation, nn.Linear(16, 8), nn.Identity())
+
+
+@dataclass(frozen=True)
+class _Changed(Recipe):
+    steps: int | None = 5
+
+    def net(self) -> nn.Module:
+        return _OtherHead(super().net())
+
+
+@check(needs=["resharding"], world_sizes=(2,))
+def check_initial_weights(subject: StrategySubject) -> None:
+    """What a changed module shares with a checkpoint begins as it is there, and all is trained as in one process."""
+    ranks = subject.run(_with_initial_weights)
+    recipe = _Changed()
+    net = recipe.net()
+    shared = {name: value for name, value in ranks[0][0].items() if name.startswith("0.")}
+    net.load_state_dict(shared, strict=False)
+    alone = shared_workers().run(1, train_plainly, recipe, subject.shares(), net, subject.optimizer)
+    plain = alone[0]
+    expect_same([trained for _, trained in ranks], plain, 10 * subject.tolerance())
+
+
+def _with_initial_weights(subject: StrategySubject) -> tuple[dict[str, Tensor], Trained]:
+    path = f"{subject.folder}/checkpoint"
+    before = train(subject, _Plain(steps=2), [_SaveAt(2, path)])
+    weights = InitialWeights(path, strict=False, skip=["net.2."])
+    return before.weights, train(subject, _Changed(), initial_weights=weights)

@@ -10,8 +10,9 @@ import torch
 from stratagem.errors import CombinationError
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe, train_plainly
+from stratagem_testing.same import expect_close
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, Record, expect_close
+from stratagem_testing.trained import Record, module_of
 from stratagem_testing.workers import shared_workers
 
 
@@ -25,7 +26,7 @@ _RECIPE = _Short()
 
 def _in_a_row(subject: StrategySubject, recipe: Recipe) -> dict[str, Any] | str:
     """Fit, predict and fit. Run by every rank."""
-    module = RecipeModule(recipe, recipe.global_batch // subject.shares())
+    module = module_of(subject, recipe)
     subject.trainer(max_steps=recipe.steps).fit(module)
     record = Record(subject.folder)
     try:
@@ -38,13 +39,13 @@ def _in_a_row(subject: StrategySubject, recipe: Recipe) -> dict[str, Any] | str:
     return {"losses": [float(loss) for loss in record.losses], "weights": record.weights, "outputs": outputs}
 
 
-def _plainly(recipe: Recipe, shares: int) -> dict[str, Any]:
-    net = recipe.net()
-    train_plainly(recipe, shares, net)
+def _plainly(recipe: Recipe, subject: StrategySubject) -> dict[str, Any]:
+    net, shares = recipe.net(), subject.shares()
+    train_plainly(recipe, shares, net, subject.optimizer)
     data = recipe.dataset()
     with torch.no_grad():
         outputs = recipe.predict(net, recipe.collate([data[index] for index in range(recipe.samples)]))
-    again = train_plainly(recipe, shares, net)
+    again = train_plainly(recipe, shares, net, subject.optimizer)
     return {"losses": again.losses, "weights": again.weights, "outputs": outputs}
 
 
@@ -63,7 +64,7 @@ def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) 
             f"a second stage was refused on some ranks only, or for another reason: {ranks[0]}",
         )
         raise NotApplicable(ranks[0])
-    plain = shared_workers().run(1, _plainly, recipe, subject.shares())[0]
+    plain = shared_workers().run(1, _plainly, recipe, subject)[0]
     tolerance = subject.tolerance()
     told = [each["outputs"] for each in ranks if each["outputs"] is not None]
     expect(bool(told), "no rank was told the predictions")

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from stratagem.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +27,21 @@ def refuse_output(path: str | None) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UsageError(f"--output {path!r} can't be written: there is no folder {folder!r}")
+
+
+def partial_output(path: str) -> str:
+    """Return where predictions of the first batches alone go: FILE.partial.npz."""
+    return f"{path.removesuffix('.npz')}.partial.npz"
+
+
+def keep(predictions: Sequence[Any], output: str | None) -> None:
+    """Print what arrays predictions make, and write them where a file is given."""
+    arrays = arrays_of(predictions)
+    for name, array in arrays.items():
+        click.echo(f"{name}  {array.dtype} {'×'.join(map(str, array.shape))}")
+    if output is not None:
+        write_arrays(output, arrays)
+        click.echo(f"written to {output}")
 
 
 def arrays_of(predictions: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:

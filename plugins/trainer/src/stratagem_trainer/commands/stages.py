@@ -11,6 +11,7 @@ import cloup
 from stratagem_cli import flags
 from stratagem_cli.completion import component_names
 from stratagem_cli.grouped import GroupedCommand
+from stratagem_cli.placed import is_elsewhere, place_flags, run_elsewhere
 from stratagem_cli.settings import (
     DATA_CLASS,
     Settings,
@@ -24,7 +25,7 @@ from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.printing import is_reporting, print_metrics
-from stratagem_trainer.commands.stop_flags import STOP_FLAGS, stop_flags
+from stratagem_trainer.commands.stop_flags import STOP_FLAGS, evaluation_stop_flags, stop_flags
 from stratagem_trainer.commands.target import EXAMPLE, Target
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def stage_flags(command: F) -> F:
             metavar="PATH",
             help="Continue, or take the weights, from a checkpoint.",
         ),
+        place_flags,
         flags.selection_flags,
         click.argument("target", required=False),
     ):
@@ -130,6 +132,7 @@ def fit(**keywords: Any) -> None:
 
 
 @cloup.command(cls=GroupedCommand)
+@evaluation_stop_flags
 @stage_flags
 def validate(**keywords: Any) -> None:
     """Run the validation of TARGET, and print its metrics."""
@@ -141,6 +144,7 @@ def validate(**keywords: Any) -> None:
 
 
 @cloup.command(cls=GroupedCommand)
+@evaluation_stop_flags
 @stage_flags
 def test(**keywords: Any) -> None:
     """Run the test of TARGET, and print its metrics."""
@@ -153,25 +157,28 @@ def test(**keywords: Any) -> None:
 
 @cloup.command(cls=GroupedCommand)
 @cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
+@evaluation_stop_flags
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:
     """Predict with TARGET, in the order of its data."""
-    from stratagem_trainer.commands.predictions import arrays_of, refuse_output, write_arrays
+    from stratagem_launch import Preempted
+
+    from stratagem_trainer.commands.predictions import keep, partial_output, refuse_output
 
     refuse_output(output)
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "predict")
-    predictions = trainer.predict(spec, datamodule=data, ckpt_path=settings.ckpt_path)
-    if not is_reporting(settings):
-        return
-    if predictions and len(trainer.num_predict_batches) > 1:
-        predictions = [batch for of_loader in predictions for batch in of_loader]
-    arrays = arrays_of(predictions)
-    for name, array in arrays.items():
-        click.echo(f"{name}  {array.dtype} {'×'.join(map(str, array.shape))}")
-    if output is not None:
-        write_arrays(output, arrays)
-        click.echo(f"written to {output}")
+    try:
+        predictions = trainer.predict(spec, datamodule=data, ckpt_path=settings.ckpt_path)
+        if predictions and len(trainer.num_predict_batches) > 1:
+            predictions = [batch for of_loader in predictions for batch in of_loader]
+    except Preempted as stopped:
+        if is_reporting(settings) and any(stopped.predictions or ()):
+            predictions = [batch for of_loader in stopped.predictions or () for batch in of_loader]
+            keep(predictions, output and partial_output(output))
+        raise
+    if is_reporting(settings):
+        keep(predictions, output)
 
 
 def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
@@ -204,6 +211,9 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     if keywords.get("print_config"):
         click.echo(_resolved(settings, target).as_yaml(), nl=False)
         click.get_current_context().exit()
+    if is_elsewhere(keywords):
+        resolved = _resolved(settings, target)
+        run_elsewhere(keywords, settings.selection, resolved.as_yaml(), resolved.trainer["grace_period_s"])
     return settings, target
 
 

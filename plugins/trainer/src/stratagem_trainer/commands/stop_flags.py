@@ -1,4 +1,4 @@
-"""Flags of a fit that is told to stop, or hangs."""
+"""Flags of a run that is told to stop, or hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_FLAGS = ("time_limit", "grace_period_s", "stop_signals", "requeue", "step_t
 
 
 def stop_flags(command: F) -> F:
-    """Add them to a command."""
+    """Add those of a fit to a command."""
     for decorate in (
         cloup.option(
             "--step-timeout",
@@ -31,6 +31,14 @@ def stop_flags(command: F) -> F:
             default=None,
             help="Whether the Slurm job around the run requeues itself then.",
         ),
+    ):
+        command = decorate(command)
+    return evaluation_stop_flags(command)
+
+
+def evaluation_stop_flags(command: F) -> F:
+    """Add those that all stages share to a command."""
+    for decorate in (
         cloup.option(
             "--stop-signals",
             group=STOPPING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from time import monotonic
@@ -129,18 +129,23 @@ class CSVLogger(Logger):
                 for row in rows
             ]
         known = frozenset(self._columns)
-        fresh = dict.fromkeys(name for row in rows for name in row.values if name not in known)
+        unlike = [row.values for row in rows if not known.issuperset(row.values)]
+        fresh = dict.fromkeys(name for values in unlike for name in values if name not in known)
         if fresh:
             self.flush()
             self._rewrite((*self._columns, *fresh))
         columns, lines = self._columns, self._lines
+        cells: Iterable[str]
         for row in rows:
             values = row.values
             if row.step == self._resumed_step:
                 values = {name: value for name, value in values.items() if name not in self._repeated}
             if not values:
                 continue
-            cells = [repr(float(values[name])) if name in values else "" for name in columns]
+            if tuple(values) == columns:
+                cells = map(repr, map(float, values.values()))
+            else:
+                cells = (repr(float(values[name])) if name in values else "" for name in columns)
             lines.append(f"{row.step},{row.epoch},{','.join(cells)}\n")
         if len(lines) >= self.buffer_rows or monotonic() - self._flushed >= self.flush_every_s:
             self.flush()

@@ -1,9 +1,9 @@
-"""`Boundary`: where a fit may be told to stop, between steps and between batches of a validation."""
+"""`Boundary`: where a stage may be told to stop, between steps and between batches of an evaluation."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,28 +16,37 @@ if TYPE_CHECKING:
 
 
 class StopNow(BaseException):
-    """The fit is to save here and to end; raised by all ranks between steps, or between batches of a validation."""
+    """The stage is to end here; raised by all ranks between steps, or between batches of an evaluation.
+
+    Attributes:
+        predictions: of a prediction, those that there are: a list for each loader that was begun.
+    """
+
+    predictions: list[Any] | None = None
 
 
 class Boundary:
-    """Called by all ranks where a fit could stop.
+    """Called by all ranks where a stage could stop.
 
     Args:
         watch: open.
-        beat: tells that this rank goes on.
+        beat: tells that this rank goes on; None where nobody wants to know.
         collectives: of all ranks.
     """
 
-    def __init__(self, watch: PreemptionWatch, beat: Callable[[], None], collectives: Collectives) -> None:
+    def __init__(
+        self, watch: PreemptionWatch, beat: Callable[[], None] | None, collectives: Collectives
+    ) -> None:
         self.watch, self.beat, self._collectives = watch, beat, collectives
 
     def pass_step(self) -> None:
         """A step is over. Collective.
 
         Raises:
-            StopNow: the fit ends here.
+            StopNow: the stage ends here.
         """
-        self.beat()
+        if self.beat is not None:
+            self.beat()
         if self.watch.is_due():
             raise StopNow
 
@@ -48,7 +57,7 @@ class Boundary:
 
         Args:
             num_batches: on this rank, where known.
-            may_stop: whether the fit could go on from here.
+            may_stop: whether the run could go on from here.
         """
         common = sys.maxsize if may_stop else 0
         if common and self._collectives.world_size > 1:
@@ -58,7 +67,7 @@ class Boundary:
         def pass_batch(index: int) -> None:
             if index < common:
                 self.pass_step()
-            else:
+            elif self.beat is not None:
                 self.beat()
 
         return pass_batch

@@ -13,6 +13,7 @@ from torch import nn
 from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
+from stratagem_trainer.loops.boundary import StopNow
 from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
 from stratagem_trainer.loops.metric_objects import states_kept
 from stratagem_trainer.loops.predictions import in_order
@@ -97,32 +98,47 @@ def predict(
 ) -> list[Any] | list[list[Any]]:
     """Return predictions of all ranks in the order of the data, on the CPU; a list for each of several loaders.
 
-    Collective.
+    Collective. Where the prediction is told to stop, epoch ends are run with what there is, and that is in the error.
 
     Args:
         state: the stage's objects.
         loaders: of the prediction.
         is_returned: False drops predictions, for callbacks that write them.
+
+    Raises:
+        StopNow: with the predictions of the batches before.
     """
     several = len(loaders) > 1
     parts: list[list[Any]] = []
+    stopped: StopNow | None = None
     with state.metrics.evaluation("predict"), evaluating(state, "predict"):
         state.hooks("on_evaluation_start", "predict")
         _start(state, "predict")
         with state.prepared.evaluating():
-            for index, data in enumerate(loaders):
-                outputs = _outputs(state, data, "predict", index if several else None)
-                parts.append([_on_cpu(output) for output in outputs if is_returned])
+            try:
+                for index, data in enumerate(loaders):
+                    parts.append([])
+                    for output in _outputs(state, data, "predict", index if several else None):
+                        if is_returned:
+                            parts[-1].append(_on_cpu(output))
+            except StopNow as stop:
+                stopped = stop
             state.hooks("on_predict_epoch_end")
-        state.hooks("on_predict_end")
-        state.hooks("on_evaluation_end", "predict")
+        if stopped is None:
+            state.hooks("on_predict_end")
+            state.hooks("on_evaluation_end", "predict")
     if not is_returned:
+        if stopped is not None:
+            raise stopped
         return []
     ranks = state.runtime.collectives
     warns = ranks.node_rank == ranks.local_rank == 0
     merged = [
         in_order(data, ranks.data.gather_objects(part), warns=warns) for data, part in zip(loaders, parts)
     ]
+    if stopped is not None:
+        stopped.predictions = merged
+        raise stopped
     return merged if several else merged[0]
 
 

@@ -26,24 +26,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from stratagem.errors import ConfigError, DataError
+from stratagem.errors import DataError
 from stratagem.sdk.collectives import mean_loss
 from stratagem.sdk.loops import loss_of
+from stratagem_trainer.loops.automatic import STEP, AutomaticSteps
+from stratagem_trainer.loops.batch_hooks import BatchHooks
 from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualOptimizer, mentions
-from stratagem_trainer.loops.outputs import seen_by_hooks
 from stratagem_trainer.loops.schedules import step_schedules
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stop import Stop
 from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.loops.validation_times import ValidationTimes
-from stratagem_trainer.loops.windows import divisors, epoch_windows
+from stratagem_trainer.loops.windows import divisors, epoch_windows, single_batches
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.state import StageState
-
-STEP = "training_step"
 
 
 class FitLoop:
@@ -71,14 +70,14 @@ class FitLoop:
         self.num_batches = state.num_train_batches = data.num_train_batches
         self.data_ranks = state.runtime.collectives.data
         self._data_state, self._resume = data_state, resume
-        self._is_first_epoch = True
+        self._is_first_epoch, self._stops, self._last_step = True, False, self.settings.steps
         self._stepped: set[int] = set()
         self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         self._steps = OptimizerSteps(state, self._finite)
         hooks = state.hooks
-        self._starts, self._ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
-        self._after_backward = hooks.of("on_after_backward")
-        self._stop, self._skips_epoch = Stop(state), False
+        self._hooks = BatchHooks(hooks)
+        self._automatic = AutomaticSteps(state, data, self._steps, self._finite, self._hooks)
+        self._stop = Stop(state)
         self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         state.manual_optimizers = list(self._steps.optimizers)
@@ -92,7 +91,7 @@ class FitLoop:
         elif state.wants_closure:
             self._run_window = self._closure_window
         else:
-            self._run_window = self._automatic_window
+            self._run_window = self._automatic.window
 
     def run(self) -> None:
         """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
@@ -125,25 +124,39 @@ class FitLoop:
         self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
-        stops = self._has_to_stop()
+        self._stops = self._has_to_stop()
         self._pass_boundary()
         metrics.begin_steps()
-        for size, window in () if stops else epoch_windows(self.state, self.data.train, iterator):
-            self._run_window(size, window)
-            metrics.end_late()
-            self._pass_boundary()
-            self._validate_if_due()
-            stops = self._has_to_stop()
-            if stops or self._skips_epoch:
-                break
+        if not self._stops:
+            self._run_steps(iterator)
         metrics.end_steps()
-        self._skips_epoch = False
+        self._hooks.skips_epoch = False
         # Stopped on the way: the epoch only counts as over when there was no batch left.
-        if not stops or self.state.batch_idx == self.num_batches:
+        if not self._stops or self.state.batch_idx == self.num_batches:
             self._end_epoch()
 
+    def _run_steps(self, iterator: Iterator[Any]) -> None:
+        batches = single_batches(self.state, self.data.train, iterator)
+        if batches is not None and self._run_window == self._automatic.window:
+            self._automatic.single(batches, self._ends_here)
+            return
+        for size, window in epoch_windows(self.state, self.data.train, iterator):
+            self._run_window(size, window)
+            self.metrics.end_late()
+            if self._ends_here() or self._hooks.skips_epoch:
+                break
+
+    def _ends_here(self) -> bool:
+        """What comes between two steps; whether no further one does."""
+        self._pass_boundary()
+        if self._times is not None:
+            self._validate_if_due()
+        self._stops = stops = self._has_to_stop()
+        return stops
+
     def _has_to_stop(self) -> bool:
-        return self._stop.is_heard() or self.progress.step == self.settings.steps
+        may_stop = self.state.should_stop or self._stop.is_timed
+        return (may_stop and self._stop.is_heard()) or self.progress.step == self._last_step
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
@@ -196,38 +209,12 @@ class FitLoop:
 
     # One window -------------------------------------------------------------------------------------
 
-    def _automatic_window(self, size: int, batches: Iterable[Any]) -> None:
-        metrics, state, first = self.metrics, self.state, self.state.batch_idx
-        forward_backward = self.prepared.forward_backward
-        by = divisors(state, self.data, size)
-        idx = first
-        for position, batch in enumerate(batches, 1):
-            state.current_batch = idx
-            if self._starts and self._skipped(batch, idx, first):
-                return
-            metrics.batch = batch
-            outputs = forward_backward(STEP, batch, idx, divisor=by[position - 1], sync=position == size)
-            self._finite.check_loss(self.progress.step + 1, outputs)
-            for after in self._after_backward:
-                after()
-            idx += 1
-            state.batch_idx = idx
-            if position == size:
-                self._steps.step(idx - 1, outputs)
-            self._end_batch(outputs, batch, idx - 1)
-
-        if state.batch_idx != first + size:
-            raise DataError(
-                f"the loader was to give {self.num_batches} batches and gave {state.batch_idx}: let its len() say "
-                "what it gives"
-            )
-
     def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
         window, first = list(batches), self.state.batch_idx
         outputs: list[Any] = []
         by = divisors(self.state, self.data, size)
         for offset, batch in enumerate(window):
-            if self._starts and self._skipped(batch, first + offset, first):
+            if self._hooks.starts and self._hooks.skips(batch, first + offset, first):
                 return
 
         def evaluate(index: int) -> Any:
@@ -242,7 +229,7 @@ class FitLoop:
                     output = self.prepared.forward_backward(
                         STEP, batch, first + offset, divisor=by[offset], sync=last
                     )
-                    for after in self._after_backward:
+                    for after in self._hooks.after_backward:
                         after()
                     loss = loss_of(output)
                     total = total if loss is None else total + loss.detach() / by[offset]
@@ -255,12 +242,12 @@ class FitLoop:
         outputs = outputs or [None] * size  # of a step that the module left out
         self.state.batch_idx = self.progress.batch = first + size
         for offset, batch in enumerate(window):
-            self._end_batch(outputs[offset], batch, first + offset)
+            self._hooks.end(outputs[offset], batch, first + offset)
 
     def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
         for batch in batches:
             self.state.current_batch = self.state.batch_idx
-            if self._starts and self._skipped(batch, self.state.batch_idx, self.state.batch_idx):
+            if self._hooks.starts and self._hooks.skips(batch, self.state.batch_idx, self.state.batch_idx):
                 return
             self.metrics.batch, self._stepped = batch, set()
             outputs = self.prepared.manual_step(STEP, batch, self.state.batch_idx)
@@ -275,24 +262,7 @@ class FitLoop:
                 step_schedules(self.state, "step", self.progress.step, self._stepped)
                 self.metrics.end_step(self.progress.step, self.progress.epoch)
                 self.state.runtime.session.checkpointer.poll()
-            self._end_batch(outputs, batch, self.state.batch_idx - 1)
-
-    def _end_batch(self, outputs: Any, batch: Any, idx: int) -> None:
-        if self._ends:
-            outputs = seen_by_hooks(outputs)
-        for end in self._ends:
-            end(outputs, batch, idx)
-
-    def _skipped(self, batch: Any, idx: int, first: int) -> bool:
-        """Call `on_train_batch_start`; whether one of them ends the epoch here, by returning -1."""
-        returned = [start(batch, idx) for start in self._starts]
-        self._skips_epoch = -1 in returned
-        if self._skips_epoch and idx != first:
-            raise ConfigError(
-                f"on_train_batch_start returned -1 for batch {idx}, whose gradients are added to those of batch "
-                f"{first}: return it for the first batch of a step"
-            )
-        return self._skips_epoch
+            self._hooks.end(outputs, batch, self.state.batch_idx - 1)
 
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -51,19 +52,20 @@ class LossWatch:
 
     def add(self, step: int, output: Any) -> None:
         """Take up what a training step returned, as the optimizer step `step` comes."""
+        loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
+        # On the CPU there is nothing to wait for, and next to never anything to keep.
+        if loss is not None and loss.is_cpu and loss.numel() == 1 and isfinite(loss.item()):
+            return
         if self.found is not None:
             return
-        loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
         if loss is not None:
-            # On the CPU there is nothing to wait for, and next to never anything to keep.
-            if not (loss.is_cpu and loss.numel() == 1 and math.isfinite(loss.item())):
-                self._kept.append((step, _LOSS, loss.detach()))
+            self._kept.append((step, _LOSS, loss.detach()))
         else:
             self.without_loss += 1
             self._kept += [
                 (step, name, torch.as_tensor(value))
                 for name, value in self._logged().items()
-                if isinstance(value, torch.Tensor) or not math.isfinite(value)
+                if isinstance(value, torch.Tensor) or not isfinite(value)
             ]
         if len(self._kept) >= _MOST_KEPT:
             self.look()
@@ -79,7 +81,7 @@ class LossWatch:
         self._looked_at = time.perf_counter()
         if self.found is None and kept:
             values = _values([tensor for _, _, tensor in kept])
-            if math.isfinite(sum(values)):
+            if isfinite(sum(values)):
                 return None
             for (step, name, _), value in zip(kept, values):
                 # What is logged beside a loss may well be infinite.
@@ -146,7 +148,7 @@ def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     if not local:
         return True
     # The largest absolute value, and not a sum, which may overflow where nothing is wrong.
-    return math.isfinite(float(nn.utils.get_total_norm(local, float("inf"))))
+    return isfinite(float(nn.utils.get_total_norm(local, float("inf"))))
 
 
 def _values(tensors: Sequence[torch.Tensor]) -> list[float]:

@@ -93,19 +93,25 @@ class Metrics:
             if hasattr(value, "full_tensor"):
                 value = value.full_tensor()  # of a DTensor every rank logs the whole
             elif is_metric_object(value):
-                how = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
-                self._log_object(name, value, how, metric_attribute)
+                given = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
+                self._log_object(name, value, given, metric_attribute)
                 return
         if type(reduce_fx) is not str:
             reduce_fx = REDUCTIONS.get(reduce_fx, reduce_fx)
-        options = scope.read_options(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
+        how = (name, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger, scope.in_step)
+        options = scope.asked.get(how)
+        if options is None:
+            options = scope.read_options(
+                name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger
+            )
+            scope.asked[how] = options
+            if prog_bar or not logger:
+                self._latest.note(name, options)
         kept = value_to_keep(value)
         if options.on_step or not options.on_epoch:
             self._latest.take(
                 {name: kept, options.step_key(name): kept} if options.on_epoch else {name: kept}
             )
-        if prog_bar or not logger:
-            self._latest.note(name, options)
         weighs = options.reduce_fx == "mean" and (options.on_epoch or options.sync_dist)
         scope.add(name, kept, self._weight(batch_size) if weighs else 1, options)
 
@@ -142,9 +148,7 @@ class Metrics:
     def end_step(self, step: int, epoch: int) -> None:
         """End a training step; a logging point every so many. Collective where it is one."""
         self._is_between = step % self._every != 0
-        if self._is_between:
-            self._train.drop_step()
-        else:
+        if not self._is_between:
             self._ended = step, epoch, self._reduced_step(step)
 
     def log_late(self) -> None:
@@ -160,7 +164,8 @@ class Metrics:
     def end_late(self) -> None:
         """As `log_late`; what is logged from here on is the next step's."""
         if self._is_between:
-            self._train.drop_step()
+            if self._train.step.values:
+                self._train.drop_step()
             self._is_between = False
         elif self._ended is not None:
             self.log_late()

@@ -38,7 +38,7 @@ class RowBuffer:
     def hand_out(self) -> None:
         """Hand all rows to the loggers; waits for the device."""
         rows = [
-            Row(step, epoch, {name: as_float(value) for name, value in values.items()})
+            Row(step, epoch, {name: v if type(v) is float else as_float(v) for name, v in values.items()})
             for step, epoch, values in self._rows
         ]
         self._rows.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratagem.sdk.loops import loss_of
@@ -13,6 +13,9 @@ from stratagem_trainer.loops.schedules import step_schedules
 if TYPE_CHECKING:
     from stratagem_trainer.loops.loss_watch import FiniteCheck
     from stratagem_trainer.state import StageState
+
+_ONLY = (0,)
+"""The index of the only optimizer."""
 
 
 class OptimizerSteps:
@@ -50,6 +53,11 @@ class OptimizerSteps:
         self.zero_grad = (
             self._zero_grad_by_module if hooks.of("optimizer_zero_grad") else self._prepared.zero_grad
         )
+        is_plain = self._steps_alone and not any(
+            hooks.of(name) for name in ("optimizer_step", "on_before_zero_grad", "optimizer_zero_grad")
+        )
+        # One optimizer that nobody has a hook for is stepped in fewer words.
+        self._is_plain = is_plain and len(self.optimizers) == 1
 
     def step(self, batch_idx: int, outputs: Any = None, closure: Callable[[int], Any] | None = None) -> None:
         """Step.
@@ -59,8 +67,29 @@ class OptimizerSteps:
             outputs: of the window's last batch.
             closure: evaluates the loss for the optimizer of an index, clips its gradients, and returns the loss.
         """
-        prepared, progress = self._prepared, self._progress
         self._batch_idx = batch_idx
+        if closure is not None or not self._is_plain:
+            applied = self._step_all(outputs, closure)
+        else:
+            applied = _ONLY if self._prepared.step(0) else ()
+            self._prepared.zero_grad(0)
+        progress = self._progress
+        progress.batch = self._state.batch_idx
+        if not applied:
+            return
+        progress.step += 1
+        if self._finite.ends_run:
+            self._finite.check_parameters(progress.step)
+        if self._after_step is not None:
+            self._after_step(progress.step)
+        if self._state.schedules:
+            step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
+        self._metrics.end_step(progress.step, progress.epoch)
+        self._poll()
+
+    def _step_all(self, outputs: Any, closure: Callable[[int], Any] | None) -> Sequence[int]:
+        """Step each optimizer and drop its gradients; return the indices of those that were stepped."""
+        prepared = self._prepared
         indices = range(len(self.optimizers))
         if self._step_by_hook:
             applied = [index for index in indices if self._step_by_module(index, outputs, closure)]
@@ -74,18 +103,7 @@ class OptimizerSteps:
             for before in self._before_zero_grad:
                 before(prepared.optimizers[index])
             self.zero_grad(index)
-        progress.batch = self._state.batch_idx
-        if not applied:
-            return
-        progress.step += 1
-        if self._finite.ends_run:
-            self._finite.check_parameters(progress.step)
-        if self._after_step is not None:
-            self._after_step(progress.step)
-        if self._state.schedules:
-            step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
-        self._metrics.end_step(progress.step, progress.epoch)
-        self._poll()
+        return applied
 
     def clip(self, index: int) -> None:
         """Limit the gradients of an optimizer, where the trainer or the module says so."""

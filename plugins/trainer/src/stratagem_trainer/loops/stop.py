@@ -18,12 +18,16 @@ class Stop:
 
     Args:
         state: of the fit.
+
+    Attributes:
+        is_timed: whether there is a `max_time`; without it, only `should_stop` is a reason to ask `is_heard`.
     """
 
     def __init__(self, state: StageState) -> None:
         self._state = state
         limit = max_time_s(state.settings.max_time)
         self._deadline = None if limit is None else time.monotonic() + limit
+        self.is_timed = limit is not None
 
     def is_heard(self) -> bool:
         """Whether the fit ends here. Collective where there is a `max_time`: ranks' clocks may differ."""

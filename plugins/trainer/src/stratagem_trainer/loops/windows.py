@@ -53,15 +53,22 @@ def divisors(state: StageState, data: FitData, size: int) -> Sequence[float]:
     return [*[whole] * (size - 1), whole / share]
 
 
+def single_batches(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Any] | None:
+    """Yield what is left of an epoch whose batches are a step each; None where a step has several, or a closure."""
+    if state.micro_batches != 1 or state.wants_closure:
+        return None
+    return islice(iterator, _limit(state, data))
+
+
 def epoch_windows(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Window]:
     """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on."""
+    read_ahead = not data.has_exact_length or state.wants_closure
+    return windows(iterator, state.micro_batches, _limit(state, data), read_ahead=read_ahead)
+
+
+def _limit(state: StageState, data: AnyTrainData) -> int | None:
+    """How many batches are left at most; None where a loader whose length is a guess ends where it ends."""
     limit = state.num_train_batches
-    # A loader whose length is a guess ends where it ends.
-    if not data.has_exact_length and state.settings.limit("train") is None:
-        limit = None
-    return windows(
-        iterator,
-        state.micro_batches,
-        None if limit is None else limit - state.progress.batch,
-        read_ahead=not data.has_exact_length or state.wants_closure,
-    )
+    if limit is None or (not data.has_exact_length and state.settings.limit("train") is None):
+        return None
+    return limit - state.progress.batch

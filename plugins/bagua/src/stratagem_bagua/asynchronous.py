@@ -1,0 +1,116 @@
+"""Replicas that are averaged in the background while each trains: async."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_sharding.drifting import Tensors
+
+from stratagem import CheckpointReader, SetupRequest
+from stratagem_bagua.background import BackgroundMean
+from stratagem_bagua.decentralized import PeersPrepared
+from stratagem_bagua.gradients import SynchronisedPrepared, reduce_gradients
+
+if TYPE_CHECKING:
+    from stratagem_bagua.strategy import BaguaStrategy
+
+
+class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
+    """Averages gradients through the warm-up; then each replica trains by itself, and takes up averages as they come.
+
+    Bagua's asynchronous model average (Gan et al., https://arxiv.org/abs/2107.01499, section 3; the idea is that of
+    AD-PSGD, Lian et al., https://arxiv.org/abs/1710.06952): between two steps a rank hands in its parameters, a
+    thread averages them over all ranks, and between two later steps the rank moves by mean minus what it handed in,
+    so that what it has learned meanwhile stays. No step waits for another rank.
+
+    Args:
+        request: as everywhere. Its collectives are of all ranks.
+        strategy: has the settings, and opens the group in which parameters are averaged. Collective.
+
+    Attributes:
+        averaging: the averages that are on their way; None in one process.
+    """
+
+    def __init__(self, request: SetupRequest, strategy: BaguaStrategy) -> None:
+        super().__init__(request)
+        self._warmup_steps: int = strategy.settings["warmup_steps"]
+        self._interval_s: float = strategy.settings["sync_interval_ms"] / 1000
+        self.averaging: BackgroundMean | None = None
+        if self._size > 1:
+            group = strategy.open_group([range(self._size)])
+            self.averaging = BackgroundMean(group, strategy.timeout.total_seconds())
+
+    def reduce(self) -> None:
+        if self._size > 1 and self.steps < self._warmup_steps:
+            reduce_gradients(self.original_module.parameters(), self.device)
+
+    def after_step(self) -> None:
+        mean = self.averaging
+        if mean is None or self.steps < self._warmup_steps:
+            return
+        self.follow()
+        self._move(mean.take())
+        if not mean.is_busy and time.monotonic() - mean.ended_at >= self._interval_s:
+            mean.give(self._snapshot())
+
+    # What everybody else sees -------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Take up what is on its way, so that all ranks have taken up equally many averages. Collective."""
+        mean = self.averaging
+        if mean is None:
+            return
+        if mean.given < max(self._collectives.gather_objects(mean.given)):
+            # Others have handed in, and wait for this rank; never for more than one.
+            self._move(mean.take(wait=True))
+            mean.give(self._snapshot())
+        self._move(mean.take(wait=True))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        self.settle()
+        with super().evaluating():
+            yield
+
+    def agree(self) -> None:
+        self.settle()
+        super().agree()
+
+    def model_tensors(self) -> Tensors:
+        self.settle()
+        return super().model_tensors()
+
+    def optimizer_tensors(self) -> Tensors:
+        self.settle()
+        return super().optimizer_tensors()
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self.settle()
+        super().load(reader, state, model_only=model_only)
+
+    def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
+        return {}, {"steps": torch.tensor(self.steps)}, {}  # ranks may have made different numbers of them
+
+    def restore(self, shared: Tensors, own: Tensors | None, state: Mapping[str, Any]) -> None:
+        if own:
+            self.steps = int(own["steps"])
+
+    def release(self) -> None:
+        if self.averaging is not None:
+            self.averaging.close()
+            self.averaging = None
+        super().release()
+
+    # --------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> torch.Tensor:
+        return self.flat().cpu()
+
+    @torch.no_grad()
+    def _move(self, by: torch.Tensor | None) -> None:
+        if by is not None:
+            self.fill(self.flat().add_(by.to(self.device)))

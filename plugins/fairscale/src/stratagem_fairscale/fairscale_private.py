@@ -1,0 +1,198 @@
+"""What this plugin uses of FairScale 0.4.13 that it keeps private: all of it, each with the reason.
+
+FairScale is archived, and its version pinned; plugins/fairscale/tests/test_fairscale_private.py tells if one is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairscale.nn import ShardedDataParallel
+from fairscale.nn.pipe.worker import join_workers
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+BATCH_NORM: Any = _BatchNorm
+"""torch's base of BatchNorm1d, 2d, 3d and SyncBatchNorm, which have no public one in common."""
+
+
+@contextmanager
+def as_trained(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Let these parameters require gradients meanwhile."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+def forget_owners(oss: Any, shares: list[list[dict[str, Any]]]) -> None:
+    """Let OSS derive again whose each parameter is, from these shares by rank."""
+    kept = list(shares)
+    oss._clear_cache()
+    oss._partition_parameters.extend(kept)
+
+
+def owner_of(oss: Any, parameter: torch.Tensor) -> int:
+    """Return the rank that steps a parameter."""
+    rank: int = oss._param_to_rank[parameter]
+    return rank
+
+
+@dataclass(frozen=True)
+class ParameterBuffer:
+    """What OSS sends of one rank's parameters, which are views of it."""
+
+    flat: torch.Tensor
+    parameters: list[torch.Tensor]
+
+    def holds_all(self) -> bool:
+        """Whether each parameter is still a view of it."""
+        begin = self.flat.data_ptr()
+        end = begin + self.flat.numel() * self.flat.element_size()
+        return all(begin <= p.data_ptr() < end or not p.numel() for p in self.parameters)
+
+    def leave(self) -> None:
+        """Give each parameter memory of its own."""
+        for parameter in self.parameters:
+            parameter.data = parameter.data.clone()
+
+
+def parameter_buffers(oss: Any) -> Iterator[ParameterBuffer]:
+    """Yield OSS's buffers."""
+    for by_rank in oss.buckets.values():
+        for bucket in by_rank.values():
+            yield ParameterBuffer(bucket.buffer, bucket._params)
+
+
+class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale has no types
+    """ShardedDDP that leaves to others when a gradient is sent.
+
+    Its own hooks send each gradient as backward comes to it, and a bucket when all of it has come.
+
+    Args:
+        module: on its device, equal on all ranks.
+        optimizers: OSS objects with the parameters that are to be averaged.
+        note: called with a parameter, in backward, once its gradient has been accumulated.
+        reduce_buffer_size: elements of small gradients that are sent together; 0 for each by itself.
+        reduce_fp16: send them as float16.
+
+    Attributes:
+        senders: of each parameter that has ever been trained, what sends its gradient.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: list[Any],
+        note: Callable[[torch.Tensor], None],
+        reduce_buffer_size: int,
+        reduce_fp16: bool,
+    ) -> None:
+        self._note = note
+        self._trained: set[torch.Tensor] = set()
+        self.senders: dict[torch.Tensor, Callable[[], None]] = {}
+        self._views: dict[torch.Tensor, torch.Tensor] = {}
+        super().__init__(
+            module,
+            optimizers,
+            broadcast_buffers=False,
+            sync_models_at_startup=False,
+            reduce_buffer_size=reduce_buffer_size,
+            reduce_fp16=reduce_fp16,
+        )
+
+    @property
+    def candidates(self) -> list[torch.Tensor]:
+        """Parameters of all optimizers, trained or not."""
+        found: list[torch.Tensor] = self._all_params
+        return found
+
+    def is_in_bucket(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter's gradient is sent together with others."""
+        return parameter in self._views
+
+    def take_up_groups(self) -> None:
+        """Look again which parameters the optimizers have."""
+        shares = [share for oss in self._sharded_optimizers for share in oss._per_device_params.values()]
+        self._all_params = [parameter for share in shares for own in share for parameter in own]
+        self.refresh_trainable()
+
+    def refresh_trainable(self) -> None:
+        """Set up what has ever been trained: what is frozen now may have a gradient of before."""
+        self._trained.update(parameter for parameter in self._all_params if parameter.requires_grad)
+        self._grad_to_be_reduced: list[bool] = []  # it warns of gradients that are waiting
+        with torch.enable_grad(), as_trained(self._trained):
+            super().refresh_trainable()
+
+    def begin(self) -> None:
+        """Begin a reduction: nothing has been sent."""
+        self._grad_to_be_reduced = [True] * len(self._trainable_params)
+        self._bucket_flush_callback_set = True  # `finish` does what FairScale lets autograd do in the end
+        for bucket in self._bucket_list:
+            bucket.reset_checked_in()
+
+    def send(self, parameter: torch.Tensor) -> None:
+        """Send a parameter's gradient to its owner, or put it into a bucket; zeros where there is none."""
+        view = self._views.get(parameter)
+        if view is not None:
+            # FairScale sends what is in the bucket, also after a zero_grad that let go of it.
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad.data_ptr() != view.data_ptr():
+                view.copy_(parameter.grad)
+            parameter.grad = view
+        elif parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        elif not parameter.grad.is_contiguous():
+            parameter.grad = parameter.grad.contiguous()
+        self.senders[parameter]()
+
+    def finish(self) -> None:
+        """Send what is left in buckets, and wait until all has come."""
+        self._flush_reduce_calls()
+
+    def _get_reduce_fn(self, index: int, param: torch.Tensor, dst_rank: int) -> Callable[..., None]:
+        self.senders[param] = super()._get_reduce_fn(index, param, dst_rank)
+        return lambda *_: self._note(param)
+
+    def _setup_bucket_strategy(self) -> None:
+        before = {parameter: parameter.grad for parameter in self._trainable_params}
+        super()._setup_bucket_strategy()
+        buckets = [bucket for bucket in self._bucket_list if bucket._params]
+        self._views = {parameter: parameter.grad for bucket in buckets for parameter in bucket._params}
+        for parameter in self._views:
+            if before[parameter] is None:  # and not zeros, with which its owner would step it
+                parameter.grad = None
+
+    def _detect_train_change(self) -> bool:
+        return any(p.requires_grad and p not in self._trained for p in self._all_params)
+
+    def _clear_counters(self) -> None:
+        """Nothing: a forward doesn't begin a reduction, as another may be under way."""
+
+    @property
+    def hooks(self) -> list[Any]:
+        """Handles of hooks on parameters."""
+        handles: list[Any] = self._grad_hooks
+        return handles
+
+
+def end_workers(pipeline: Any, process: int) -> None:
+    """End the threads of a Pipe, which its `__del__` would do: after the interpreter has stopped them, it hangs.
+
+    Args:
+        pipeline: `Pipe.pipeline`.
+        process: that started them; a fork of it has none.
+    """
+    if os.getpid() == process:
+        join_workers(pipeline.in_queues, pipeline.out_queues)
+    pipeline.in_queues, pipeline.out_queues = [], []

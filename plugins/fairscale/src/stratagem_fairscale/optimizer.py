@@ -1,0 +1,156 @@
+"""`ShardedOptimizer`: FairScale's OSS around the user's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairscale.optim import OSS
+from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
+from stratagem_sharding.torch_private import count_as_stepped
+from torch import nn
+from torch.optim import Optimizer
+
+from stratagem import ConfigError
+from stratagem_fairscale.fairscale_private import (
+    as_trained,
+    forget_owners,
+    owner_of,
+    parameter_buffers,
+)
+
+
+class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
+    """OSS, the optimizer state sharding of FairScale, around an optimizer that exists already.
+
+    Parameters are shared out whole, each to the rank that has least. Each rank steps its own, then sends them to the
+    others. It has the very group dicts of `whole`, so that schedulers made over `whole` change what is stepped;
+    groups that are added to `whole` later are stepped, too. Collective to construct and to step.
+
+    Args:
+        whole: the user's optimizer over all parameters, of one dtype; must treat each parameter by itself, as all of
+            torch's but LBFGS do. Its states are taken over, then dropped there.
+
+    Attributes:
+        state: of the parameters in `owned` alone.
+    """
+
+    def __init__(self, whole: Optimizer) -> None:
+        self.whole = whole
+        self._trained: set[torch.Tensor] = set()
+        super().__init__(whole.param_groups, optim=self._local)
+        self.defaults = whole.defaults
+        self.state = self.optim.state
+        whole.state.clear()
+        # The very list, so that a group that is added to `whole` is clipped and stepped here, too.
+        self.param_groups = whole.param_groups
+
+    @property
+    def owned(self) -> list[torch.Tensor]:
+        """The parameters whose states this rank keeps."""
+        self.take_up_groups()
+        return [parameter for group in self.optim.param_groups for parameter in group["params"]]
+
+    def owner_of(self, parameter: torch.Tensor) -> int:
+        """The rank that steps a parameter."""
+        return owner_of(self, parameter)
+
+    def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
+        return optimizer_of_part(self.whole, groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as to any optimizer; it is taken up before the next forward, as one that `whole` is given."""
+        Optimizer.add_param_group(self, param_group)
+
+    def take_up_groups(self) -> None:
+        """Share out the parameters of groups that were added.
+
+        OSS shares all of them out again, by which of them are trained now: earlier ones would change their rank.
+
+        Raises:
+            ConfigError: they have another dtype.
+        """
+        added = self.param_groups[len(self.optim.param_groups) :]
+        if not added:
+            return
+        dtype = self.param_groups[0]["params"][0].dtype
+        for parameter in (each for group in added for each in group["params"]):
+            if parameter.dtype != dtype:
+                raise ConfigError(
+                    f"a group with a parameter of {parameter.dtype} was added to {type(self.whole).__name__}, whose "
+                    f"others are {dtype}, and fairscale_sharded takes one dtype for each optimizer: choose ddp"
+                )
+        shares = self.partition_parameters()
+        sizes = [sum(p.numel() for group in share for p in group["params"]) for share in shares]
+        for group in added:
+            parts: list[list[torch.Tensor]] = [[] for _ in shares]
+            for parameter in group["params"]:
+                rank = sizes.index(min(sizes))
+                parts[rank].append(parameter)
+                sizes[rank] += parameter.numel()
+            for share, part in zip(shares, parts):
+                share.append({**group, "params": part})
+            for parameter in shares[self.rank][-1]["params"]:
+                if parameter in self.whole.state:
+                    self.optim.state[parameter] = self.whole.state[parameter]
+        self.optim.param_groups = shares[self.rank]
+        self.whole.state.clear()
+        forget_owners(self, shares)
+        self.refresh_trainable()
+
+    def _setup_flat_buffers(self) -> None:
+        """Let the ranks send what has ever been trained.
+
+        OSS leaves out what is frozen at the time, also if it has a gradient of before, with which its owner steps it.
+        """
+        everything = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._trained.update(parameter for parameter in everything if parameter.requires_grad)
+        with as_trained(self._trained):
+            super()._setup_flat_buffers()
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Step this rank's parameters and bring all ranks' to everybody. Collective."""
+        self.take_up_groups()
+        if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
+            self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
+        loss = super().step(closure, **kwargs)
+        count_as_stepped(self.whole)
+        return loss
+
+    def clip_grad_norm(
+        self, max_norm: float, norm_type: float = 2.0, filter_params_fn: Any = None
+    ) -> torch.Tensor:
+        """Limit the norm of all ranks' gradients, of which each rank has those that it steps. Collective.
+
+        As OSS does, which counts for ever the parameters that had a gradient at the first call, and computes in
+        float32.
+
+        Returns:
+            The norm before, a scalar.
+        """
+        own = [p for p in self.owned if p.grad is not None]
+        dtype = next((p.dtype for group in self.param_groups for p in group["params"]), torch.float32)
+        device = self.param_groups[0]["params"][0].device
+        norm = nn.utils.get_total_norm([p.grad for p in own if p.grad is not None], norm_type)
+        norm = norm.to(device, dtype.to_real() if dtype.is_complex else dtype)
+        if norm_type == torch.inf:
+            dist.all_reduce(norm, dist.ReduceOp.MAX)
+        else:
+            norm = norm**norm_type
+            dist.all_reduce(norm)
+            norm = norm ** (1.0 / norm_type)
+        nn.utils.clip_grads_with_norm_(own, max_norm, norm)
+        return norm
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up groups, and of the states those of `owned`; positions count all parameters."""
+        self.take_up_groups()
+        load_part(self.param_groups, self.optim, state_dict)
+        self.state = self.optim.state
+
+    def release(self) -> None:
+        """Give each parameter memory of its own again."""
+        for buffer in parameter_buffers(self):
+            buffer.leave()

@@ -1,0 +1,21 @@
+"""Places: where a run's processes are brought up. A plugin that offers one derives it from `Place`.
+
+Everything here is imported without torch, and when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem_places.place import Place, PlaceStatus, state_of
+    from stratagem_places.request import PlaceRequest
+    from stratagem_places.run_record import PlacedRun
+
+__all__ = ["Place", "PlaceRequest", "PlaceStatus", "PlacedRun", "state_of"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {".place": "Place PlaceStatus state_of", ".request": "PlaceRequest", ".run_record": "PlacedRun"}
+)

@@ -1,0 +1,86 @@
+"""`LocalPlace`: this machine, in the background."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from stratagem.errors import UsageError
+from stratagem_places.place import Place, PlaceStatus, state_of
+from stratagem_places.request import PlaceRequest
+from stratagem_places.run_record import PlacedRun
+
+
+class LocalPlace(Place):
+    """A process that goes on without the terminal. One node; has no options."""
+
+    ask_every_s = 0.5
+
+    def why_not(self) -> str | None:
+        return None if os.name == "posix" else "it needs a shell of POSIX"
+
+    def render(self, request: PlaceRequest) -> str:
+        """The script of the shell; its path is the process's last argument, by which `status` knows it."""
+        if request.max_nodes > 1:
+            raise UsageError(
+                f"--on local has one node, this machine, and --num-nodes asks for {request.max_nodes}: leave it "
+                "out, or name another place"
+            )
+        output = os.path.join(request.output_dir, "node-0.txt")
+        lines = [
+            "#!/bin/sh",
+            f"cd {shlex.quote(request.working_dir)} || exit 2",
+            *(f"export {name}={shlex.quote(value)}" for name, value in request.variables.items()),
+            f"{shlex.join(request.node_command())} > {shlex.quote(output)} 2>&1 < /dev/null &",
+            'echo $! > "$0.pid"',
+            "wait $!",
+            'echo $? > "$0.exit_code"',
+            "",
+        ]
+        return "\n".join(lines)
+
+    def submit(self, request: PlaceRequest) -> Mapping[str, Any]:
+        script = os.path.join(request.place_dir, "run.sh")
+        for left in (f"{script}.pid", f"{script}.exit_code"):
+            if os.path.exists(left):
+                os.unlink(left)
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(self.render(request))
+        # The first shell ends at once: what it has started is nobody's child here.
+        start = 'sh "$0" > /dev/null 2>&1 < /dev/null & echo $!'
+        started = subprocess.run(
+            ["sh", "-c", start, script], stdout=subprocess.PIPE, text=True, start_new_session=True, check=True
+        )
+        return {"process": int(started.stdout)}
+
+    def status(self, run: PlacedRun) -> PlaceStatus:
+        code = _number(run, "exit_code")
+        if code is not None:
+            return PlaceStatus(state_of(code), f"exit code {code}" if code else "", code)
+        if _is_shell_of(run):
+            return PlaceStatus("running", f"process {run.job['process']}")
+        return PlaceStatus("unknown", "its process is gone, as after a restart of the machine")
+
+    def stop(self, run: PlacedRun) -> None:
+        pid = _number(run, "pid")
+        if pid is not None and self.status(run).state == "running":
+            os.kill(pid, signal.SIGTERM)
+
+
+def _number(run: PlacedRun, name: str) -> int | None:
+    try:
+        with open(os.path.join(run.run_dir, "place", f"run.sh.{name}"), encoding="utf-8") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _is_shell_of(run: PlacedRun) -> bool:
+    """Whether the process still is this run's: its number may have become another's."""
+    asked = ["ps", "-ww", "-p", str(run.job["process"]), "-o", "args="]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return os.path.join(run.run_dir, "place", "run.sh") in said

@@ -1,0 +1,1 @@
+from command_line import folder, net, refused  # noqa: F401

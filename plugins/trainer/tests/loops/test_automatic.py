@@ -1,0 +1,177 @@
+"""Steps of one batch each have a loop of their own: it does what the loop over windows does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from by_hand import train
+from small import Line
+from stratagem_trainer.loops import fit_loop
+
+from stratagem import Callback, Logger, PreparedWrapper, hookimpl
+from stratagem.errors import NonFiniteError
+
+
+class Logs(Line):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("seen", float(batch_idx), on_epoch=True)
+        return None if batch_idx == 1 else loss
+
+
+class Skips(Logs):
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
+        return -1 if batch_idx == 5 else None
+
+
+class Rows(Logger):
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def write(self, rows: Any) -> None:
+        self.rows += [(row.step, row.epoch, dict(row.values)) for row in rows]
+
+
+class Notes(Callback):
+    """Every call around a batch, and what the run knows of itself then."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def _note(self, name: str, trainer: Any) -> None:
+        self.calls.append((name, trainer.batch_idx, trainer.global_step))
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self._note("start", trainer)
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        self._note("after backward", trainer)
+
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self._note("before zero_grad", trainer)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._note(f"end {batch_idx} {outputs is None}", trainer)
+
+
+class Steps:
+    """Each call of the strategy's `step` and `zero_grad`."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @hookimpl(wrapper=True)
+    def setup(self, request: Any) -> Any:
+        prepared, calls = (yield), self.calls
+
+        class Noting(PreparedWrapper):
+            def step(self, index: int, closure: Any = None) -> bool:
+                calls.append(f"step {index}")
+                # As after an overflow.
+                return super().step(index, closure) and len(calls) != 5
+
+            def zero_grad(self, index: int) -> None:
+                calls.append(f"zero {index}")
+                super().zero_grad(index)
+
+        return Noting(prepared)
+
+
+def outcome(module: Line, folder: Path, **how: Any) -> list[Any]:
+    notes, steps, rows = Notes(), Steps(), Rows()
+    callbacks = how.pop("callbacks", [notes])
+    plugins = [steps] if how.pop("steps", False) else []
+    how = {"max_epochs": 2, "log_every_n_steps": 2, "logger": rows, **how}
+    trainer = train(module, folder, callbacks=callbacks, plugins=plugins, **how)
+    weights = [parameter.tolist() for parameter in module.parameters()]
+    return [notes.calls, steps.calls, trainer.global_step, trainer.current_epoch, rows.rows, weights]
+
+
+@pytest.mark.parametrize("kind", [Logs, Skips])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"callbacks": []},
+        {"callbacks": [], "steps": True},
+        {"gradient_clip_val": 0.1},
+        {"max_steps": 5},
+        {"val_check_interval": 3},
+        {"max_time": {"hours": 1}},
+    ],
+    ids=str,
+)
+def test_it_does_what_windows_of_one_batch_do(
+    kind: Any, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "single").mkdir()
+    (tmp_path / "windows").mkdir()
+    single = outcome(kind(), tmp_path / "single", **how)
+    monkeypatch.setattr(fit_loop, "single_batches", lambda *args: None)
+    assert single == outcome(kind(), tmp_path / "windows", **how)
+    assert single[2] > 1
+
+
+def test_a_step_of_several_batches_is_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("one batch each")
+
+    monkeypatch.setattr(fit_loop.AutomaticSteps, "single", refuse)
+    assert train(Line(), tmp_path, max_epochs=1, accumulate_grad_batches=2).global_step == 4
+    with pytest.raises(AssertionError, match="one batch each"):
+        train(Line(), tmp_path / "b", max_epochs=1)
+
+
+def test_a_loss_that_is_not_finite_ends_it_before_the_step(tmp_path: Path) -> None:
+    class Bad(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) * (float("nan") if batch_idx == 2 else 1.0)
+
+    module = Bad()
+    with pytest.raises(NonFiniteError, match="step 3"):
+        train(module, tmp_path, max_epochs=1, terminate_on_nan=True)
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+
+
+def test_a_windows_loss_that_is_not_finite_is_of_the_step_that_it_was_for(tmp_path: Path) -> None:
+    class Bad(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) * (float("nan") if batch_idx == 4 else 1.0)
+
+    with pytest.raises(NonFiniteError, match="at step 3"):
+        train(Bad(), tmp_path, max_epochs=1, terminate_on_nan=True, accumulate_grad_batches=2)
+
+
+def test_the_module_steps_with_the_index_of_the_windows_last_batch(tmp_path: Path) -> None:
+    seen = []
+
+    class Own(Line):
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
+            seen.append(batch_idx)
+            super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    train(Own(), tmp_path, max_epochs=1, accumulate_grad_batches=3)
+    train(Own(), tmp_path / "b", max_steps=2)
+    assert seen == [2, 5, 7, 0, 1]
+
+
+def test_who_wants_to_stop_waits_for_the_least_number_of_steps(tmp_path: Path) -> None:
+    class Ends(Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            trainer.should_stop = True
+
+    assert train(Line(), tmp_path, max_epochs=2, min_steps=3, callbacks=[Ends()]).global_step == 3
+
+
+def test_each_batch_of_each_epoch_may_be_validated(tmp_path: Path) -> None:
+    validated = []
+
+    class Counts(Callback):
+        def on_validation_start(self, trainer: Any, module: Any) -> None:
+            validated.append(trainer.global_step)
+
+    train(Line(), tmp_path, max_epochs=2, val_check_interval=1, num_sanity_val_steps=0, callbacks=[Counts()])
+    assert validated == list(range(1, 17))
