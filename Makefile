@@ -68,7 +68,7 @@ test-long: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(PYTEST)
 
 test-deepspeed: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900
+	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PYTEST)
 
 test-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python -m pytest plugins/horovod --timeout 600 $(PYTEST)
@@ -251,5 +251,5 @@ export XLA_NEEDS
 .venv-xla/.ready: .venv-xla/.engine constraints-xla.txt $(PROJECTS)
 	@echo "Installing Stratagem beside torch_xla"
 	@$(XLA_PIP) hatchling editables
-	@$(XLA_PIP) --no-build-isolation $(EDITABLE) psutil pytest pytest-timeout torchdata transformers
+	@$(XLA_PIP) --no-build-isolation $(EDITABLE) psutil pytest pytest-rerunfailures pytest-timeout torchdata transformers
 	@touch $@
