@@ -91,6 +91,8 @@ class Scope:
         self._owners: dict[str, str] = {}
         self._sums: dict[str, Accumulator] = {}
         self._loaded: set[str] = set()
+        self._has_endings = False
+        """Whether the value of a step may have another key than its name."""
 
     def options(self, name: str) -> LogOptions:
         """How `name`, which was logged before, is logged."""
@@ -164,6 +166,13 @@ class Scope:
                     "_step and _epoch appended; rename one"
                 )
         self._options[name] = options
+        self._has_endings = self._has_endings or options.step_key(name) != name
+
+    def by_step_key(self, values: dict[str, Value]) -> dict[str, Value]:
+        """Return what a step logged by the keys that files have."""
+        if not self._has_endings:
+            return values
+        return {self._options[name].step_key(name): value for name, value in values.items()}
 
     def add(self, name: str, value: Value, weight: int, options: LogOptions) -> None:
         """Take up a value that stands for `weight` samples."""
@@ -223,7 +232,7 @@ class Scope:
         """Take up what `state` returned: a resumed epoch may end before any of it is logged again."""
         self._sums = {name: Accumulator(*total) for name, (_, total) in state.items()}
         self._options = {name: LogOptions(*options) for name, (options, _) in state.items()}
-        self._loaded = set(state)
+        self._loaded, self._has_endings = set(state), True
         self.asked.clear()
 
     def objects_state(self, module: nn.Module) -> dict[str, list[Any]]:

@@ -39,6 +39,7 @@ def run_of(logger, folder, strategy="single", devices=1, module=None):
 def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "240")  # wandb's process, on a busy machine
     monkeypatch.setenv("WANDB_MODE", "offline")
     logger = WandbLogger(project="mine", name="first", offline=True, prefix="p")
     module = Logs()
@@ -156,6 +157,7 @@ def test_a_test_after_a_fit_is_logged_to_the_fits_run(tmp_path, monkeypatch, dev
 def test_wandb_goes_on_with_the_fits_run(tmp_path, monkeypatch, devices):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "240")  # wandb's process, on a busy machine
     version = fitted_and_tested(WandbLogger(project="mine", offline=True), tmp_path, devices)
     runs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{version}*/run-{version}.wandb"))
     assert [b"test_loss" in run.read_bytes() for run in runs] == [False, True]

@@ -90,7 +90,7 @@ class AutomaticSteps:
                 ends_here()
                 return
             metrics.batch = batch
-            outputs = forward_backward(STEP, batch, idx, divisor=1, sync=True)
+            outputs = forward_backward(STEP, batch, idx)
             check_loss(progress.step + 1, outputs)
             for after in all_after_backward:
                 after()

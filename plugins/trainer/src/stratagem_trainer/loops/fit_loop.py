@@ -151,12 +151,12 @@ class FitLoop:
         self._pass_boundary()
         if self._times is not None:
             self._validate_if_due()
-        self._stops = stops = self._has_to_stop()
-        return stops
+        if self.state.should_stop or self._stop.is_timed or self.progress.step == self._last_step:
+            self._stops = self._has_to_stop()
+        return self._stops
 
     def _has_to_stop(self) -> bool:
-        may_stop = self.state.should_stop or self._stop.is_timed
-        return (may_stop and self._stop.is_heard()) or self.progress.step == self._last_step
+        return self._stop.is_heard() or self.progress.step == self._last_step
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():

@@ -173,23 +173,23 @@ class Metrics:
 
     def _reduced_step(self, step: int) -> dict[str, Value]:
         """Take what the step has logged, by the names that files have. Collective."""
-        options, (logged, weights) = self._train.options, self._train.take_step()
-        names = {options(name).step_key(name): name for name in logged}
-        values = {key: logged[name] for key, name in names.items()}
-        if self._collectives.world_size > 1:
-            synced = {
-                key: Partial(options(name).reduce_fx, logged[name], weights[name])
-                for key, name in names.items()
-                if options(name).sync_dist
-            }
-            own = {key: value for key, value in values.items() if key not in synced}
-            reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
-            values.update(reduced)
-            self._latest.take(reduced)
-            self._latest.take({names[key]: value for key, value in reduced.items() if key in names})
-        elif self.losses.is_due:
-            self._reducer.look_at_losses()
-        return values
+        logged, weights = self._train.take_step()
+        values = self._train.by_step_key(logged)
+        if self._collectives.world_size == 1:
+            if self.losses.is_due:
+                self._reducer.look_at_losses()
+            return values
+        options, names = self._train.options, dict(zip(values, logged))
+        synced = {
+            key: Partial(options(name).reduce_fx, logged[name], weights[name])
+            for key, name in names.items()
+            if options(name).sync_dist
+        }
+        own = {key: value for key, value in values.items() if key not in synced}
+        reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
+        self._latest.take(reduced)
+        self._latest.take({names[key]: value for key, value in reduced.items() if key in names})
+        return {**values, **reduced}
 
     def end_epoch(self, step: int, epoch: int) -> None:
         """Reduce what was logged over the training epoch. Collective."""

@@ -31,7 +31,8 @@ class StepModule(nn.Module):
         self.before_backward = tuple(before_backward)
 
     def forward(self, step: str, *args: Any) -> Any:
-        output = getattr(self.module, step)(*args)
+        # Not `self.module`, which nn.Module finds by a method of its own: this is called for each batch.
+        output = getattr(self._modules["module"], step)(*args)
         if self.before_backward and step == "training_step":
             refuse_in_chunk("on_before_backward")
             loss = loss_of(output)

@@ -48,6 +48,7 @@ class OptimizerSteps:
         self._poll = state.runtime.session.checkpointer.poll
         self._batch_idx = 0
         self._after_step = state.guard.after_step if state.guard.is_active else None
+        self._does_more = finite.ends_run or self._after_step is not None or bool(state.schedules)
         self._steps_alone = not self._before_step and self._clip is None
         self._step_by_hook = bool(hooks.of("optimizer_step"))
         self.zero_grad = (
@@ -67,28 +68,32 @@ class OptimizerSteps:
             outputs: of the window's last batch.
             closure: evaluates the loss for the optimizer of an index, clips its gradients, and returns the loss.
         """
-        self._batch_idx = batch_idx
+        progress, prepared = self._progress, self._prepared
         if closure is not None or not self._is_plain:
-            applied = self._step_all(outputs, closure)
+            applied = self._step_all(batch_idx, outputs, closure)
         else:
-            applied = _ONLY if self._prepared.step(0) else ()
-            self._prepared.zero_grad(0)
-        progress = self._progress
+            applied = _ONLY if prepared.step(0) else ()
+            prepared.zero_grad(0)
         progress.batch = self._state.batch_idx
         if not applied:
             return
-        progress.step += 1
-        if self._finite.ends_run:
-            self._finite.check_parameters(progress.step)
-        if self._after_step is not None:
-            self._after_step(progress.step)
-        if self._state.schedules:
-            step_schedules(self._state, "step", progress.step, applied if self._step_by_hook else None)
-        self._metrics.end_step(progress.step, progress.epoch)
+        progress.step = step = progress.step + 1
+        if self._does_more:
+            self._do_more(step, applied)
+        self._metrics.end_step(step, progress.epoch)
         self._poll()
 
-    def _step_all(self, outputs: Any, closure: Callable[[int], Any] | None) -> Sequence[int]:
+    def _do_more(self, step: int, applied: Sequence[int]) -> None:
+        """What few runs have after a step: a look at the parameters, the guard's, and schedules."""
+        if self._finite.ends_run:
+            self._finite.check_parameters(step)
+        if self._after_step is not None:
+            self._after_step(step)
+        step_schedules(self._state, "step", step, applied if self._step_by_hook else None)
+
+    def _step_all(self, batch_idx: int, outputs: Any, closure: Callable[[int], Any] | None) -> Sequence[int]:
         """Step each optimizer and drop its gradients; return the indices of those that were stepped."""
+        self._batch_idx = batch_idx
         prepared = self._prepared
         indices = range(len(self.optimizers))
         if self._step_by_hook:
