@@ -25,7 +25,7 @@ AUTO = "auto"
 def checkpoint_to_go_on_from(
     trainer: TrainerView, attempts: AutoResume, ckpt_path: str | None
 ) -> CheckpointReader | None:
-    """Open the checkpoint with which a fit begins; None where it begins anew. Collective.
+    """Open the checkpoint with which a fit begins; None where it begins at the start. Collective.
 
     That of an attempt before this one; or else the newest of the run's folder, where `ckpt_path` or the scheduler
     wants that; or else `ckpt_path`.

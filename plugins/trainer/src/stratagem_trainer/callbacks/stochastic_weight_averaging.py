@@ -173,7 +173,7 @@ class StochasticWeightAveraging(Callback):
 
 @torch.no_grad()
 def renew_batch_norm(trainer: TrainerView, module: nn.Module) -> None:
-    """Make the running statistics of batch normalization anew, by an epoch of training batches. Collective.
+    """Make the running statistics of batch normalization again, by an epoch of training batches. Collective.
 
     Ranks' statistics are averaged. Nothing is logged, and no parameter changes.
     """

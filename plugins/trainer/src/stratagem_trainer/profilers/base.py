@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Profiler:
-    """Base of profilers: each rank has one, which is made anew for each stage.
+    """Base of profilers: each rank has one, which is created again for each stage.
 
     Args:
         dirpath: folder of its files; the run's folder when None.
