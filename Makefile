@@ -81,16 +81,16 @@ soak: .venv/.ready-to-develop
 test-etcd: .venv/.ready-to-develop
 	@command -v etcd > /dev/null || { echo "etcd isn't installed: apt-get install etcd-server" >&2; exit 1; }
 	@$(PIP) --target .venv/etcd python-etcd
-	@PYTHONPATH=.venv/etcd $(BIN)/python -m pytest tests/integration/test_etcd.py -m soak $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/etcd $(BIN)/python -m pytest tests/integration/test_etcd.py -m soak $(PYTEST)
 
 # It wants other versions of what it depends on than moto does; those that are there do.
 test-kubernetes: .venv/.ready-to-develop
 	@$(PIP) --no-deps --target .venv/kubernetes kubernetes durationpy oauthlib requests-oauthlib websocket-client
-	@PYTHONPATH=.venv/kubernetes $(BIN)/python -m pytest plugins/kubernetes $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/kubernetes $(BIN)/python -m pytest plugins/kubernetes $(PYTEST)
 
 test-ray: .venv/.ready-to-develop
 	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train]" && touch .venv/ray/.ready; }
-	@PYTHONPATH=.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
