@@ -147,6 +147,15 @@ def test_what_a_launcher_refuses_is_the_run_s_end(cluster: Any, nodes: Nodes) ->
     assert "nonsense" in placed.printed()
 
 
+def test_what_a_run_waits_for_is_said_where_ray_finds_no_room(cluster: Any, nodes: Nodes) -> None:
+    placed = Placed(cluster, request_of(nodes, "--num-nodes", "4", min_nodes=4, max_nodes=4))
+    said = "waits for room: 4 nodes with CPU 1, each on a machine of its own; machines of the cluster: "
+    placed.wait_until(lambda: said in placed.printed())
+    assert "--on-set strategy=PACK lets them share machines" in placed.printed()
+    placed.place.stop(placed.run)
+    assert placed.ended().state == "stopped", placed.printed()
+
+
 def test_no_cluster_at_an_address_is_told_in_a_sentence(cluster: Any) -> None:
     assert RayPlace(address=cluster.address).why_not() is None
     said = RayPlace(address="127.0.0.1:1").why_not()

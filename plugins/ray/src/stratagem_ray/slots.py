@@ -13,6 +13,8 @@ from stratagem_ray.node import Node
 from stratagem_ray.spec import RaySpec
 
 _WAIT_S = 1.0
+_ROOM_S = 10.0
+"""How long Ray may take to find room before it is said for what."""
 _LAST_S = 120.0
 """How long other nodes may take to end once one has ended well."""
 _SIGTERM = 128 + signal.SIGTERM
@@ -51,6 +53,8 @@ class Slots:
         self._slots = [_Slot(index, gang, index) for index in range(spec.min_nodes)]
         for index in range(spec.min_nodes, spec.max_nodes):
             self._slots.append(_Slot(index, placement_group([bundle], strategy="PACK"), 0))
+        self._room = gang.ready()
+        self._room_by: float | None = time.monotonic() + _ROOM_S
         self._lost, self._is_stopping = 0, False
         self._codes: list[int] = []
 
@@ -84,8 +88,26 @@ class Slots:
             if not waiting:
                 break
             self._read(waiting)
+            self._tell_of_room()
         failed = [code for code in self._codes if code != 0]
         return failed[0] if failed or not self._codes else 0
+
+    def _tell_of_room(self) -> None:
+        """Say once for what the fewest nodes wait, if Ray has found no room for them for some time."""
+        if self._room_by is None or time.monotonic() < self._room_by:
+            return
+        self._room_by = None
+        if self._ray.wait([self._room], timeout=0, fetch_local=False)[0]:
+            return
+        spec = self._spec
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in spec.resources.items()) or "nothing"
+        alive = sum(node["Alive"] for node in self._ray.nodes())
+        where = ", each on a machine of its own" if spec.strategy == "STRICT_SPREAD" else ""
+        share = "; --on-set strategy=PACK lets them share machines" if where else ""
+        print(
+            f"waits for room: {spec.min_nodes} nodes with {wanted}{where}; machines of the cluster: {alive}{share}",
+            flush=True,
+        )
 
     def _stop(self) -> None:
         """Tell all nodes to save and end, also those that begin now."""
