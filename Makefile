@@ -48,7 +48,7 @@ help:
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
-	@echo "make portability load each strategy's checkpoint under each other (20 minutes), and write docs/portability.md"
+	@echo "make portability load each strategy's checkpoint under each other (long; only pairs not tried yet with NEW=1), and write docs/portability.md"
 	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
@@ -160,13 +160,13 @@ parity: .venv/.ready-to-develop
 parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
 
-# Strategies on XLA take part where `make test-xla` has made their environment.
+# Horovod and strategies on XLA take part where `make test-horovod` and `make test-xla` have made their environments.
 portability: .venv/.ready-to-develop
-	@set -e; saved=$$(mktemp -d); trap 'rm -rf "$$saved"' EXIT; export PJRT_DEVICE=CPU; \
-	pythons="$(BIN)/python $$(test -e .venv-xla/.ready && echo $(XLA)/python)"; \
+	@set -e; saved=$$(mktemp -d); trap 'rm -rf "$$saved"' EXIT; export PJRT_DEVICE=CPU; pythons=$(BIN)/python; \
+	for each in .venv-horovod .venv-xla; do if test -e $$each/.ready; then pythons="$$pythons $$each/bin/python"; fi; done; \
 	for python in $$pythons; do $$python -m tests.portability.run write "$$saved"; done; \
-	rm -f docs/gen/portability.json; \
-	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json || true; done
+	$(if $(NEW),,rm -f docs/gen/portability.json;) \
+	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json $(if $(NEW),--new) || true; done
 	@$(BIN)/python docs/gen/portability.py > docs/portability.md
 
 test-places: .venv/.ready-to-develop

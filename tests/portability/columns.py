@@ -59,8 +59,9 @@ def _at(column: Column, *sizes: int) -> list[Column]:
 
 
 def _on_cpu() -> list[Column]:
-    from stratagem_model_parallel.conformance import whatever_can_be
+    from stratagem_model_parallel.conformance import shards_of_batches, whatever_can_be
 
+    cut = {**_GROUP, "parallelize": shards_of_batches}
     split = {**_GROUP, "parallelize": whatever_can_be}
     columns = [
         Column("single", "single", 1, {}),
@@ -77,6 +78,9 @@ def _on_cpu() -> list[Column]:
         *_at(Column("model_parallel", "model_parallel", 1, split, one), 1, 2, 4),
         Column("model_parallel, 2-D 2×2", "model_parallel", 4, {**split, "tensor_parallel_size": 2}, half),
         *_at(Column("pipeline", "pipeline", 1, data_ranks=one), 1, 2, 4),
+        *_at(Column("context_parallel", "context_parallel", 1, cut, one), 1, 2, 4),
+        Column("context_parallel, 2-D 2×2", "context_parallel", 4, {**cut, "context_parallel_size": 2}, half),
+        *_at(Column("bagua", "bagua", 1), 1, 2, 4),
     ]
     if find_spec("deepspeed") is not None:
         from stratagem_deepspeed.conformance import SMALL
@@ -84,7 +88,16 @@ def _on_cpu() -> list[Column]:
         for stage in (1, 2, 3):
             name = f"deepspeed_stage_{stage}"
             columns += _at(Column(name, name, 1, SMALL, own_processes=True), 1, 2, 4)
+    if find_spec("fairscale") is not None:
+        columns += [
+            *_at(Column("fairscale_sharded", "fairscale_sharded", 1), 1, 2, 4),
+            *_at(Column("fairscale_pipe", "fairscale_pipe", 1, {}), 1, 2, 4),
+        ]
     return columns
+
+
+def _on_horovod() -> list[Column]:
+    return _at(Column("horovod", "horovod", 1, {**_GROUP, "scale_lr": False}), 1, 2, 4)
 
 
 def _on_xla() -> list[Column]:
@@ -98,14 +111,22 @@ def _on_xla() -> list[Column]:
 
 
 def columns_here() -> dict[str, Column]:
-    """Return the columns that can run with what is installed here, by name."""
-    chosen = _on_cpu() if find_spec("torch_xla") is None else _on_xla()
+    """Return the columns that can run with what is installed here, by name.
+
+    Engines with an environment of their own are tried there alone.
+    """
+    if find_spec("torch_xla") is not None:
+        chosen = _on_xla()
+    elif find_spec("horovod") is not None:
+        chosen = _on_horovod()
+    else:
+        chosen = _on_cpu()
     return {column.name: column for column in chosen}
 
 
 def column_names() -> list[str]:
     """Return the names of all columns, wherever they run."""
-    return [column.name for column in (*_on_cpu(), *_on_xla())]
+    return [column.name for column in (*_on_cpu(), *_on_horovod(), *_on_xla())]
 
 
 SHORT = ("ddp ×2", "fsdp ×2", "ddp_sharded ×2", "model_parallel ×2", "pipeline ×2")

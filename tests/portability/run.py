@@ -2,8 +2,9 @@
 
 python -m tests.portability.run write FOLDER [COLUMN …]              with what is installed here
 python -m tests.portability.run read FOLDER [COLUMN …] --json FILE   all that FOLDER has
+python -m tests.portability.run read FOLDER … --json FILE --new      the pairs alone that FILE hasn't yet
 
-Columns that need torch_xla run under its own interpreter, on the same folder and file.
+Columns that need Horovod or torch_xla run under an interpreter of their own, on the same folder and file.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, help="put the results into this file, beside what it has of others"
     )
+    parser.add_argument("--new", action="store_true", help="read only what this file doesn't tell yet")
     chosen = parser.parse_intermixed_args()
     here = columns_here()
     columns = [here[name] for name in chosen.columns or here]
@@ -40,7 +42,7 @@ def main() -> None:
         wrong += (
             written(column, chosen.folder)
             if chosen.what == "write"
-            else reads(column, chosen.folder, chosen.json)
+            else reads(column, chosen.folder, chosen.json, chosen.new)
         )
         print(f"== {column.name}: {time.monotonic() - began:.0f} s", flush=True)
         _end_processes(column)
@@ -56,9 +58,12 @@ def written(column: Column, folder: Path) -> int:
     return bool(fault)
 
 
-def reads(column: Column, folder: Path, into: Path | None) -> int:
-    """Read every checkpoint in a folder; return how many can't be gone on from."""
-    paths = {path.name: str(path) for path in sorted(folder.iterdir())}
+def reads(column: Column, folder: Path, into: Path | None, only_new: bool = False) -> int:
+    """Read every checkpoint in a folder, or those whose outcome isn't known; return how many can't be gone on from."""
+    known = table_of(into)["cells"].get(column.name, {}) if only_new else {}
+    paths = {path.name: str(path) for path in sorted(folder.iterdir()) if path.name not in known}
+    if not paths:
+        return 0
     with tempfile.TemporaryDirectory(prefix="stratagem-portability-") as again:
         outcomes = list(read(column, paths, again))
     for outcome in outcomes:
@@ -69,11 +74,17 @@ def reads(column: Column, folder: Path, into: Path | None) -> int:
     return sum(bool(outcome.wrong) for outcome in outcomes)
 
 
+def table_of(path: Path | None) -> dict[str, Any]:
+    """Return the results in a file, or none."""
+    if path is None or not path.exists():
+        return {"torch": {}, "cells": {}}
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return table
+
+
 def keep(path: Path, outcomes: list[Outcome]) -> None:
     """Put results in the place of those before."""
-    table: dict[str, Any] = {"torch": {}, "cells": {}}
-    if path.exists():
-        table = json.loads(path.read_text(encoding="utf-8"))
+    table = table_of(path)
     table["python"] = platform.python_version()
     for outcome in outcomes:
         table["torch"][outcome.reader] = torch.__version__.partition("+")[0]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.portability import cell
 from tests.portability.columns import SHORT, columns_here
+from tests.portability.run import keep, reads, table_of
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,18 @@ def test_a_strategy_goes_on_from_each_others_checkpoint(
     outcomes = list(cell.read(columns_here()[reader], checkpoints, str(tmp_path)))
     assert len(outcomes) == len(SHORT)
     assert [outcome for outcome in outcomes if outcome.wrong] == []
+
+
+def test_only_pairs_that_are_new_are_read_again(checkpoints: dict[str, str], tmp_path: Path) -> None:
+    known, *others = SHORT
+    table, folder = tmp_path / "table.json", Path(checkpoints[known]).parent
+    keep(table, [cell.Outcome(known, "single ×1", 0.5)])
+    for _ in range(2):
+        assert reads(columns_here()["single ×1"], folder, table, only_new=True) == 0
+    of_single = table_of(table)["cells"]["single ×1"]
+    assert of_single.pop(known) == 0.5
+    assert of_single.keys() == set(others)
+    assert max(of_single.values()) < cell.LOSSES
 
 
 def test_a_checkpoint_that_was_written_later_has_other_numbers(
