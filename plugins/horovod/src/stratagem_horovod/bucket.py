@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import nn
 
 BUCKET = 2 * 2**20
 """Elements in one message, at most, unless a single gradient has more."""
+POLL_S = 5e-5
+"""How often to see whether a message has come; Horovod looks for messages each millisecond itself."""
 
 
 class Bucket:
@@ -66,6 +69,9 @@ class Bucket:
         if self._sent is None:
             return
         handle, trained = self._sent
+        # Horovod's own waiting keeps a core busy, which may be the one that its thread needs.
+        while not self._hvd.poll(handle):
+            time.sleep(POLL_S)
         mean = self._hvd.synchronize(handle)
         *parts, anywhere = mean.split([*(_real(p).numel() for p in trained), len(trained)])
         for parameter, part, share in zip(trained, parts, anywhere.tolist()):

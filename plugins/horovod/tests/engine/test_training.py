@@ -268,6 +268,21 @@ def test_a_rank_that_never_comes_is_waited_for_until_the_timeout() -> None:
         launched(comes_late, timeout_s=4)
 
 
+def waits(runtime: Any) -> float:
+    plain = net()
+    module, _ = runtime.setup(plain, sgd(plain))
+    ((x, _),) = batches(1)
+    if hvd().rank() == 1:
+        time.sleep(2.0)
+    began = time.thread_time()
+    runtime.backward(module(x).sum(), module)
+    return time.thread_time() - began
+
+
+def test_who_waits_for_other_ranks_leaves_the_core_to_others() -> None:
+    assert launched(waits) < 0.3
+
+
 def test_the_plan_says_that_learning_rates_are_scaled() -> None:
     assert "times the number of workers" in HorovodStrategy().plan_lines()[0]
     assert not HorovodStrategy(scale_lr=False).plan_lines()
