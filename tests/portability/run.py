@@ -59,7 +59,7 @@ def written(column: Column, folder: Path) -> int:
 
 
 def reads(column: Column, folder: Path, into: Path | None, only_new: bool = False) -> int:
-    """Read every checkpoint in a folder, or those whose outcome isn't known; return how many can't be gone on from."""
+    """Read all checkpoints in a folder, or those not tried yet; return how many can't be gone on from."""
     known = table_of(into)["cells"].get(column.name, {}) if only_new else {}
     paths = {path.name: str(path) for path in sorted(folder.iterdir()) if path.name not in known}
     if not paths:

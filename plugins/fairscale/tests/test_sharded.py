@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -254,3 +256,29 @@ def growing(runtime: Any) -> None:
 def test_a_group_of_another_dtype_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"parameter of torch\.float64 was added to SGD"):
         on_two(growing)
+
+
+def fairscale_calls(runtime: Any) -> int:
+    """How often a backward calls what FairScale has for each gradient that it sends."""
+    module = net()
+    model, _ = runtime.setup(module, torch.optim.SGD(module.parameters(), **LR))
+    loss = model(batch(0)).square().mean()
+    source = inspect.getsourcefile(ShardedDataParallel)
+    calls = 0
+
+    def count(frame: Any, event: str, arg: object) -> None:
+        nonlocal calls
+        code = frame.f_code
+        calls += event == "call" and code.co_name == "reduce" and code.co_filename == source
+
+    sys.setprofile(count)
+    try:
+        runtime.backward(loss)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(("buffer_size", "expected"), [(BUCKETS, 2), (0, 6)])
+def test_a_bucket_is_sent_at_once(buffer_size: int, expected: int) -> None:
+    assert on_two(fairscale_calls, reduce_buffer_size=buffer_size) == expected

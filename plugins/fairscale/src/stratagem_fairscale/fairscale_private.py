@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,8 +58,8 @@ class ParameterBuffer:
     def holds_all(self) -> bool:
         """Whether each parameter is still a view of it."""
         begin = self.flat.data_ptr()
-        end = begin + self.flat.numel() * self.flat.element_size()
-        return all(begin <= p.data_ptr() < end or not p.numel() for p in self.parameters)
+        end = begin + self.flat.nbytes
+        return not [p for p in self.parameters if not begin <= p.data_ptr() < end and p.numel()]
 
     def leave(self) -> None:
         """Give each parameter memory of its own."""
@@ -81,26 +82,28 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
     Args:
         module: on its device, equal on all ranks.
         optimizers: OSS objects with the parameters that are to be averaged.
-        note: called with a parameter, in backward, once its gradient has been accumulated.
+        note: called with a parameter and what autograd gives, in backward, once its gradient has been accumulated.
         reduce_buffer_size: elements of small gradients that are sent together; 0 for each by itself.
         reduce_fp16: send them as float16.
 
     Attributes:
-        senders: of each parameter that has ever been trained, what sends its gradient.
+        senders: id of each parameter that has ever been trained → what sends its gradient.
     """
 
     def __init__(
         self,
         module: nn.Module,
         optimizers: list[Any],
-        note: Callable[[torch.Tensor], None],
+        note: Callable[..., None],
         reduce_buffer_size: int,
         reduce_fp16: bool,
     ) -> None:
         self._note = note
-        self._trained: set[torch.Tensor] = set()
-        self.senders: dict[torch.Tensor, Callable[[], None]] = {}
-        self._views: dict[torch.Tensor, torch.Tensor] = {}
+        # By ids of parameters, which are there as long as this is: a tensor's hash is a call of Python's each time.
+        self._trained: dict[int, torch.Tensor] = {}
+        self.senders: dict[int, Callable[[], None]] = {}
+        self._slots: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._collected: list[tuple[torch.Tensor, torch.Tensor]] = []
         super().__init__(
             module,
             optimizers,
@@ -118,7 +121,7 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
 
     def is_in_bucket(self, parameter: torch.Tensor) -> bool:
         """Whether a parameter's gradient is sent together with others."""
-        return parameter in self._views
+        return id(parameter) in self._slots
 
     def take_up_groups(self) -> None:
         """Look again which parameters the optimizers have."""
@@ -128,53 +131,65 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
 
     def refresh_trainable(self) -> None:
         """Set up what has ever been trained: what is frozen now may have a gradient of before."""
-        self._trained.update(parameter for parameter in self._all_params if parameter.requires_grad)
+        self._trained.update((id(each), each) for each in self._all_params if each.requires_grad)
         self._grad_to_be_reduced: list[bool] = []  # it warns of gradients that are waiting
-        with torch.enable_grad(), as_trained(self._trained):
+        with torch.enable_grad(), as_trained(self._trained.values()):
             super().refresh_trainable()
 
     def begin(self) -> None:
         """Begin a reduction: nothing has been sent."""
         self._grad_to_be_reduced = [True] * len(self._trainable_params)
         self._bucket_flush_callback_set = True  # `finish` does what FairScale lets autograd do in the end
+        self._collected.clear()
         for bucket in self._bucket_list:
             bucket.reset_checked_in()
 
     def send(self, parameter: torch.Tensor) -> None:
-        """Send a parameter's gradient to its owner, or put it into a bucket; zeros where there is none."""
-        view = self._views.get(parameter)
-        if view is not None:
-            # FairScale sends what is in the bucket, also after a zero_grad that let go of it.
-            if parameter.grad is None:
-                view.zero_()
-            elif parameter.grad.data_ptr() != view.data_ptr():
-                view.copy_(parameter.grad)
-            parameter.grad = view
+        """Send a parameter's gradient to its owner, or all of a bucket with its last; zeros where there is none."""
+        slot = self._slots.get(id(parameter))
+        if slot is not None:
+            bucket, view = slot
+            self._collected.append((parameter, view))
+            if bucket.params_checked_in < len(bucket._params) - 1:
+                bucket.params_checked_in += 1
+                return
+            self._fill()
         elif parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         elif not parameter.grad.is_contiguous():
             parameter.grad = parameter.grad.contiguous()
-        self.senders[parameter]()
+        self.senders[id(parameter)]()
 
     def finish(self) -> None:
         """Send what is left in buckets, and wait until all has come."""
+        self._fill()
         self._flush_reduce_calls()
 
+    def _fill(self) -> None:
+        """Put gradients into their buckets, which is what FairScale sends, also after a zero_grad."""
+        for parameter, view in self._collected:
+            gradient = parameter.grad
+            if gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                view.copy_(gradient)
+            parameter.grad = view
+        self._collected.clear()
+
     def _get_reduce_fn(self, index: int, param: torch.Tensor, dst_rank: int) -> Callable[..., None]:
-        self.senders[param] = super()._get_reduce_fn(index, param, dst_rank)
-        return lambda *_: self._note(param)
+        self.senders[id(param)] = super()._get_reduce_fn(index, param, dst_rank)
+        return partial(self._note, param)
 
     def _setup_bucket_strategy(self) -> None:
-        before = {parameter: parameter.grad for parameter in self._trainable_params}
+        before = [(parameter, parameter.grad) for parameter in self._trainable_params]
         super()._setup_bucket_strategy()
-        buckets = [bucket for bucket in self._bucket_list if bucket._params]
-        self._views = {parameter: parameter.grad for bucket in buckets for parameter in bucket._params}
-        for parameter in self._views:
-            if before[parameter] is None:  # and not zeros, with which its owner would step it
+        self._slots = {id(p): (bucket, p.grad) for bucket in self._bucket_list for p in bucket._params}
+        for parameter, gradient in before:
+            if gradient is None:  # and not zeros, with which its owner would step it
                 parameter.grad = None
 
     def _detect_train_change(self) -> bool:
-        return any(p.requires_grad and p not in self._trained for p in self._all_params)
+        return any(p.requires_grad and id(p) not in self._trained for p in self._all_params)
 
     def _clear_counters(self) -> None:
         """Nothing: a forward doesn't begin a reduction, as another may be under way."""

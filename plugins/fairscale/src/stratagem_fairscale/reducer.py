@@ -53,13 +53,13 @@ class GradientReducer:
         self._optimizers, self._names, self._device = optimizers, names, device
         self._missing = MissingGradients(collectives)
         self._window = 0
-        # What required a gradient in a forward of this window, though it may be frozen by now.
-        self._forwarded: set[torch.Tensor] = set()
+        # All by ids of parameters. First what required a gradient in a forward of this window, also if frozen by now.
+        self._forwarded: set[int] = set()
         self._expected: list[torch.Tensor] | None = None
         self._sent = 0
-        self._ready: set[torch.Tensor] = set()
-        self._averaged: dict[torch.Tensor, torch.Tensor] = {}
-        self._aside: dict[torch.Tensor, torch.Tensor] = {}
+        self._ready: set[int] = set()
+        self._averaged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._aside: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
         self._arrange()
 
@@ -73,7 +73,7 @@ class GradientReducer:
                 each.take_up_groups()
             self.engine.take_up_groups()
             self._arrange()
-        self._forwarded.update(p for p in self._order if p.requires_grad)
+        self._forwarded.update(id(p) for p in self._order if p.requires_grad)
 
     def settle(self) -> None:
         """Average what a backward has left that we weren't asked for, and put all averages in place. Collective."""
@@ -83,10 +83,11 @@ class GradientReducer:
 
     def set_aside(self) -> None:
         """Keep averages of before, to which a further backward would add gradients that aren't averaged yet."""
-        for parameter, averaged in self._averaged.items():
+        for key, (parameter, averaged) in self._averaged.items():
             if parameter.grad is averaged:
                 # What is in a bucket is overwritten by what is sent next.
-                self._aside[parameter] = averaged.clone() if self.engine.is_in_bucket(parameter) else averaged
+                kept = averaged.clone() if self.engine.is_in_bucket(parameter) else averaged
+                self._aside[key] = parameter, kept
                 parameter.grad = None
         self._averaged.clear()
 
@@ -105,12 +106,12 @@ class GradientReducer:
         self.engine.finish()
         if lacking and self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)  # until the others' parts have come
-        nowhere = self._missing.nowhere(self._window, {n for n in lacking if expected[n] in self._own})
+        nowhere = self._missing.nowhere(self._window, {n for n in lacking if id(expected[n]) in self._own})
         for number, parameter in enumerate(expected):
-            if parameter not in self._own or number in nowhere:
+            if id(parameter) not in self._own or number in nowhere:
                 parameter.grad = None
         self._add_aside()
-        self._averaged.update((p, p.grad) for p in expected if p.grad is not None)
+        self._averaged.update((id(p), (p, p.grad)) for p in expected if p.grad is not None)
         self._window += 1
         self._expected, self._sent = None, 0
         self._ready.clear()
@@ -129,30 +130,31 @@ class GradientReducer:
         places = {id(p): n for n, p in enumerate(self.engine.module.parameters())}
         candidates = self.engine.candidates
         self._groups = sum(len(each.param_groups) for each in self._optimizers)
-        self._own = {parameter for each in self._optimizers for parameter in each.owned}
+        self._own = {id(parameter) for each in self._optimizers for parameter in each.owned}
         self._order = sorted(candidates, key=lambda p: -places.get(id(p), -1))
 
     def _begin(self) -> list[torch.Tensor]:
         """Begin to average, where that hasn't begun; return what is sent in which order."""
         if self._expected is None:
-            self._expected = [p for p in self._order if p.requires_grad or p in self._forwarded]
-            if any(p not in self.engine.senders for p in self._expected):
+            self._expected = [p for p in self._order if p.requires_grad or id(p) in self._forwarded]
+            if any(id(p) not in self.engine.senders for p in self._expected):
                 self.engine.refresh_trainable()  # unfrozen within this step
             self.engine.begin()
         return self._expected
 
-    def _note(self, parameter: torch.Tensor) -> None:
+    def _note(self, parameter: torch.Tensor, *_: object) -> None:
         if not self.is_on or parameter.grad is None:
             return
-        if parameter in self._ready:
+        key = id(parameter)
+        if key in self._ready:
             raise ConfigError(
                 f"the gradient of {self._names.get(id(parameter))!r} was computed again before its first value was "
                 "averaged: call Runtime.backward, put all backwards of a step but the last one into Runtime.no_sync, "
                 "and give use_reentrant=False to torch.utils.checkpoint.checkpoint"
             )
         expected = self._begin()
-        self._ready.add(parameter)
-        while self._sent < len(expected) and expected[self._sent] in self._ready:
+        self._ready.add(key)
+        while self._sent < len(expected) and id(expected[self._sent]) in self._ready:
             self._send_next(expected)
 
     def _send_next(self, expected: list[torch.Tensor]) -> None:
@@ -160,7 +162,7 @@ class GradientReducer:
         self._sent += 1
 
     def _add_aside(self) -> None:
-        for parameter, averaged in self._aside.items():
+        for key, (parameter, averaged) in self._aside.items():
             parameter.grad = averaged if parameter.grad is None else averaged.add_(parameter.grad)
-            self._averaged[parameter] = averaged
+            self._averaged[key] = parameter, averaged
         self._aside.clear()
