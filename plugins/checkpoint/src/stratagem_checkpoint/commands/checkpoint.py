@@ -127,6 +127,12 @@ def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], sh
 @click.option(
     "--hf-config", metavar="FOLDER", help="For huggingface: whose config.json and tokenizer are copied."
 )
+@click.option(
+    "--training/--weights-only",
+    default=None,
+    help="Also convert the optimizers' states, learning rate schedules and progress, or leave them out. By default "
+    "stratagem and lightning have them, and torch and dcp if asked; other formats have no place for them.",
+)
 def convert(
     source: str,
     target: str,
@@ -135,8 +141,9 @@ def convert(
     renames: Sequence[str],
     max_shard_size: str,
     hf_config: str | None,
+    training: bool | None,
 ) -> None:
-    """Write the weights of SOURCE, of whatever format, to TARGET, bit for bit.
+    """Write the weights of SOURCE, of whatever format, to TARGET, bit for bit, with its optimizers where TARGET has a place.
 
     The format of SOURCE is found out. That of TARGET is --to, or what its name ends with: .safetensors, .pt, .pth,
     .bin or .ckpt.
@@ -146,16 +153,23 @@ def convert(
 
     if name is not None and name not in converting.FORMATS:
         raise ConfigError(f"there is no format {name!r}: take one of {', '.join(converting.FORMATS)}")
-    how = converting.Writing(_bytes(max_shard_size), hf_config)
+    how = converting.Writing(_bytes(max_shard_size), hf_config, training)
     chosen = converting.target_format(target, name)
     weights = converting.read_weights(source, key)
     if renames:
         weights = weights.renamed(_renaming(renames))
-    converting.write_weights(weights, target, chosen, how)
+    weights = converting.write_weights(weights, target, chosen, how)
     tied = f", {len(weights.aliases)} tied" if weights.aliases else ""
     click.echo(
         f"{target}: {len(weights.tensors)} tensors{tied}, {size(weights.size_bytes)}, {weights.format} to {chosen}"
     )
+    if weights.training is not None:
+        count = sum(len(each.tensors()) for each in weights.training.optimizers)
+        click.echo(
+            f"with {len(weights.training.optimizers)} optimizers: {count} tensors, {size(weights.training.size_bytes)}; "
+            f"{len(weights.training.schedulers)} learning rate schedulers, epoch {weights.training.epoch}, "
+            f"step {weights.training.step}"
+        )
     for each in weights.left_out:
         click.echo(f"left out: {each}")
 

@@ -8,19 +8,19 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratagem.errors import CheckpointError, ConfigError
-from stratagem_checkpoint.formats import dcp, deepspeed, own, safetensors_files, torch_files
+from stratagem_checkpoint.formats import dcp, deepspeed, lightning, own, safetensors_files, torch_files
 from stratagem_checkpoint.formats.stored import Weights
 from stratagem_checkpoint.publication import MANIFEST
 
 FORMATS: Mapping[str, str] = {
-    "stratagem": "a checkpoint directory of Stratagem, with weights alone",
+    "stratagem": "a checkpoint directory of Stratagem",
     "safetensors": "one safetensors file",
     "huggingface": "a folder as save_pretrained of transformers writes it",
     "torch": "a state dict, written as torch.save does",
-    "lightning": "a .ckpt of Lightning, with weights alone",
+    "lightning": "a .ckpt of Lightning",
     "dcp": "a folder of torch.distributed.checkpoint",
     "deepspeed": "a folder that DeepSpeed's load_checkpoint reads, with weights alone",
 }
@@ -32,6 +32,9 @@ _SUFFIXES = {
     ".pth": "torch",
     ".bin": "torch",
 }
+TRAINING_BY_DEFAULT = ("stratagem", "lightning")
+TRAINING_IF_ASKED = ("torch", "dcp")
+"""Formats that can have optimizers' states; in the latter ones weights alone lie otherwise."""
 _WITH_KEY = ("torch", "lightning", "dcp")
 SHARD_BYTES = 5 * 10**9
 """As transformers has it."""
@@ -44,10 +47,13 @@ class Writing:
     Attributes:
         shard_bytes: how long a file of "huggingface" may be.
         config: for "huggingface": a folder whose config.json and tokenizer files are copied.
+        training: whether optimizers' states, schedules and progress are converted; None does what is usual for the
+            format.
     """
 
     shard_bytes: int = SHARD_BYTES
     config: str | None = None
+    training: bool | None = None
 
 
 def format_of(path: str) -> str:
@@ -124,13 +130,52 @@ def target_format(target: str, name: str | None) -> str:
     return str(name or known)
 
 
-def write_weights(weights: Weights, target: str, name: str, how: Writing) -> None:
-    """Write weights in a format: all of them or nothing; what is at `target` is never replaced.
+def _with_training(weights: Weights, name: str, asked: bool | None) -> Weights:
+    """Leave out the training where it isn't to be converted, and say so.
+
+    Args:
+        weights: as they were read.
+        name: of the target's format.
+        asked: whether the training is converted; None does what is usual for the format.
+
+    Raises:
+        ConfigError: it is asked for, and the format has no place for it.
+        CheckpointError: it is asked for, and there is none.
+    """
+    places = (*TRAINING_BY_DEFAULT, *TRAINING_IF_ASKED)
+    if asked and name not in places:
+        raise ConfigError(
+            f"{name} has no place for optimizers' states: leave out --training, or take {', '.join(places)}"
+        )
+    training = weights.training
+    if training is None:
+        if asked:
+            raise CheckpointError(
+                f"{weights.path} has no optimizers' states that can be converted: leave out --training"
+                + "".join(f"; left out: {each}" for each in weights.left_out)
+            )
+        return weights
+    if asked or (asked is None and name in TRAINING_BY_DEFAULT):
+        return weights
+    count = sum(len(each.tensors()) for each in training.optimizers)
+    hint = ": --training converts them" if name in places and asked is None else ""
+    left_out = f"{count} tensors of optimizers' states, learning rate schedules and progress{hint}"
+    return replace(weights, training=None, left_out=[left_out, *weights.left_out])
+
+
+def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Weights:
+    """Write weights in a format, and their training where they have one: all of it or nothing.
+
+    What is at `target` is never replaced.
+
+    Returns:
+        What was written, and what was left out.
 
     Raises:
         ConfigError: there is something at `target`, or an option that the format lacks.
-        CheckpointError: the format can't have one of the tensors, or writing failed.
+        CheckpointError: the format can't have one of the tensors, there is no training, or writing failed.
     """
+    weights = _with_training(weights, name, how.training)
     if how.config is not None and name != "huggingface":
         raise ConfigError(f"--hf-config is for huggingface, and {target} becomes {name}: leave it out")
     if not weights.tensors:
@@ -142,7 +187,7 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Non
             own.write_directory(weights, target)
         except OSError as error:
             raise _unwritable(target, error) from error
-        return
+        return weights
     if "://" in target:
         raise ConfigError(
             f"{target} is a URL, and {name} is written to local paths: convert here, and copy it"
@@ -150,15 +195,16 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Non
     with _in_one_step(target, is_folder=name in ("huggingface", "dcp", "deepspeed")) as path:
         if name == "huggingface":
             safetensors_files.write_folder(weights, path, how.shard_bytes, how.config)
-            return
+            return weights
         writers: Mapping[str, Callable[[Weights, str], None]] = {
             "safetensors": safetensors_files.write_file,
             "torch": torch_files.write_state_dict,
-            "lightning": torch_files.write_lightning,
+            "lightning": lightning.write_checkpoint,
             "dcp": dcp.write_folder,
             "deepspeed": deepspeed.write_folder,
         }
         writers[name](weights, path)
+    return weights
 
 
 @contextmanager

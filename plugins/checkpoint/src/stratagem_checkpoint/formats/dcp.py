@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, cast
@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 import torch
 
 from stratagem.errors import CheckpointError
+from stratagem_checkpoint.formats.dcp_training import MODEL, OPTIM, leaves, training_of
 from stratagem_checkpoint.formats.stored import (
     Piece,
     StoredTensor,
@@ -22,6 +23,7 @@ from stratagem_checkpoint.formats.stored import (
     open_plain,
     sync,
 )
+from stratagem_checkpoint.formats.structure import map_tensors
 from stratagem_checkpoint.formats.torch_files import load_structure, stored_at
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, check_limit
 from stratagem_checkpoint.tiling import is_tiled
@@ -90,6 +92,8 @@ def read_folder(path: str, key: str | None = None) -> Weights:
         CheckpointError: its metadata has other objects, something under `key` is no tensor, or a file is damaged.
     """
     metadata = _metadata(path)
+    if key is None and _has_training(metadata):
+        key = MODEL
     prefix = f"{key}." if key else ""
     entries = {
         name: entry for name, entry in metadata.state_dict_metadata.items() if str(name).startswith(prefix)
@@ -108,10 +112,24 @@ def read_folder(path: str, key: str | None = None) -> Weights:
                 f"{name!r} in {path} is no tensor: name the part with the weights with --key, of {', '.join(tops)}"
             )
         tensors[name.removeprefix(prefix)] = _tensor(path, name, entry, places)
-    left_out = (
-        [f"{len(metadata.state_dict_metadata) - len(entries)} entries outside of {key!r}"] if key else []
-    )
-    return Weights(path, "dcp", tensors, left_out=[each for each in left_out if not each.startswith("0 ")])
+
+    def value_of(name: str) -> Any:
+        entry = metadata.state_dict_metadata[name]
+        return _tensor(path, name, entry, places) if hasattr(entry, "chunks") else _value(path, name, places)
+
+    training = None
+    paths = metadata.planner_data
+    if key is not None and isinstance(paths, Mapping) and paths.keys() == metadata.state_dict_metadata.keys():
+        training = training_of(paths, tuple(key.split(".")[:-1]), value_of, path)
+    others = len(metadata.state_dict_metadata) - len(entries)
+    left_out = [f"{others} entries outside of {key!r}"] if others and training is None else []
+    return Weights(path, "dcp", tensors, left_out=left_out, training=training)
+
+
+def _has_training(metadata: Any) -> bool:
+    """Whether it has weights and an optimizer, under the names that torch's own pages give them."""
+    tops = {str(name).split(".")[0] for name in metadata.state_dict_metadata}
+    return {MODEL, OPTIM} <= tops
 
 
 def _metadata(path: str) -> Any:
@@ -162,15 +180,28 @@ def _tensor(
 def _piece(
     file: str, info: Any, name: str, dtype: torch.dtype, offsets: tuple[int, ...], lengths: tuple[int, ...]
 ) -> Piece:
-    try:
-        with open(file, "rb") as stream:
-            tensor = load_structure(cast("BinaryIO", FileView(stream, info.offset, info.length)), file)
-    except OSError as error:
-        raise CheckpointError(f"{file} can't be read: {error.strerror}; the folder isn't whole") from error
+    tensor = _loaded(file, info)
     found = stored_at(tensor, file, info.offset) if isinstance(tensor, torch.Tensor) else None
     if found is None or (found.dtype, found.shape) != (dtype, lengths):
         raise CheckpointError(f"{file} is damaged: it has another value where {name!r} is to be; use another")
     return found.pieces[0]._replace(offsets=offsets)
+
+
+def _value(path: str, name: str, places: Mapping[tuple[str, tuple[int, ...]], Any]) -> Any:
+    """What isn't a tensor, as a setting of an optimizer; tensors in it stay in their file."""
+    info = places.get((name, ()))
+    if info is None or os.path.basename(info.relative_path) != info.relative_path:
+        raise CheckpointError(f"{path} is damaged: it has no file for {name!r}; use another")
+    file = os.path.join(path, info.relative_path)
+    return map_tensors(_loaded(file, info), lambda tensor: stored_at(tensor, file, info.offset))
+
+
+def _loaded(file: str, info: Any) -> Any:
+    try:
+        with open(file, "rb") as stream:
+            return load_structure(cast("BinaryIO", FileView(stream, info.offset, info.length)), file)
+    except OSError as error:
+        raise CheckpointError(f"{file} can't be read: {error.strerror}; the folder isn't whole") from error
 
 
 def write_folder(weights: Weights, path: str) -> None:
@@ -179,24 +210,50 @@ def write_folder(weights: Weights, path: str) -> None:
 
     described: dict[str, Any] = {}
     stored: dict[Any, Any] = {}
+    paths: dict[str, Any] = {}
     with WeightsReader(weights) as reader, open(os.path.join(path, _FILE), "xb") as stream:
-        for name in weights.names():
-            tensor = weights.stored(name)
-            chunks: list[records.ChunkStorageMetadata] = []
-            for begin, block in _chunks(reader, tensor):
+        for way, value in leaves(weights):
+            name = ".".join(map(str, way))
+            paths[name] = way
+            if isinstance(value, torch.Tensor):
+                described[name], chunks = _saved(stream, name, tuple(value.shape), value.dtype, [(0, value)])
+            elif isinstance(value, StoredTensor):
+                blocks = _chunks(reader, value)
+                described[name], chunks = _saved(stream, name, value.shape, value.dtype, blocks)
+            else:
                 at = stream.tell()
-                torch.save(block.clone(), stream)
-                offsets = torch.Size([begin, *[0] * (len(tensor.shape) - 1)][: len(tensor.shape)])
-                index = records.MetadataIndex(name, offsets, len(chunks))
-                stored[index] = storage_info(_FILE, at, stream.tell() - at)
-                chunks.append(records.ChunkStorageMetadata(offsets, block.shape))
-            properties = records.TensorProperties(dtype=tensor.dtype)
-            described[name] = records.TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
+                torch.save(value, stream)
+                described[name] = records.BytesStorageMetadata()
+                chunks = {records.MetadataIndex(name): storage_info(_FILE, at, stream.tell() - at)}
+            stored.update(chunks)
         sync(stream)
-    whole = records.Metadata(described, {name: (name,) for name in described}, stored, records.StorageMeta())
+    whole = records.Metadata(described, paths, stored, records.StorageMeta())
     with open(os.path.join(path, METADATA), "xb") as stream:
         pickle.dump(whole, stream)
         sync(stream)
+
+
+def _saved(
+    stream: BinaryIO,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    blocks: Iterable[tuple[int, torch.Tensor]],
+) -> tuple[Any, dict[Any, Any]]:
+    """Write a tensor by blocks of rows; return its record, and where each lies."""
+    from torch.distributed.checkpoint import metadata as records
+
+    chunks: list[Any] = []
+    stored: dict[Any, Any] = {}
+    for begin, block in blocks:
+        at = stream.tell()
+        torch.save(block.clone(), stream)
+        offsets = torch.Size([begin, *[0] * (len(shape) - 1)][: len(shape)])
+        index = records.MetadataIndex(name, offsets, len(chunks))
+        stored[index] = storage_info(_FILE, at, stream.tell() - at)
+        chunks.append(records.ChunkStorageMetadata(offsets, block.shape))
+    properties = records.TensorProperties(dtype=dtype)
+    return records.TensorStorageMetadata(properties, torch.Size(shape), chunks), stored
 
 
 def _chunks(reader: WeightsReader, tensor: StoredTensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -13,7 +13,8 @@ import torch
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
-from stratagem_checkpoint.formats.torch_files import Inert, collect, load_structure, stored_at, write_filled
+from stratagem_checkpoint.formats.structure import state_dict_of, write_structure
+from stratagem_checkpoint.formats.torch_files import Inert, collect, load_structure, stored_at
 
 LATEST = "latest"
 _TAG = "global_step{}"
@@ -228,6 +229,7 @@ def write_folder(weights: Weights, path: str) -> None:
         "frozen_param_fragments": None,
         "shared_params": dict(weights.aliases),
     }
-    write_filled(weights, os.path.join(folder, _MODEL), around, "module")
+    content = {**around, "module": state_dict_of(weights)}
+    write_structure(content, weights, os.path.join(folder, _MODEL))
     with open(os.path.join(path, LATEST), "x", encoding="utf-8") as stream:
         stream.write(os.path.basename(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,12 @@ from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checked_files import opened, write_checked
 from stratagem_checkpoint.checksums import CheckedFile
 from stratagem_checkpoint.filesystem import filesystem_for
+from stratagem_checkpoint.formats.own_training import (
+    OPTIMIZER,
+    training_of,
+    training_state,
+    training_tensors,
+)
 from stratagem_checkpoint.formats.safetensors_files import header_of, safetensors_bytes
 from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights, WeightsReader
 from stratagem_checkpoint.loading import find_manifest
@@ -48,24 +55,41 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
             with open_file(file) as checked:
                 header, _ = header_of(checked)
             starts.update({(file, stored): tensor.pieces[0].start for stored, tensor in header.items()})
-    tensors = {
-        key.removeprefix(prefix): _stored(key, record, starts, path)
+    stored = {
+        key: _stored(key, record, starts, path)
         for key, record in manifest.tensors.items()
-        if key.startswith(prefix)
+        if key.startswith((prefix, OPTIMIZER))
     }
+    tensors = {key.removeprefix(prefix): each for key, each in stored.items() if key.startswith(prefix)}
     aliases = {
         key.removeprefix(prefix): kept.removeprefix(prefix)
         for key, kept in manifest.aliases.items()
         if key.startswith(prefix) and kept.startswith(prefix)
     }
-    others = len(manifest.readable()) - len(tensors) - len(aliases)
     state = read_state(filesystem, folder, "state", manifest, verify=True)
-    left_out = [f"{others} tensors of optimizers and callbacks, and the run's state"] if others else []
+    of_optimizers = {key: each for key, each in stored.items() if key.startswith(OPTIMIZER)}
+    of_optimizers.update({key: stored[kept] for key, kept in manifest.aliases.items() if key.startswith(OPTIMIZER)})
+    training = training_of(state, of_optimizers, path) if prefix == MODEL else None
+    others = len(manifest.readable()) - len(tensors) - len(aliases)
+    left_out = _left_out(state, others, 0 if training is None else len(of_optimizers))
+    return Weights(path, "stratagem", tensors, aliases, left_out, _facts(state), open_file, training)
+
+
+def _left_out(state: Mapping[str, Any], others: int, of_optimizers: int) -> list[str]:
+    """What isn't converted: of optimizers' tensors those that no optimizer of the state has."""
+    left_out = []
+    if of_optimizers:
+        left_out.append("the place in the epoch's data, random numbers, and callbacks' states")
+        if others > of_optimizers:
+            left_out.append(f"{others - of_optimizers} tensors of callbacks")
+    elif others:
+        left_out.append(f"{others} tensors of optimizers and callbacks, and the run's state")
     prepared = state.get("prepared")
-    extra = prepared.get("extra") if isinstance(prepared, Mapping) else None
-    if isinstance(extra, Mapping) and extra:
-        left_out.append(f"the extra state of {next(iter(extra))}")
-    return Weights(path, "stratagem", tensors, aliases, left_out, _facts(state), open_file)
+    for name, what in (("extra", "the extra state of"), ("precision", "the precision's")):
+        entries = prepared.get(name) if isinstance(prepared, Mapping) else None
+        if isinstance(entries, Mapping) and entries:
+            left_out.append(f"{what} {next(iter(entries))}")
+    return left_out
 
 
 def _facts(state: Mapping[str, Any]) -> dict[str, str]:
@@ -91,27 +115,35 @@ def _stored(key: str, record: TensorRecord, starts: Mapping[tuple[str, str], int
 
 
 def write_directory(weights: Weights, path: str) -> None:
-    """Write a checkpoint with weights alone, which evaluations load and other runs begin from."""
-    for name in weights.names():
-        if str(weights.stored(name).dtype).removeprefix("torch.") not in DTYPES:
-            raise CheckpointError(
-                f"{name!r} has dtype {weights.stored(name).dtype}, which checkpoints can't have"
-            )
+    """Write a checkpoint with weights alone, which evaluations load and other runs begin from.
+
+    Where the weights come with a training, one that a fit goes on from.
+    """
+    training = weights.training
+    tensors = {MODEL + name: tensor for name, tensor in weights.tensors.items()}
+    if training is not None:
+        tensors.update(training_tensors(training))
+    for key, tensor in tensors.items():
+        if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+            name = key.removeprefix(MODEL)
+            raise CheckpointError(f"{name!r} has dtype {tensor.dtype}, which checkpoints can't have")
     filesystem, target = filesystem_for(path, MANIFEST)
     state = {"kind": "weights", "module": "", "prepared": {"extra": {}}, "converted_from": weights.format}
-    with temporary(filesystem, target) as folder, WeightsReader(weights) as reader:
+    # The reader's names are the keys here: it reads tensors of optimizers, too.
+    keyed = replace(weights, tensors=tensors, aliases={})
+    with temporary(filesystem, target) as folder, WeightsReader(keyed) as reader:
+        if training is not None:
+            state = training_state(weights, training, reader)
         contents = state_contents("state", encode_state(state, "state"))
         files = [write_checked(filesystem, folder, name, parts_of(each)) for name, each in contents.items()]
-        filled = [name for name, tensor in weights.tensors.items() if tensor.size_bytes]
+        filled = [key for key, tensor in tensors.items() if tensor.size_bytes]
         if filled:
-            parts = safetensors_bytes(
-                reader, filled, {"format": "pt"}, lambda name: MODEL + name, as_real=True
-            )
+            parts = safetensors_bytes(reader, filled, {"format": "pt"}, as_real=True)
             files.append(write_checked(filesystem, folder, _FILE, parts))
         manifest = Manifest(
             world_size=1,
             files=tuple(files),
-            tensors={MODEL + name: _record(tensor) for name, tensor in weights.tensors.items()},
+            tensors={key: _record(tensor) for key, tensor in tensors.items()},
             aliases={MODEL + name: MODEL + kept for name, kept in weights.aliases.items()},
             stratagem_version=version("stratagem-core"),
             torch_version=torch.__version__,

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -222,7 +222,6 @@ def safetensors_bytes(
     reader: WeightsReader,
     names: Sequence[str],
     metadata: Mapping[str, str],
-    stored_name: Callable[[str], str] = str,
     as_real: bool = False,
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a safetensors file.
@@ -231,7 +230,6 @@ def safetensors_bytes(
         reader: of the tensors.
         names: of those that go into this file.
         metadata: for its header.
-        stored_name: what a tensor is called in the file.
         as_real: whether complex numbers are two real ones in a last dim, as in our own checkpoints.
 
     Raises:
@@ -241,7 +239,7 @@ def safetensors_bytes(
     end = 0
     tensors = {name: reader.weights.stored(name) for name in names}
     # Wide elements first keeps every tensor aligned, as the format's reference implementation does.
-    ordered = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, stored_name(name)))
+    ordered = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
     for name in ordered:
         dtype, shape = tensors[name].dtype, list(tensors[name].shape)
         if as_real and dtype.is_complex:
@@ -251,7 +249,7 @@ def safetensors_bytes(
                 f"{name!r} has dtype {dtype}, which safetensors files can't have: convert it before"
             )
         start, end = end, end + tensors[name].size_bytes
-        header[stored_name(name)] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import torch
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import CHECKED_BYTES, CheckedFile
+
+if TYPE_CHECKING:
+    from stratagem_checkpoint.formats.training import Training
 
 BLOCK_BYTES = 2 * 2**20
 """How much of a tensor is held at a time, or one row where that is longer."""
@@ -69,6 +72,7 @@ class Weights:
         left_out: what else is in the checkpoint, in words, each a clause; nothing of it is converted.
         facts: what is known of it besides, as {"step": "120"}.
         open_file: opens one of its files; as one without checksums by default.
+        training: what a run needs to go on from it; its tensors lie in the same files.
     """
 
     path: str
@@ -78,6 +82,7 @@ class Weights:
     left_out: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     open_file: OpenFile | None = None
+    training: Training | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -111,6 +116,7 @@ class Weights:
             self,
             tensors={rename(name): tensor for name, tensor in self.tensors.items()},
             aliases={rename(name): rename(target) for name, target in self.aliases.items()},
+            training=self.training and self.training.renamed(rename),
         )
 
 
@@ -130,13 +136,19 @@ class WeightsReader:
 
     def blocks(self, name: str) -> Iterator[torch.Tensor]:
         """Yield a tensor's rows in order, some at a time; one without dims is a single row."""
-        tensor = self.weights.stored(name)
+        return self.blocks_of(self.weights.stored(name))
+
+    def blocks_of(self, tensor: StoredTensor) -> Iterator[torch.Tensor]:
+        """The same for a tensor that lies in one of the files."""
         for begin, end in block_rows([tensor]):
             yield self.rows(tensor, begin, end)
 
     def whole(self, name: str) -> torch.Tensor:
         """Return a whole tensor, on the CPU."""
-        tensor = self.weights.stored(name)
+        return self.read(self.weights.stored(name))
+
+    def read(self, tensor: StoredTensor) -> torch.Tensor:
+        """The same for a tensor that lies in one of the files."""
         return self.rows(tensor, 0, tensor.shape[0] if tensor.shape else 1).reshape(tensor.shape)
 
     def rows(self, tensor: StoredTensor, begin: int, end: int) -> torch.Tensor:

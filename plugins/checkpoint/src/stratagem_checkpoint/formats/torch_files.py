@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 import pickle
 import re
-import zlib
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import torch
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.formats.stored import (
-    Piece,
-    StoredTensor,
-    Weights,
-    WeightsReader,
-    raw_bytes,
-    sync,
-    write_parts,
+from stratagem_checkpoint.formats.lightning import LOOPS, VERSION, epoch_and_batch
+from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
+from stratagem_checkpoint.formats.structure import map_tensors, state_dict_of, write_structure
+from stratagem_checkpoint.formats.training import (
+    BATCH,
+    EPOCH,
+    NAMES,
+    OPTIMIZERS,
+    SCHEDULERS,
+    STEP,
+    WEIGHTS,
+    Training,
+    optimizer_of_torch,
 )
-from stratagem_checkpoint.formats.zip_checksums import write_checksums
 from stratagem_checkpoint.torch_private import checkpoint_offset
-
-LIGHTNING_VERSION = "pytorch-lightning_version"
-_OLDEST_LIGHTNING = "2.0.0"
-"""What a written file says it is of: later ones migrate it, and nothing in it has changed since."""
-
 
 class Inert:
     """What stands for an object of a class that isn't made: it keeps its arguments and does nothing."""
@@ -110,19 +105,65 @@ def read_state_dict(path: str, key: str | None = None) -> Weights:
     content = load_structure(path, path)
     facts: dict[str, str] = {}
     left_out: list[str] = []
-    name = "torch"
-    if isinstance(content, Mapping) and LIGHTNING_VERSION in content:
-        name = "lightning"
-        key = "state_dict" if key is None else key
-        facts = {fact: str(content[fact]) for fact in ("epoch", "global_step") if fact in content}
-        others = sorted(str(each) for each in content if each not in (key, LIGHTNING_VERSION, *facts))
+    name, training = "torch", None
+    if isinstance(content, Mapping) and (VERSION in content or _has_training(content)):
+        name = "lightning" if VERSION in content else name
+        key = WEIGHTS if key is None else key
+        facts = {fact: str(content[fact]) for fact in (EPOCH, STEP) if fact in content}
+        taken = [key, VERSION, *facts]
+        training = _training(content, path)
+        if training is not None:
+            taken += [BATCH, OPTIMIZERS, SCHEDULERS, NAMES, *("loops" for _ in range(name == "lightning"))]
+        others = sorted(str(each) for each in content if each not in taken and content[each] not in ({}, []))
         left_out = [f"the run's {', '.join(others)}"] if others else []
+        if training is None and content.get(OPTIMIZERS):
+            left_out.append("the optimizers' states, since the file doesn't say whose they are: see --parameters")
     for part in key.split(".") if key else ():
         if not isinstance(content, Mapping) or part not in content:
             raise CheckpointError(f"{path} has no {key!r}: it has {_entries(content)}")
         content = content[part]
     tensors, aliases = collect(content, path)
-    return Weights(path, name, tensors, aliases, left_out, facts)
+    return Weights(path, name, tensors, aliases, left_out, facts, training=training)
+
+
+def _has_training(content: Mapping[Any, Any]) -> bool:
+    return NAMES in content and OPTIMIZERS in content and WEIGHTS in content
+
+
+def _training(content: Mapping[Any, Any], path: str) -> Training | None:
+    """The training that is beside the weights; None where there is none, or its parameters have no names."""
+    states, names = content.get(OPTIMIZERS), content.get(NAMES)
+    if not isinstance(states, list) or not states:
+        return None
+    if names is not None and (not isinstance(names, list) or len(names) != len(states)):
+        raise CheckpointError(f"{path} is damaged: it doesn't name the parameters of {len(states)} optimizers")
+
+    def stored(shown: str, value: Any) -> Any:
+        return map_tensors(value, lambda tensor: _located(shown, tensor, path))
+
+    optimizers = [
+        optimizer_of_torch(state, names and names[index], stored, path) for index, state in enumerate(states)
+    ]
+    if any(each is None for each in optimizers):
+        return None
+    schedulers = stored(SCHEDULERS, content.get(SCHEDULERS, []))
+    counts = [content.get(each, 0) for each in (EPOCH, BATCH, STEP)]
+    if not isinstance(schedulers, list) or not all(type(each) is int and each >= 0 for each in counts):
+        raise CheckpointError(f"{path} is damaged: its {EPOCH}, {BATCH}, {STEP} or {SCHEDULERS} isn't one")
+    if LOOPS in content and not content.get(BATCH):
+        counts[:2] = epoch_and_batch(content[LOOPS], counts[0])
+    return Training([each for each in optimizers if each is not None], schedulers, *counts)
+
+
+def _located(name: str, tensor: torch.Tensor, path: str) -> StoredTensor:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise CheckpointError(f"{name!r} in {path} is no plain tensor: convert with --weights-only")
+    stored = stored_at(tensor, path)
+    if stored is None:
+        raise CheckpointError(
+            f"{path} was written by torch before 1.6: load it, and save it again with this torch"
+        )
+    return stored
 
 
 def collect(content: Any, path: str) -> tuple[dict[str, StoredTensor], dict[str, str]]:
@@ -148,11 +189,7 @@ def collect(content: Any, path: str) -> tuple[dict[str, StoredTensor], dict[str,
                 f"{str(name)[:80]!r} in {path} is a {type(value).__name__} and no plain tensor: name the entry with "
                 f"the weights with --key (it has {_entries(content)})"
             )
-        stored = stored_at(value, path)
-        if stored is None:
-            raise CheckpointError(
-                f"{path} was written by torch before 1.6: load it, and save it again with this torch"
-            )
+        stored = _located(str(name), value, path)
         if value.numel() and stored in first:
             aliases[str(name)] = first[stored]
         else:
@@ -173,63 +210,12 @@ def _entries(content: Any) -> str:
 
 
 def write_state_dict(weights: Weights, path: str) -> None:
-    """Write a state dict as torch.save does; tied tensors share their memory when it is loaded."""
-    write_filled(weights, path, {})
+    """Write a state dict as torch.save does; tied tensors share their memory when it is loaded.
 
-
-def write_lightning(weights: Weights, path: str) -> None:
-    """Write a Lightning checkpoint with the weights alone."""
-    step, epoch = weights.facts.get("global_step", "0"), weights.facts.get("epoch", "0")
-    around = {
-        "epoch": int(epoch),
-        "global_step": int(step),
-        LIGHTNING_VERSION: _OLDEST_LIGHTNING,
-        "loops": {},
-    }
-    write_filled(weights, path, around, "state_dict")
-
-
-def write_filled(weights: Weights, path: str, around: Mapping[str, Any], key: str | None = None) -> None:
-    """Let torch.save leave room for the tensors, and fill it block by block.
-
-    Args:
-        weights: what to write.
-        path: of a new file.
-        around: what else is saved.
-        key: of the entry beside `around` that is the state dict; None saves nothing but the state dict.
+    Where the weights come with a training, the state dict is one entry of several; see `Training.as_torch`.
     """
-    state_dict = OrderedDict((name, _unbacked(tensor)) for name, tensor in weights.tensors.items())
-    state_dict.update({name: state_dict[kept] for name, kept in weights.aliases.items()})
-    with torch.serialization.skip_data():
-        torch.save(state_dict if key is None else {**around, key: state_dict}, path)
-    del state_dict
-    written = load_structure(path, path)
-    room = {
-        name: stored_at(tensor, path) for name, tensor in (written if key is None else written[key]).items()
-    }
-    checksums: dict[int, int] = {}
-    with WeightsReader(weights) as reader, open(path, "r+b") as stream:
-        for name in weights.tensors:
-            place = room[name]
-            assert place is not None
-            start = place.pieces[0].start
-            stream.seek(start)
-            write_parts(stream, _summed(map(raw_bytes, reader.blocks(name)), checksums, start))
-        write_checksums(stream, checksums)
-        sync(stream)
-
-
-def _summed(blocks: Iterable[memoryview], checksums: dict[int, int], start: int) -> Iterator[memoryview]:
-    checksums[start] = 0
-    for block in blocks:
-        checksums[start] = zlib.crc32(block, checksums[start])
-        yield block
-
-
-def _unbacked(tensor: StoredTensor) -> torch.Tensor:
-    """A tensor whose memory nobody has touched and nobody will."""
-    if not math.prod(tensor.shape):
-        return torch.empty(tensor.shape, dtype=tensor.dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-    room = mmap.mmap(-1, tensor.size_bytes, flags=flags)
-    return torch.frombuffer(room, dtype=torch.uint8).view(tensor.dtype).reshape(tensor.shape)
+    state_dict = state_dict_of(weights)
+    training = weights.training
+    write_structure(
+        state_dict if training is None else {WEIGHTS: state_dict, **training.as_torch()}, weights, path
+    )

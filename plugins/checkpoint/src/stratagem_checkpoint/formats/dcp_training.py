@@ -1,0 +1,116 @@
+"""Trainings in folders of torch.distributed.checkpoint, as `get_optimizer_state_dict` and dcp.save lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.formats.stored import StoredTensor, Weights
+from stratagem_checkpoint.formats.training import BATCH, EPOCH, SCHEDULERS, STEP, StoredOptimizer, Training
+
+MODEL, OPTIM = "model", "optim"
+_GROUPS = "optimizer_groups"
+"""Entry: how many of the parameter groups each optimizer has, which are in one list."""
+Path = tuple[Any, ...]
+"""Keys and indices that lead to a value; DCP joins them by dots."""
+
+
+def leaves(weights: Weights) -> Iterator[tuple[Path, Any]]:
+    """Yield what a folder has, with the path to each: weights alone, or the weights and a training."""
+    training = weights.training
+    if training is None:
+        yield from (((name,), weights.stored(name)) for name in weights.names())
+        return
+    yield from (((MODEL, name), weights.stored(name)) for name in weights.names())
+    states: dict[str, Any] = {}
+    for each in training.optimizers:
+        states.update(each.states)
+    groups = [dict(group) for each in training.optimizers for group in each.groups]
+    yield from _leaves((OPTIM,), {"state": states, "param_groups": groups})
+    others = {
+        SCHEDULERS: list(training.schedulers),
+        EPOCH: training.epoch,
+        BATCH: training.batch,
+        STEP: training.step,
+        _GROUPS: [len(each.groups) for each in training.optimizers],
+    }
+    yield from _leaves((), others)
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """As DCP flattens what it saves: dicts, and lists that have dicts or tensors in them."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves((*path, str(key)), each)
+    elif isinstance(value, list) and any(isinstance(each, (Mapping, list, StoredTensor)) for each in value):
+        for index, each in enumerate(value):
+            yield from _leaves((*path, index), each)
+    else:
+        yield path, value
+
+
+def training_of(
+    paths: Mapping[str, Path], base: Path, value_of: Callable[[str], Any], shown: str
+) -> Training | None:
+    """Put a training together; None where the folder has no optimizer in the form of `get_optimizer_state_dict`.
+
+    Args:
+        paths: name of an entry → the path to it.
+        base: the path to what has `OPTIM`.
+        value_of: returns an entry's value; of a tensor, where it lies.
+        shown: how errors name the folder.
+
+    Raises:
+        CheckpointError: there is one, and it isn't whole.
+    """
+    optim: dict[Any, Any] = {}
+    others: dict[Any, Any] = {}
+    for name, path in paths.items():
+        if path[: len(base) + 1] == (*base, OPTIM):
+            _put(optim, path[len(base) + 1 :], value_of(name))
+        elif path[: len(base)] == base and path[len(base) : len(base) + 1] in {
+            (each,) for each in (SCHEDULERS, EPOCH, BATCH, STEP, _GROUPS)
+        }:
+            _put(others, path[len(base) :], value_of(name))
+    groups = _in_lists(optim.get("param_groups"))
+    if not isinstance(groups, list) or not all(isinstance(each, dict) and "params" in each for each in groups):
+        return None
+    try:
+        states = {str(name): dict(each) for name, each in optim.get("state", {}).items()}
+        optimizers, first = [], 0
+        for count in others.get(_GROUPS, [len(groups)]):
+            own: Sequence[Any] = groups[first : first + count]
+            names = {name for group in own for name in group["params"]}
+            own_states = {name: each for name, each in states.items() if name in names}
+            optimizers.append(StoredOptimizer(own, own_states))
+            first += count
+        if first != len(groups) or sum(len(each.states) for each in optimizers) != len(states):
+            raise ValueError("its states are of other parameters than its groups")
+        counts = {"epoch": EPOCH, "batch": BATCH, "step": STEP}
+        found = {name: int(others.get(entry, 0)) for name, entry in counts.items()}
+        return Training(optimizers, _in_lists(others.get(SCHEDULERS, [])), **found)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{shown} is damaged: its optimizer's state isn't as torch has it ({type(error).__name__}: {error}); "
+            "use another, or --weights-only"
+        ) from error
+
+
+def _put(into: dict[Any, Any], path: Path, value: Any) -> None:
+    for key in path[:-1]:
+        into = into.setdefault(key, {})
+    if path:
+        into[path[-1]] = value
+
+
+def _in_lists(value: Any) -> Any:
+    """Lists again, where `_put` has made dicts by index."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _in_lists(each) for key, each in value.items()}
+    if inner and sorted(map(str, inner)) == sorted(map(str, range(len(inner)))) and all(
+        type(key) is int for key in inner
+    ):
+        return [inner[index] for index in range(len(inner))]
+    return inner

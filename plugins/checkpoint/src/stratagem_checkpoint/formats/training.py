@@ -1,0 +1,136 @@
+"""What a run needs beside the weights to go on: its optimizers' states, learning rate schedules and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.formats.stored import StoredTensor
+
+WEIGHTS, OPTIMIZERS, SCHEDULERS = "state_dict", "optimizer_states", "lr_schedulers"
+EPOCH, STEP, BATCH = "epoch", "global_step", "batch"
+NAMES = "optimizer_parameter_names"
+"""Entries of a file of torch.save; the first five are those of Lightning's, too."""
+
+
+@dataclass(frozen=True)
+class StoredOptimizer:
+    """One optimizer, whose parameters go by their names.
+
+    Attributes:
+        groups: its settings, with the names of each group's parameters as "params".
+        states: name of a parameter → its states: tensors in files, or plain values.
+        kind: its class, "" where that isn't known.
+    """
+
+    groups: Sequence[Mapping[str, Any]]
+    states: Mapping[str, Mapping[str, Any]]
+    kind: str = ""
+
+    def names(self) -> list[str]:
+        """Of the parameters, in the optimizer's order."""
+        return [name for group in self.groups for name in group["params"]]
+
+    def tensors(self) -> dict[tuple[str, str], StoredTensor]:
+        """The states that are tensors in files, by parameter and state."""
+        return {
+            (name, key): value
+            for name, states in self.states.items()
+            for key, value in states.items()
+            if isinstance(value, StoredTensor)
+        }
+
+    def as_torch(self) -> dict[str, Any]:
+        """What the optimizer's `state_dict()` is, with `StoredTensor` for tensors: parameters are numbers."""
+        numbers = {name: number for number, name in enumerate(self.names())}
+        groups = [
+            {**group, "params": [numbers[name] for name in group["params"]]} for group in self.groups
+        ]
+        states = {number: dict(self.states[name]) for name, number in numbers.items() if self.states.get(name)}
+        return {"state": states, "param_groups": groups}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a checkpoint has of a training beside its weights.
+
+    Attributes:
+        optimizers: in the run's order.
+        schedulers: what their `state_dict()` was.
+        epoch: in which it goes on.
+        batch: micro-batches of that epoch that each rank has done.
+        step: optimizer steps that are done.
+    """
+
+    optimizers: Sequence[StoredOptimizer]
+    schedulers: Sequence[Any] = field(default_factory=tuple)
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.size_bytes for each in self.optimizers for tensor in each.tensors().values())
+
+    def renamed(self, rename: Callable[[str], str]) -> Training:
+        """The same under the names that `rename` gives."""
+        optimizers = [
+            replace(
+                each,
+                groups=[{**group, "params": [rename(name) for name in group["params"]]} for group in each.groups],
+                states={rename(name): states for name, states in each.states.items()},
+            )
+            for each in self.optimizers
+        ]
+        return replace(self, optimizers=optimizers)
+
+    def as_torch(self) -> dict[str, Any]:
+        """The entries of a file of torch.save, beside the weights'."""
+        return {
+            EPOCH: self.epoch,
+            STEP: self.step,
+            BATCH: self.batch,
+            OPTIMIZERS: [each.as_torch() for each in self.optimizers],
+            SCHEDULERS: list(self.schedulers),
+            NAMES: [each.names() for each in self.optimizers],
+        }
+
+
+def optimizer_of_torch(
+    state: Any, names: Sequence[str] | None, stored: Callable[[str, Any], Any], shown: str
+) -> StoredOptimizer | None:
+    """What an optimizer's `state_dict()` has, under the names of its parameters; None where it doesn't tell them.
+
+    Args:
+        state: as torch's optimizers return it.
+        names: of its parameters in their order; None takes the groups' own "param_names".
+        stored: makes of a state what `StoredOptimizer.states` has, called with its name.
+        shown: how errors name the file.
+
+    Raises:
+        CheckpointError: it is no such state, or has other parameters than `names`.
+    """
+    try:
+        groups, states = state["param_groups"], state["state"]
+        numbers = [number for group in groups for number in group["params"]]
+        if names is None:
+            if not all("param_names" in group for group in groups):
+                return None
+            names = [str(name) for group in groups for name in group["param_names"]]
+        if len(set(numbers)) != len(numbers) or not {*states} <= {*numbers}:
+            raise ValueError("its states are of other parameters than its groups")
+        named = dict(zip(numbers, names, strict=True))
+        return StoredOptimizer(
+            [{**group, "params": [named[number] for number in group["params"]]} for group in groups],
+            {
+                named[number]: {str(key): stored(f"{named[number]}/{key}", value) for key, value in each.items()}
+                for number, each in states.items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{shown} is damaged: an optimizer's state in it isn't as torch has it "
+            f"({type(error).__name__}: {error}); use another, or --weights-only"
+        ) from error
