@@ -40,8 +40,8 @@ def data() -> TensorDataset:
     return TensorDataset(x, (x @ torch.randn(6, 4, generator=generator)).argmax(1))
 
 
-def configured(net: nn.Module, kind: str) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer with two groups, not in the module's order, and a schedule by steps."""
+def configured(net: nn.Module, kind: str) -> tuple[torch.optim.Optimizer, Any, str]:
+    """Return an optimizer with two groups, not in the module's order, its schedule, and when that steps."""
     matrices = [each for each in net.parameters() if each.ndim > 1]
     others = [each for each in net.parameters() if each.ndim == 1]
     groups = [{"params": others, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.1}]
@@ -50,12 +50,13 @@ def configured(net: nn.Module, kind: str) -> tuple[torch.optim.Optimizer, Any]:
         optimizer = torch.optim.AdamW(groups, lr=1e-2, amsgrad=True)
     elif kind == "sgd":
         optimizer = torch.optim.SGD(groups, lr=1e-2, momentum=0.9)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1), "epoch"
     else:
         optimizer = torch.optim.Adafactor(groups, lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, 1e-2, total_steps=EPOCHS * BATCHES, cycle_momentum=kind != "adafactor"
     )
-    return optimizer, schedule
+    return optimizer, schedule, "step"
 
 
 class Net(stratagem.Module):
@@ -67,13 +68,17 @@ class Net(stratagem.Module):
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
     def configure_optimizers(self) -> Any:
-        optimizer, schedule = configured(self.net, self.kind)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return as_lightning(configured(self.net, self.kind))
+
+
+def as_lightning(parts: tuple[torch.optim.Optimizer, Any, str]) -> dict[str, Any]:
+    optimizer, schedule, interval = parts
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": interval}}
 
 
 @dataclass
 class Losses(stratagem.Callback):
-    """Keeps each step's loss, and saves after some steps."""
+    """Keeps each step's loss, and saves after some steps; where the number is below 0, at the epoch's end after it."""
 
     saves: dict[int, str] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
@@ -82,6 +87,10 @@ class Losses(stratagem.Callback):
         self.losses[trainer.global_step - 1] = float(outputs["loss"])
         if trainer.global_step in self.saves:
             trainer.save_checkpoint(self.saves[trainer.global_step])
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        if -trainer.global_step in self.saves:
+            trainer.save_checkpoint(self.saves[-trainer.global_step])
 
     @property
     def state_key(self) -> str:
@@ -106,8 +115,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def losses(tmp_path: Path, kind: str) -> dict[int, float]:
-    """Of a run that was saved as `middle` within its second epoch, and as `boundary` when that began."""
-    found = fit(tmp_path, kind, middle=BATCHES + 2, boundary=BATCHES)
+    """Of a run that was saved as `middle` in its second epoch, and as `last` and `boundary` at the end of the first.
+
+    As `last` after the last batch, and as `boundary` when the epoch was over.
+    """
+    found = fit(tmp_path, kind, middle=BATCHES + 2, last=BATCHES, boundary=-BATCHES)
     assert sorted(found) == list(range(EPOCHS * BATCHES))
     return found
 
@@ -117,8 +129,9 @@ def convert(source: Path, target: Path, name: str) -> str:
     return str(target)
 
 
-def plain_losses(net: nn.Module, optimizer: Any, schedule: Any, first: int) -> dict[int, float]:
+def plain_losses(net: nn.Module, parts: tuple[Any, Any, str], first: int) -> dict[int, float]:
     """Go on by a plain loop from a step."""
+    optimizer, schedule, interval = parts
     found = {}
     for step in range(first, EPOCHS * BATCHES):
         start = step % BATCHES * BATCH
@@ -127,7 +140,8 @@ def plain_losses(net: nn.Module, optimizer: Any, schedule: Any, first: int) -> d
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
+        if interval == "step" or (step + 1) % BATCHES == 0:
+            schedule.step()
         found[step] = loss.item()
     return found
 
@@ -144,12 +158,12 @@ def test_plain_torch_goes_on(tmp_path: Path, losses: dict[int, float], kind: str
     step = content["global_step"]
     assert (content["epoch"], content["batch"], step) == (1, 2, BATCHES + 2)
     net = nn.ModuleDict({"net": network()})
-    optimizer, schedule = configured(net["net"], kind)
+    optimizer, schedule, interval = configured(net["net"], kind)
     net.load_state_dict(content["state_dict"])
     optimizer.load_state_dict(content["optimizer_states"][0])
     schedule.load_state_dict(content["lr_schedulers"][0])
     assert not any("param_names" in group for group in optimizer.param_groups)
-    same(plain_losses(net["net"], optimizer, schedule, step), losses, step)
+    same(plain_losses(net["net"], (optimizer, schedule, interval), step), losses, step)
 
 
 def test_dcp_goes_on(tmp_path: Path, losses: dict[int, float], kind: str) -> None:
@@ -163,7 +177,7 @@ def test_dcp_goes_on(tmp_path: Path, losses: dict[int, float], kind: str) -> Non
 
     path = convert(tmp_path / "middle", tmp_path / "x", "dcp")
     net = nn.ModuleDict({"net": network()})
-    optimizer, schedule = configured(net["net"], kind)
+    optimizer, schedule, interval = configured(net["net"], kind)
     content = {
         "model": get_model_state_dict(net),
         "optim": get_optimizer_state_dict(net, optimizer),
@@ -178,7 +192,7 @@ def test_dcp_goes_on(tmp_path: Path, losses: dict[int, float], kind: str) -> Non
     schedule.load_state_dict(content["lr_schedulers"][0])
     step = content["global_step"]
     assert step == BATCHES + 2
-    same(plain_losses(net["net"], optimizer, schedule, step), losses, step)
+    same(plain_losses(net["net"], (optimizer, schedule, interval), step), losses, step)
 
 
 def lightning_losses(path: str, kind: str, folder: Path, order: list[int]) -> tuple[dict[int, float], Any]:
@@ -196,8 +210,7 @@ def lightning_losses(path: str, kind: str, folder: Path, order: list[int]) -> tu
             return loss
 
         def configure_optimizers(self) -> Any:
-            optimizer, schedule = configured(self.net, kind)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            return as_lightning(configured(self.net, kind))
 
         def train_dataloader(self) -> Any:
             # Lightning begins an epoch's data again, wherever in the epoch it goes on.
@@ -221,10 +234,15 @@ IGNORED = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprecati
 
 
 @IGNORED
-@pytest.mark.parametrize("where", ["boundary", "middle"])
+@pytest.mark.parametrize("where", ["boundary", "last", "middle"])
 def test_lightning_goes_on(tmp_path: Path, losses: dict[int, float], kind: str, where: str) -> None:
+    if (kind, where) == ("sgd", "last"):
+        with pytest.raises(CheckpointError, match="between the last batch of epoch 0 and the epoch's end"):
+            convert(tmp_path / where, tmp_path / "x.ckpt", "lightning")
+        assert not (tmp_path / "x.ckpt").exists()
+        return
     path = convert(tmp_path / where, tmp_path / "x.ckpt", "lightning")
-    first = {"boundary": BATCHES, "middle": BATCHES + 2}[where]
+    first = BATCHES + 2 if where == "middle" else BATCHES
     rest = list(range(first % BATCHES, BATCHES))
     found, trainer = lightning_losses(path, kind, tmp_path, [*rest, *range(BATCHES - len(rest))])
     same(found, losses, first)

@@ -23,6 +23,7 @@ def write_checkpoint(weights: Weights, path: str) -> None:
         LOOPS: {},
     }
     if training is not None:
+        training.require_place(weights.path)
         around = {**around, **training.as_torch(), LOOPS: {"fit_loop": _loop(training)}, "callbacks": {}}
     write_structure({**around, WEIGHTS: state_dict_of(weights)}, weights, path)
 

@@ -69,7 +69,10 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
     state = read_state(filesystem, folder, "state", manifest, verify=True)
     of_optimizers = {key: each for key, each in stored.items() if key.startswith(OPTIMIZER)}
     of_optimizers.update({key: stored[kept] for key, kept in manifest.aliases.items() if key.startswith(OPTIMIZER)})
-    training = training_of(state, of_optimizers, path) if prefix == MODEL else None
+    training = None
+    if prefix == MODEL:
+        of_rank = read_state(filesystem, folder, "rank-00000", manifest, verify=True) if of_optimizers else {}
+        training = training_of(state, of_rank, of_optimizers, path)
     others = len(manifest.readable()) - len(tensors) - len(aliases)
     left_out = _left_out(state, others, 0 if training is None else len(of_optimizers))
     return Weights(path, "stratagem", tensors, aliases, left_out, _facts(state), open_file, training)

@@ -14,12 +14,13 @@ OPTIMIZER = "optimizer/"
 
 
 def training_of(
-    state: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: str
+    state: Mapping[str, Any], rank_state: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: str
 ) -> Training | None:
     """Take the training out of a checkpoint's state; None where it has no optimizer.
 
     Args:
-        state: rank 0's.
+        state: of the run.
+        rank_state: of rank 0.
         tensors: of the checkpoint, by key, whose keys begin with `OPTIMIZER`.
         path: how errors name it.
 
@@ -45,7 +46,13 @@ def training_of(
             index, _, name_and_state = key.removeprefix(OPTIMIZER).partition("/")
             name, _, its_state = name_and_state.rpartition("/")
             optimizers[int(index)].states.setdefault(name, {})[its_state] = tensor  # type: ignore[attr-defined]
-        return Training(optimizers, list(state.get("schedulers", ())), **counts)
+        schedulers = list(state.get("schedulers", ()))
+        if not counts["batch"] or not _has_read_all(rank_state.get("data"), counts["epoch"]):
+            return Training(optimizers, schedulers, **counts)
+        if all(each.get("last_epoch") == counts["step"] for each in schedulers):
+            # They step by steps: nothing happens at the epoch's end that a run needs.
+            return Training(optimizers, schedulers, counts["epoch"] + 1, 0, counts["step"])
+        return Training(optimizers, schedulers, **counts, before_end=True)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"{path} is damaged: its optimizers aren't as a run writes them ({type(error).__name__}: {error}); "
@@ -53,11 +60,20 @@ def training_of(
         ) from error
 
 
+def _has_read_all(data: Any, epoch: int) -> bool:
+    """Whether a rank's place in its data is an epoch's end, as far as it tells that."""
+    if not isinstance(data, Mapping) or data.get("epoch") != epoch:
+        return False
+    samples, of_epoch = data.get("samples"), data.get("num_samples")
+    return isinstance(samples, int) and isinstance(of_epoch, int) and samples >= of_epoch
+
+
 def training_state(weights: Weights, training: Training, reader: WeightsReader) -> dict[str, Any]:
     """The state of a checkpoint that a fit goes on from, of what another format has.
 
     What that doesn't have begins again: the epoch's data, random numbers, callbacks.
     """
+    training.require_place(weights.path)
     place = f", of which {training.batch} batches were done" if training.batch else ""
     return {
         "kind": "trainer",

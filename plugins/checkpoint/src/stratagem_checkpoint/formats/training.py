@@ -62,6 +62,7 @@ class Training:
         epoch: in which it goes on.
         batch: micro-batches of that epoch that each rank has done.
         step: optimizer steps that are done.
+        before_end: whether all batches of the epoch are done, and schedulers that step by epochs haven't.
     """
 
     optimizers: Sequence[StoredOptimizer]
@@ -69,6 +70,19 @@ class Training:
     epoch: int = 0
     batch: int = 0
     step: int = 0
+    before_end: bool = False
+
+    def require_place(self, path: str) -> None:
+        """Refuse to say where in its epochs a run goes on that isn't within one.
+
+        Raises:
+            CheckpointError: it is `before_end`.
+        """
+        if self.before_end:
+            raise CheckpointError(
+                f"{path} was saved between the last batch of epoch {self.epoch} and the epoch's end, where its learning "
+                "rate schedulers step: convert a checkpoint of another step or of the epoch's end, or --weights-only"
+            )
 
     @property
     def size_bytes(self) -> int:
