@@ -133,6 +133,12 @@ def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], sh
     help="Also convert the optimizers' states, learning rate schedules and progress, or leave them out. By default "
     "stratagem and lightning have them, and torch and dcp if asked; other formats have no place for them.",
 )
+@click.option(
+    "--in-order",
+    is_flag=True,
+    help="The optimizer in SOURCE, a file of torch.save or Lightning that doesn't name its parameters, has those of "
+    "the state dict in its order, as Adam(model.parameters()) has.",
+)
 def convert(
     source: str,
     target: str,
@@ -142,8 +148,9 @@ def convert(
     max_shard_size: str,
     hf_config: str | None,
     training: bool | None,
+    in_order: bool,
 ) -> None:
-    """Write the weights of SOURCE, of whatever format, to TARGET, bit for bit, with its optimizers where TARGET has a place.
+    """Write the weights of SOURCE, of whatever format, to TARGET, bit for bit, and its optimizers' states.
 
     The format of SOURCE is found out. That of TARGET is --to, or what its name ends with: .safetensors, .pt, .pth,
     .bin or .ckpt.
@@ -155,7 +162,7 @@ def convert(
         raise ConfigError(f"there is no format {name!r}: take one of {', '.join(converting.FORMATS)}")
     how = converting.Writing(_bytes(max_shard_size), hf_config, training)
     chosen = converting.target_format(target, name)
-    weights = converting.read_weights(source, key)
+    weights = converting.read_weights(source, key, in_order)
     if renames:
         weights = weights.renamed(_renaming(renames))
     weights = converting.write_weights(weights, target, chosen, how)
@@ -164,12 +171,7 @@ def convert(
         f"{target}: {len(weights.tensors)} tensors{tied}, {size(weights.size_bytes)}, {weights.format} to {chosen}"
     )
     if weights.training is not None:
-        count = sum(len(each.tensors()) for each in weights.training.optimizers)
-        click.echo(
-            f"with {len(weights.training.optimizers)} optimizers: {count} tensors, {size(weights.training.size_bytes)}; "
-            f"{len(weights.training.schedulers)} learning rate schedulers, epoch {weights.training.epoch}, "
-            f"step {weights.training.step}"
-        )
+        click.echo(f"with {weights.training}")
     for each in weights.left_out:
         click.echo(f"left out: {each}")
 

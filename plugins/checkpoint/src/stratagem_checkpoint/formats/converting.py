@@ -89,24 +89,29 @@ def format_of(path: str) -> str:
     )
 
 
-def read_weights(path: str, key: str | None = None) -> Weights:
+def read_weights(path: str, key: str | None = None, in_order: bool = False) -> Weights:
     """Open the weights of a checkpoint of any format; runs no code of it, and reads no tensor.
 
     Args:
         path: a file, a folder, or the URL of one of our own checkpoints.
         key: for files of torch.save and DCP folders: the entry that has the weights.
+        in_order: for files of torch.save: see `read_state_dict`.
 
     Raises:
         CheckpointError: there is none, it is damaged, or has something else than tensors.
-        ConfigError: the format has no keys.
+        ConfigError: the format has no keys, or names parameters itself.
     """
     name = format_of(path)
+    if in_order and name != "torch":
+        raise ConfigError(
+            f"--in-order is for files of torch.save, and {path} is of the format {name}: leave it out"
+        )
     if key is not None and name not in _WITH_KEY:
         raise ConfigError(
             f"--key is for {', '.join(_WITH_KEY)}, and {path} is of the format {name}: leave it out"
         )
     if name in ("torch", "lightning"):
-        return torch_files.read_state_dict(path, key)
+        return torch_files.read_state_dict(path, key, in_order)
     if name == "dcp":
         return dcp.read_folder(path, key)
     readers: Mapping[str, Callable[[str], Weights]] = {

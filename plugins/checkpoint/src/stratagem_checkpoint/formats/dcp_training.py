@@ -74,7 +74,9 @@ def training_of(
         }:
             _put(others, path[len(base) :], value_of(name))
     groups = _in_lists(optim.get("param_groups"))
-    if not isinstance(groups, list) or not all(isinstance(each, dict) and "params" in each for each in groups):
+    if not isinstance(groups, list) or not all(
+        isinstance(each, dict) and "params" in each for each in groups
+    ):
         return None
     try:
         states = {str(name): dict(each) for name, each in optim.get("state", {}).items()}
@@ -87,9 +89,8 @@ def training_of(
             first += count
         if first != len(groups) or sum(len(each.states) for each in optimizers) != len(states):
             raise ValueError("its states are of other parameters than its groups")
-        counts = {"epoch": EPOCH, "batch": BATCH, "step": STEP}
-        found = {name: int(others.get(entry, 0)) for name, entry in counts.items()}
-        return Training(optimizers, _in_lists(others.get(SCHEDULERS, [])), **found)
+        epoch, batch, step = (int(others.get(entry, 0)) for entry in (EPOCH, BATCH, STEP))
+        return Training(optimizers, _in_lists(others.get(SCHEDULERS, [])), epoch, batch, step)
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{shown} is damaged: its optimizer's state isn't as torch has it ({type(error).__name__}: {error}); "
@@ -109,8 +110,10 @@ def _in_lists(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     inner = {key: _in_lists(each) for key, each in value.items()}
-    if inner and sorted(map(str, inner)) == sorted(map(str, range(len(inner)))) and all(
-        type(key) is int for key in inner
+    if (
+        inner
+        and sorted(map(str, inner)) == sorted(map(str, range(len(inner))))
+        and all(type(key) is int for key in inner)
     ):
         return [inner[index] for index in range(len(inner))]
     return inner

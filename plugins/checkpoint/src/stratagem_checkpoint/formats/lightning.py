@@ -47,7 +47,9 @@ def _loop(training: Training) -> dict[str, Any]:
         "epoch_progress": {"total": epochs, "current": dict(epochs)},
         "epoch_loop.batch_progress": batches,
         "epoch_loop.state_dict": {"_batches_that_stepped": step},
-        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": zeroed}},
+        "epoch_loop.automatic_optimization.optim_progress": {
+            "optimizer": {"step": steps, "zero_grad": zeroed}
+        },
         "epoch_loop.manual_optimization.optim_step_progress": steps,
     }
 

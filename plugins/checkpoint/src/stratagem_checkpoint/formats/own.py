@@ -68,7 +68,9 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
     }
     state = read_state(filesystem, folder, "state", manifest, verify=True)
     of_optimizers = {key: each for key, each in stored.items() if key.startswith(OPTIMIZER)}
-    of_optimizers.update({key: stored[kept] for key, kept in manifest.aliases.items() if key.startswith(OPTIMIZER)})
+    of_optimizers.update(
+        {key: stored[kept] for key, kept in manifest.aliases.items() if key.startswith(OPTIMIZER)}
+    )
     training = None
     if prefix == MODEL:
         of_rank = read_state(filesystem, folder, "rank-00000", manifest, verify=True) if of_optimizers else {}

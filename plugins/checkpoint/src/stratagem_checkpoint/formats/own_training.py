@@ -33,7 +33,7 @@ def training_of(
         return None
     progress = state.get("progress", {})
     try:
-        counts = {name: int(progress.get(name, 0)) for name in ("epoch", "batch", "step")}
+        epoch, batch, step = (int(progress.get(name, 0)) for name in ("epoch", "batch", "step"))
         optimizers = [
             StoredOptimizer(
                 [{**group, "params": [str(name) for name in group["params"]]} for group in each["groups"]],
@@ -47,12 +47,13 @@ def training_of(
             name, _, its_state = name_and_state.rpartition("/")
             optimizers[int(index)].states.setdefault(name, {})[its_state] = tensor  # type: ignore[attr-defined]
         schedulers = list(state.get("schedulers", ()))
-        if not counts["batch"] or not _has_read_all(rank_state.get("data"), counts["epoch"]):
-            return Training(optimizers, schedulers, **counts)
-        if all(each.get("last_epoch") == counts["step"] for each in schedulers):
+        place = (epoch, batch, step)
+        if not batch or not _has_read_all(rank_state.get("data"), epoch):
+            return Training(optimizers, schedulers, *place)
+        if all(each.get("last_epoch") == step for each in schedulers):
             # They step by steps: nothing happens at the epoch's end that a run needs.
-            return Training(optimizers, schedulers, counts["epoch"] + 1, 0, counts["step"])
-        return Training(optimizers, schedulers, **counts, before_end=True)
+            return Training(optimizers, schedulers, epoch + 1, 0, step)
+        return Training(optimizers, schedulers, *place, before_end=True)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"{path} is damaged: its optimizers aren't as a run writes them ({type(error).__name__}: {error}); "
@@ -129,4 +130,6 @@ def training_tensors(training: Training) -> dict[str, StoredTensor]:
 
 
 def _values(states: Mapping[str, Any], reader: WeightsReader) -> dict[str, Any]:
-    return {key: in_memory(value, reader) for key, value in states.items() if not isinstance(value, StoredTensor)}
+    return {
+        key: in_memory(value, reader) for key, value in states.items() if not isinstance(value, StoredTensor)
+    }

@@ -76,7 +76,9 @@ def write_structure(value: Any, weights: Weights, path: str) -> None:
     places: list[StoredTensor | None] = []
     map_tensors(load_structure(path, path), lambda tensor: places.append(stored_at(tensor, path)))
     if len(places) != len(tensors):
-        raise CheckpointError(f"{weights.path} has tensors within values that {path} can't have: --weights-only")
+        raise CheckpointError(
+            f"{weights.path} has tensors within values that {path} can't have: --weights-only"
+        )
     checksums: dict[int, int] = {}
     done: set[int] = set()
     with WeightsReader(weights) as reader, open(path, "r+b") as stream:

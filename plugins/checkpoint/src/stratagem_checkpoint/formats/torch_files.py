@@ -13,6 +13,7 @@ from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.lightning import LOOPS, VERSION, epoch_and_batch
 from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
 from stratagem_checkpoint.formats.structure import map_tensors, state_dict_of, write_structure
+from stratagem_checkpoint.formats.torch_optimizers import optimizer_in_order, optimizer_of_torch
 from stratagem_checkpoint.formats.training import (
     BATCH,
     EPOCH,
@@ -22,9 +23,9 @@ from stratagem_checkpoint.formats.training import (
     STEP,
     WEIGHTS,
     Training,
-    optimizer_of_torch,
 )
 from stratagem_checkpoint.torch_private import checkpoint_offset
+
 
 class Inert:
     """What stands for an object of a class that isn't made: it keeps its arguments and does nothing."""
@@ -92,51 +93,64 @@ def stored_at(tensor: torch.Tensor, file: str, base: int = 0) -> StoredTensor | 
     return StoredTensor(tensor.dtype, shape, (Piece(file, start, (0,) * len(shape), shape, strides),))
 
 
-def read_state_dict(path: str, key: str | None = None) -> Weights:
+def read_state_dict(path: str, key: str | None = None, in_order: bool = False) -> Weights:
     """Open a file of torch.save that has a state dict, or a Lightning checkpoint.
 
     Args:
         path: of the file.
         key: of the entry that is the state dict; dots go further down.
+        in_order: whether its optimizer, which doesn't name its parameters, has them in the state dict's order.
 
     Raises:
         CheckpointError: something in the state dict is no tensor, or there is none.
     """
     content = load_structure(path, path)
-    facts: dict[str, str] = {}
-    left_out: list[str] = []
-    name, training = "torch", None
-    if isinstance(content, Mapping) and (VERSION in content or _has_training(content)):
-        name = "lightning" if VERSION in content else name
-        key = WEIGHTS if key is None else key
-        facts = {fact: str(content[fact]) for fact in (EPOCH, STEP) if fact in content}
-        taken = [key, VERSION, *facts]
-        training = _training(content, path)
-        if training is not None:
-            taken += [BATCH, OPTIMIZERS, SCHEDULERS, NAMES, *("loops" for _ in range(name == "lightning"))]
-        others = sorted(str(each) for each in content if each not in taken and content[each] not in ({}, []))
-        left_out = [f"the run's {', '.join(others)}"] if others else []
-        if training is None and content.get(OPTIMIZERS):
-            left_out.append("the optimizers' states, since the file doesn't say whose they are: see --parameters")
+    if not isinstance(content, Mapping) or not (VERSION in content or _has_training(content)):
+        tensors, aliases = collect(_entry(content, key, path), path)
+        return Weights(path, "torch", tensors, aliases)
+    key = WEIGHTS if key is None else key
+    tensors, aliases = collect(_entry(content, key, path), path)
+    facts = {fact: str(content[fact]) for fact in (EPOCH, STEP) if fact in content}
+    training = _training(content, path, tensors if in_order else None)
+    taken = {key, VERSION, *facts}
+    if training is not None:
+        taken |= {BATCH, OPTIMIZERS, SCHEDULERS, NAMES, *({LOOPS} if VERSION in content else ())}
+    others = sorted(str(each) for each in content if each not in taken and content[each] not in ({}, []))
+    left_out = [f"the run's {', '.join(others)}"] if others else []
+    if training is None and content.get(OPTIMIZERS):
+        left_out.append(
+            "the optimizers' states don't say whose they are: --in-order, if they are in the model's order"
+        )
+    name = "lightning" if VERSION in content else "torch"
+    return Weights(path, name, tensors, aliases, left_out, facts, training=training)
+
+
+def _entry(content: Any, key: str | None, path: str) -> Any:
     for part in key.split(".") if key else ():
         if not isinstance(content, Mapping) or part not in content:
             raise CheckpointError(f"{path} has no {key!r}: it has {_entries(content)}")
         content = content[part]
-    tensors, aliases = collect(content, path)
-    return Weights(path, name, tensors, aliases, left_out, facts, training=training)
+    return content
 
 
 def _has_training(content: Mapping[Any, Any]) -> bool:
-    return NAMES in content and OPTIMIZERS in content and WEIGHTS in content
+    return OPTIMIZERS in content and WEIGHTS in content
 
 
-def _training(content: Mapping[Any, Any], path: str) -> Training | None:
-    """The training that is beside the weights; None where there is none, or its parameters have no names."""
+def _training(
+    content: Mapping[Any, Any], path: str, in_order: Mapping[str, StoredTensor] | None
+) -> Training | None:
+    """The training that is beside the weights; None where there is none, or its parameters have no names.
+
+    `in_order` is whose they are then.
+    """
     states, names = content.get(OPTIMIZERS), content.get(NAMES)
     if not isinstance(states, list) or not states:
         return None
     if names is not None and (not isinstance(names, list) or len(names) != len(states)):
-        raise CheckpointError(f"{path} is damaged: it doesn't name the parameters of {len(states)} optimizers")
+        raise CheckpointError(
+            f"{path} is damaged: it doesn't name the parameters of {len(states)} optimizers"
+        )
 
     def stored(shown: str, value: Any) -> Any:
         return map_tensors(value, lambda tensor: _located(shown, tensor, path))
@@ -144,6 +158,8 @@ def _training(content: Mapping[Any, Any], path: str) -> Training | None:
     optimizers = [
         optimizer_of_torch(state, names and names[index], stored, path) for index, state in enumerate(states)
     ]
+    if in_order is not None and None in optimizers:
+        optimizers = [optimizer_in_order(states, in_order, stored, path)]
     if any(each is None for each in optimizers):
         return None
     schedulers = stored(SCHEDULERS, content.get(SCHEDULERS, []))

@@ -45,10 +45,10 @@ class StoredOptimizer:
     def as_torch(self) -> dict[str, Any]:
         """What the optimizer's `state_dict()` is, with `StoredTensor` for tensors: parameters are numbers."""
         numbers = {name: number for number, name in enumerate(self.names())}
-        groups = [
-            {**group, "params": [numbers[name] for name in group["params"]]} for group in self.groups
-        ]
-        states = {number: dict(self.states[name]) for name, number in numbers.items() if self.states.get(name)}
+        groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in self.groups]
+        states = {
+            number: dict(self.states[name]) for name, number in numbers.items() if self.states.get(name)
+        }
         return {"state": states, "param_groups": groups}
 
 
@@ -80,20 +80,26 @@ class Training:
         """
         if self.before_end:
             raise CheckpointError(
-                f"{path} was saved between the last batch of epoch {self.epoch} and the epoch's end, where its learning "
-                "rate schedulers step: convert a checkpoint of another step or of the epoch's end, or --weights-only"
+                f"{path} was saved between the last batch of epoch {self.epoch} and the epoch's end, where its "
+                "learning rate schedulers step: convert one of another step or of the epoch's end, or --weights-only"
             )
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(tensor.size_bytes for each in self.optimizers for tensor in each.tensors().values())
+    def __str__(self) -> str:
+        count = sum(len(each.tensors()) for each in self.optimizers)
+        many = "s" if len(self.optimizers) > 1 else ""
+        return (
+            f"{len(self.optimizers)} optimizer{many}, of {count} tensors, {len(self.schedulers)} learning rate "
+            f"schedulers, epoch {self.epoch}, batch {self.batch}, step {self.step}"
+        )
 
     def renamed(self, rename: Callable[[str], str]) -> Training:
         """The same under the names that `rename` gives."""
         optimizers = [
             replace(
                 each,
-                groups=[{**group, "params": [rename(name) for name in group["params"]]} for group in each.groups],
+                groups=[
+                    {**group, "params": [rename(name) for name in group["params"]]} for group in each.groups
+                ],
                 states={rename(name): states for name, states in each.states.items()},
             )
             for each in self.optimizers
@@ -110,41 +116,3 @@ class Training:
             SCHEDULERS: list(self.schedulers),
             NAMES: [each.names() for each in self.optimizers],
         }
-
-
-def optimizer_of_torch(
-    state: Any, names: Sequence[str] | None, stored: Callable[[str, Any], Any], shown: str
-) -> StoredOptimizer | None:
-    """What an optimizer's `state_dict()` has, under the names of its parameters; None where it doesn't tell them.
-
-    Args:
-        state: as torch's optimizers return it.
-        names: of its parameters in their order; None takes the groups' own "param_names".
-        stored: makes of a state what `StoredOptimizer.states` has, called with its name.
-        shown: how errors name the file.
-
-    Raises:
-        CheckpointError: it is no such state, or has other parameters than `names`.
-    """
-    try:
-        groups, states = state["param_groups"], state["state"]
-        numbers = [number for group in groups for number in group["params"]]
-        if names is None:
-            if not all("param_names" in group for group in groups):
-                return None
-            names = [str(name) for group in groups for name in group["param_names"]]
-        if len(set(numbers)) != len(numbers) or not {*states} <= {*numbers}:
-            raise ValueError("its states are of other parameters than its groups")
-        named = dict(zip(numbers, names, strict=True))
-        return StoredOptimizer(
-            [{**group, "params": [named[number] for number in group["params"]]} for group in groups],
-            {
-                named[number]: {str(key): stored(f"{named[number]}/{key}", value) for key, value in each.items()}
-                for number, each in states.items()
-            },
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"{shown} is damaged: an optimizer's state in it isn't as torch has it "
-            f"({type(error).__name__}: {error}); use another, or --weights-only"
-        ) from error

@@ -34,7 +34,7 @@ def summarize(path: str, key: str | None = None) -> dict[str, Any]:
         return {
             "path": path,
             "format": weights.format,
-            "facts": dict(weights.facts),
+            "facts": {**weights.facts, **({"with": str(weights.training)} if weights.training else {})},
             "size_bytes": weights.size_bytes,
             "tensors": {
                 name: {"dtype": _dtype(tensor.dtype), "shape": list(tensor.shape)}
