@@ -31,7 +31,7 @@ from stratagem_checkpoint.torch_private import DCP_METADATA, storage_info
 
 METADATA = ".metadata"
 _FILE = "__0_0.distcp"
-_CHUNK_BYTES = 16 * 2**20
+_CHUNK_BYTES = 8 * 2**20
 """Of what is written: each chunk is named in the metadata."""
 _PLAIN = {("collections", "OrderedDict"), ("torch", "Size")}
 _PATHS = {"PosixPath": PurePosixPath, "WindowsPath": PureWindowsPath}
