@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from stratagem_testing import StrategySubject
 from torch import nn
 from torch.utils.data import DataLoader
 
+from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
 
 IGNORED = pytest.mark.filterwarnings(
@@ -185,3 +187,74 @@ def test_an_order_that_it_does_not_have(tmp_path: Path, states: list[Any], words
     assert read_weights(str(tmp_path / "x.pt")).training is None
     with pytest.raises(CheckpointError, match=words):
         read_weights(str(tmp_path / "x.pt"), in_order=True)
+
+
+SCHEDULER = {
+    "milestones": Counter({2: 1, 0: 3}),
+    "last_epoch": 4,
+    "nested": [{"a": (0.9, 0.99), "empty": {}}, {}],
+}
+
+
+def _two_optimizers(checkpointer: Any, path: str, **more: Any) -> None:
+    groups = [
+        [{"params": ["b"], "lr": torch.tensor(0.5), "betas": (0.9, 0.99)}],
+        [{"params": ["a.0"], "lr": 0.1}, {"params": ["c"], "lr": 0.2, "foreach": None}],
+    ]
+    described = [{"class": "X", "groups": each, "values": {}} for each in groups]
+    described[1]["values"] = {"c": {"count": 3}}
+    tensors = {f"model/{name}": torch.ones(2) for name in ("a.0", "b", "c")}
+    tensors["optimizer/0/b/exp_avg"], tensors["optimizer/1/c/sum"] = torch.ones(2) * 5, torch.ones(2) * 7
+    state = {
+        "prepared": {"optimizers": described},
+        "schedulers": [{**SCHEDULER, **more}],
+        "progress": {"epoch": 2, "batch": 0, "step": 4},
+    }
+    checkpointer.save(path, Checkpoint(tensors, state))
+
+
+@pytest.mark.parametrize(("name", "file"), [("torch", "x.pt"), ("dcp", "x"), ("lightning", "x.ckpt")])
+def test_all_kinds_of_values_come_back(tmp_path: Path, checkpointer: Any, name: str, file: str) -> None:
+    _two_optimizers(checkpointer, str(tmp_path / "run"))
+    back = convert(Path(convert(tmp_path / "run", tmp_path / file, name)), tmp_path / "back", "stratagem")
+    ours, theirs = checkpointer.open(str(tmp_path / "run")), checkpointer.open(back)
+    assert set(theirs.tensors) == set(ours.tensors)
+    for reader in (ours, theirs):
+        targets = {key: torch.zeros(2) for key in reader.tensors if key.startswith("optimizer")}
+        reader.read(targets)
+        assert {key: tensor[0].item() for key, tensor in targets.items()} == {
+            "optimizer/0/b/exp_avg": 5,
+            "optimizer/1/c/sum": 7,
+        }
+    assert theirs.state["schedulers"] == [SCHEDULER]
+    assert type(theirs.state["schedulers"][0]["milestones"]) is Counter
+    for one, other in zip(
+        ours.state["prepared"]["optimizers"], theirs.state["prepared"]["optimizers"], strict=True
+    ):
+        assert one["groups"] == other["groups"]
+        assert one["values"] == other["values"]
+
+
+def test_what_torch_does_not_load_is_refused(tmp_path: Path, checkpointer: Any) -> None:
+    _two_optimizers(checkpointer, str(tmp_path / "run"), other=deque([1]))
+    with pytest.raises(CheckpointError, match=r"weights_only=True \(.*deque.*--weights-only"):
+        convert(tmp_path / "run", tmp_path / "x.pt", "torch")
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_numbers_that_dcp_made_text_are_refused(tmp_path: Path) -> None:
+    from torch.distributed import checkpoint as dcp
+
+    weight = nn.Parameter(torch.ones(2))
+    content = {
+        "model": {"w": weight.detach()},
+        "optim": {"state": {"w": {"sum": torch.ones(2)}}, "param_groups": [{"params": ["w"], "lr": 0.1}]},
+        "lr_schedulers": [
+            torch.optim.lr_scheduler.MultiStepLR(torch.optim.SGD([weight], 0.1), [3]).state_dict()
+        ],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(content, checkpoint_id=tmp_path / "x")
+    with pytest.raises(CheckpointError, match="numbers for keys"):
+        read_weights(str(tmp_path / "x"))

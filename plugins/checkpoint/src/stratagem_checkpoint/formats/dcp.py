@@ -128,8 +128,10 @@ def read_folder(path: str, key: str | None = None) -> Weights:
 
 def _has_training(metadata: Any) -> bool:
     """Whether it has weights and an optimizer, under the names that torch's own pages give them."""
-    tops = {str(name).split(".")[0] for name in metadata.state_dict_metadata}
-    return {MODEL, OPTIM} <= tops
+    names = [str(name) for name in metadata.state_dict_metadata]
+    return all(
+        any(name.startswith(prefix) for name in names) for prefix in (f"{MODEL}.", f"{OPTIM}.param_groups.")
+    )
 
 
 def _metadata(path: str) -> Any:

@@ -39,8 +39,14 @@ def leaves(weights: Weights) -> Iterator[tuple[Path, Any]]:
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """As DCP flattens what it saves: dicts, and lists that have dicts or tensors in them."""
+    """As DCP flattens what it saves: dicts, and lists that have dicts or tensors in them.
+
+    Beside that, what DCP can't make whole again is one value, too: an empty dict, and one with other keys than text,
+    whose keys it makes text.
+    """
     if isinstance(value, Mapping):
+        if not value or type(value) is not dict or not all(isinstance(key, str) for key in value):
+            yield path, value
         for key, each in value.items():
             yield from _leaves((*path, str(key)), each)
     elif isinstance(value, list) and any(isinstance(each, (Mapping, list, StoredTensor)) for each in value):
@@ -64,9 +70,16 @@ def training_of(
     Raises:
         CheckpointError: there is one, and it isn't whole.
     """
-    optim: dict[Any, Any] = {}
-    others: dict[Any, Any] = {}
+    optim, others = _Node(), _Node()
+    known = set(paths.values())
     for name, path in paths.items():
+        if any(path[:length] in known for length in range(1, len(path))):
+            continue  # of a value that is there as one
+        if SCHEDULERS in path and any(isinstance(each, str) and each.lstrip("-").isdigit() for each in path):
+            raise CheckpointError(
+                f"{shown} has a learning rate scheduler with numbers for keys, which DCP made text ({name!r}): "
+                "convert with --weights-only"
+            )
         if path[: len(base) + 1] == (*base, OPTIM):
             _put(optim, path[len(base) + 1 :], value_of(name))
         elif path[: len(base)] == base and path[len(base) : len(base) + 1] in {
@@ -79,7 +92,7 @@ def training_of(
     ):
         return None
     try:
-        states = {str(name): dict(each) for name, each in optim.get("state", {}).items()}
+        states = {str(name): dict(each) for name, each in (_in_lists(optim.get("state")) or {}).items()}
         optimizers, first = [], 0
         for count in others.get(_GROUPS, [len(groups)]):
             own: Sequence[Any] = groups[first : first + count]
@@ -98,22 +111,21 @@ def training_of(
         ) from error
 
 
-def _put(into: dict[Any, Any], path: Path, value: Any) -> None:
+class _Node(dict[Any, Any]):
+    """What is put together of several entries, unlike a dict that is one."""
+
+
+def _put(into: _Node, path: Path, value: Any) -> None:
     for key in path[:-1]:
-        into = into.setdefault(key, {})
+        into = into.setdefault(key, _Node())
     if path:
         into[path[-1]] = value
 
 
 def _in_lists(value: Any) -> Any:
-    """Lists again, where `_put` has made dicts by index."""
-    if not isinstance(value, dict):
+    """Lists and dicts, where `_put` has made nodes by index and key."""
+    if not isinstance(value, _Node):
         return value
-    inner = {key: _in_lists(each) for key, each in value.items()}
-    if (
-        inner
-        and sorted(map(str, inner)) == sorted(map(str, range(len(inner))))
-        and all(type(key) is int for key in inner)
-    ):
-        return [inner[index] for index in range(len(inner))]
-    return inner
+    if value and all(type(key) is int for key in value) and sorted(value) == list(range(len(value))):
+        return [_in_lists(value[index]) for index in range(len(value))]
+    return {key: _in_lists(each) for key, each in value.items()}

@@ -57,7 +57,7 @@ def write_structure(value: Any, weights: Weights, path: str) -> None:
     Raises:
         CheckpointError: something in it is no tensor, number or text.
     """
-    from stratagem_checkpoint.formats.torch_files import load_structure, stored_at
+    from stratagem_checkpoint.formats.torch_files import load_structure, stored_at, why_refused
 
     room: dict[int, torch.Tensor] = {}
     tensors: list[Any] = []
@@ -74,10 +74,18 @@ def write_structure(value: Any, weights: Weights, path: str) -> None:
     del blanked
     room.clear()
     places: list[StoredTensor | None] = []
-    map_tensors(load_structure(path, path), lambda tensor: places.append(stored_at(tensor, path)))
+    try:
+        written = load_structure(path, path)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{weights.path} has something in its optimizers' or schedulers' states that torch doesn't load with "
+            f"weights_only=True ({why_refused(error.__cause__)}): convert with --weights-only"
+        ) from error
+    map_tensors(written, lambda tensor: places.append(stored_at(tensor, path)))
     if len(places) != len(tensors):
         raise CheckpointError(
-            f"{weights.path} has tensors within values that {path} can't have: --weights-only"
+            f"{weights.path} has tensors within other values than dicts, lists and tuples: convert it with "
+            "--weights-only"
         )
     checksums: dict[int, int] = {}
     done: set[int] = set()

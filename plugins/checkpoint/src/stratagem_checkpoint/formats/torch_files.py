@@ -59,8 +59,8 @@ def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = Fals
             return torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{shown} has more than tensors in it, which isn't loaded because that could run code: {_reason(error)}; "
-            "save its state dict alone with the program that made it"
+            f"{shown} has more than tensors in it, which isn't loaded because that could run code: "
+            f"{why_refused(error)}; save its state dict alone with the program that made it"
         ) from error
     except Exception as error:  # whatever a damaged file raises
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
@@ -69,7 +69,8 @@ def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = Fals
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def why_refused(error: object) -> str:
+    """What torch's error, in some lines, comes to: that of a pickle with more in it than `weights_only` loads."""
     named = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", str(error))
     return f"it names {named[1]}" if named else "its pickle has another instruction than tensors need"
 

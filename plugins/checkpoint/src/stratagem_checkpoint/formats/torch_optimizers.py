@@ -36,7 +36,7 @@ def optimizer_of_torch(
     Args:
         state: as torch's optimizers return it.
         names: of its parameters in their order; None takes the groups' own "param_names".
-        stored: makes of a state what `StoredOptimizer.states` has, called with its name.
+        stored: makes of a state or a group what `StoredOptimizer.states` has, called with its name.
         shown: how errors name the file.
 
     Raises:
@@ -53,7 +53,10 @@ def optimizer_of_torch(
             raise ValueError("its states are of other parameters than its groups")
         named = dict(zip(numbers, names, strict=True))
         return StoredOptimizer(
-            [{**group, "params": [named[number] for number in group["params"]]} for group in groups],
+            [
+                {**stored("param_groups", group), "params": [named[number] for number in group["params"]]}
+                for group in groups
+            ],
             {
                 named[number]: {
                     str(key): stored(f"{named[number]}/{key}", value) for key, value in each.items()
