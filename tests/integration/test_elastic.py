@@ -104,7 +104,7 @@ def last_tries(nodes: Nodes) -> dict[int, tuple[list[int], float]]:
 )
 def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) -> None:
     flags = ("--num-nodes", "1:2", "--max-restarts", "0", "--strategy", strategy)
-    first = nodes.start(*flags)
+    first = nodes.start(*flags, LOGLEVEL="WARNING")
     nodes.wait_until(lambda: any(step > EVERY for _, _, step, *_ in nodes.seen()))
     second = nodes.start(*flags)
     nodes.wait_until(lambda: nodes.seen_last() == 2)
@@ -112,6 +112,9 @@ def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) 
     assert first.wait(180) == 0, nodes.told()
     assert second.wait(60) == 0, nodes.told()
     check_each_sample_once(nodes, 1, 2)
+    # The first one's rank saved and ended by itself: torch's agent kills those that don't, after 30 s.
+    assert "Closing process" in nodes.log(0).read_text()
+    assert "forcefully exiting" not in nodes.log(0).read_text()
 
 
 @pytest.mark.long

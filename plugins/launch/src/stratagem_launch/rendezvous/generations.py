@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from stratagem.sdk.processes import serve_store
-from stratagem_launch.launch_dir import ROUND, LaunchDir
+from stratagem_launch.launch_dir import NODES_COME, ROUND, LaunchDir
 from stratagem_launch.rendezvous.dynamic import create_checked
 
 BACKEND = "stratagem"
@@ -96,7 +96,11 @@ class GenerationRendezvous(RendezvousHandler):
         self._inner.set_closed()  # type: ignore[no-untyped-call]
 
     def num_nodes_waiting(self) -> int:
-        return int(self._inner.num_nodes_waiting())
+        """Return how many nodes wait to take part. Where there are any, the agent ends its workers next."""
+        count = int(self._inner.num_nodes_waiting())
+        if count > 0:
+            self._launch_dir.put(NODES_COME, str(self._next_round - 1).encode())
+        return count
 
     def get_run_id(self) -> str:
         return self._run_id
