@@ -54,7 +54,7 @@ def nodes(tmp_path: Path) -> Iterator[FourNodes]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_sharded"])
 def test_four_then_three_then_one_then_four(nodes: FourNodes, strategy: str) -> None:
     """Each sample is once in each epoch; steps, rates, losses and weights are those of a plain loop."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +77,9 @@ class Net(stratagem.Module):
         }
         with (self.folder / f"seen.{os.getpid()}").open("a") as file:
             file.write(json.dumps(entry) + "\n")
-        wait_below_limit(self.folder, self.trainer.global_step)
+        with told_to_stop(self.trainer.world_size == 1) as told:
+            while not told and self.trainer.global_step >= int((self.folder / LIMIT).read_text()):
+                time.sleep(0.05)
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -87,12 +93,28 @@ class Net(stratagem.Module):
         return DataLoader(data(), BATCH, shuffle=True)
 
 
-def wait_below_limit(folder: Path, step: int) -> None:
-    """Return once the file `LIMIT` has a number above `step`."""
-    import time
+@contextmanager
+def told_to_stop(watched: bool) -> Iterator[list[int]]:
+    """Yield a list that isn't empty once SIGTERM has come, which the trainer's own handler gets, too.
 
-    while step >= int((folder / LIMIT).read_text()):
-        time.sleep(0.05)
+    Args:
+        watched: whether anything comes into it. A rank among several goes on waiting: it would train on until all of
+            them agree to stop.
+    """
+    told: list[int] = []
+    before: Any = signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: Any) -> None:
+        told.append(number)
+        before(number, frame)
+
+    if watched and callable(before):
+        signal.signal(signal.SIGTERM, handle)
+    try:
+        yield told
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before)
 
 
 def in_one_process() -> tuple[list[Step], dict[str, Tensor]]:
