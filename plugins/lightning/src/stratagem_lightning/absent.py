@@ -58,11 +58,11 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.is_shared_filesystem": "each node writes to the folder that it is given",
     "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
     "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
-    "lightning.pytorch.utilities.migration": "`stratagem checkpoint convert` reads a checkpoint of Lightning's",
+    "lightning.pytorch.utilities.migration": "`stratagem checkpoint convert` reads its checkpoints",
     "lightning.pytorch.utilities.model_helpers": "ask the class: `Child.method is not Base.method`",
     "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
     "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
-    "lightning.pytorch.utilities.upgrade_checkpoint": "`stratagem checkpoint convert` reads a checkpoint of Lightning's",
+    "lightning.pytorch.utilities.upgrade_checkpoint": "`stratagem checkpoint convert` reads its checkpoints",
     "lightning.store": "a registry of models isn't part of a trainer",
 }
 """Dotted name of a module or of something in it → why not, or what instead."""
