@@ -12,8 +12,6 @@ from typing import Any
 
 ROUND = "round"
 """File with the number of the round that this node's workers are started for, where nodes agree on rounds."""
-NODES_COME = "nodes-come"
-"""File with the number of the newest round whose workers the agent ends because nodes wait to take part."""
 
 
 LOG_DIR_VARIABLE = "STRATAGEM_LOG_DIR"

@@ -27,17 +27,15 @@ from stratagem.sdk.processes import store_variables
 from stratagem_launch.early_exit import early_exits_fail
 from stratagem_launch.fork_server import own_fork_servers
 from stratagem_launch.guard import SAVED_FROM, die_with, die_with_parent, set_pdeathsig_in_children
-from stratagem_launch.launch_dir import NODES_COME, ROUND, Failure, Job, LaunchDir, log_file
+from stratagem_launch.launch_dir import ROUND, Failure, Job, LaunchDir, log_file
 from stratagem_launch.preemption import Preempted
+from stratagem_launch.rendezvous.joining import ends_for_nodes
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.transfer.pickling import loads
 
 LINGER_S = 0.25
 """How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
 signal ended, whose loss may be what failed here, has been noticed by the launcher before."""
-
-_NOTICED_S = 1.0
-"""How long a worker that was told to stop waits for its agent to notice that nodes come."""
 
 _SET_BY_ELASTIC = frozenset(
     {
@@ -111,7 +109,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         if isinstance(error, Preempted):
             launch_dir.put_preempted(error, attempt, rank)
             launch_dir.mark("done", attempt, rank)
-            if _is_restarted(launch_dir, attempt):
+            if ends_for_nodes(launch_dir, attempt):
                 raise
             return
         if isinstance(error, SystemExit) and not error.code:
@@ -135,24 +133,6 @@ def _attempt(launch_dir: LaunchDir, restarts: int) -> int:
         return restarts
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
     return attempt
-
-
-def _is_restarted(launch_dir: LaunchDir, attempt: int) -> bool:
-    """Whether the agent ends this worker because nodes come, which it may notice after its peers have stopped.
-
-    Then nobody reads what this worker returns, and torch would let it wait for that until it is killed, after 30 s.
-    A worker that returns before would be one that has finished its part.
-    """
-    if not launch_dir.has(ROUND):
-        return False
-    deadline = time.monotonic() + _NOTICED_S
-    while True:
-        with contextlib.suppress(FileNotFoundError):
-            if int(launch_dir.get(NODES_COME)) >= attempt:
-                return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
 
 
 def _reset_signals() -> None:

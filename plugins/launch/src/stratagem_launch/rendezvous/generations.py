@@ -25,8 +25,9 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from stratagem.sdk.processes import serve_store
-from stratagem_launch.launch_dir import NODES_COME, ROUND, LaunchDir
+from stratagem_launch.launch_dir import ROUND, LaunchDir
 from stratagem_launch.rendezvous.dynamic import create_checked
+from stratagem_launch.rendezvous.joining import note_nodes
 
 BACKEND = "stratagem"
 """Its name among torch's rendezvous backends."""
@@ -99,7 +100,7 @@ class GenerationRendezvous(RendezvousHandler):
         """Return how many nodes wait to take part. Where there are any, the agent ends its workers next."""
         count = int(self._inner.num_nodes_waiting())
         if count > 0:
-            self._launch_dir.put(NODES_COME, str(self._next_round - 1).encode())
+            note_nodes(self._launch_dir, self._next_round - 1)
         return count
 
     def get_run_id(self) -> str:
