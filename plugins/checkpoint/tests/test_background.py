@@ -63,6 +63,15 @@ def test_the_files_are_those_of_a_save_that_waits(background, checkpointer, tmp_
     assert sorted(os.listdir(tmp_path)) == ["background", "waited"]
 
 
+def test_what_writes_never_imports_torch(background, tmp_path):
+    """That would take its first save longer than all else."""
+    background.save(str(tmp_path / "c"), every_kind())
+    background.wait()
+    mapped = Path(f"/proc/{background._background.writer.pid}/maps").read_text()
+    assert "xxhash" in mapped
+    assert "torch" not in mapped
+
+
 def test_what_changes_after_save_is_not_in_it(tmp_path):
     checkpointer = on(Gated)
     try:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.agreement import on_every_rank, on_first_rank
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.snapshot import SnapshotBuffer, Span
+from stratagem_checkpoint.snapshot import SnapshotBuffer
 from stratagem_checkpoint.writer import Writer
-from stratagem_checkpoint.writer_process import Abandon, Begin, Remove, Save
+from stratagem_checkpoint.writer_process import Abandon, Begin, Remove, Save, Span
 
 if TYPE_CHECKING:
     from stratagem import Collectives

@@ -108,19 +108,22 @@ class Manifest:
         return sealed(self.document(), self.files)
 
     def document(self) -> dict[str, Any]:
-        """As JSON values, apart from what only the written files tell: `sealed` adds it."""
+        """As JSON values, apart from what only the written files tell: `sealed` adds it.
+
+        None of them is of torch's types, which the process that writes in the background would import torch for.
+        """
         numbers = {record.name: number for number, record in enumerate(self.files)}
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "stratagem_version": self.stratagem_version,
-            "torch_version": self.torch_version,
+            "torch_version": str(self.torch_version),
             "world_size": self.world_size,
             "files": [each.name for each in self.files],
             "tensors": {
                 key: {
                     "dtype": str(tensor.dtype).removeprefix("torch."),
-                    "shape": tensor.shape,
+                    "shape": tuple(tensor.shape),
                     "pieces": [(numbers[each.file], each.offsets, each.lengths) for each in tensor.pieces],
                 }
                 for key, tensor in self.tensors.items()

@@ -6,23 +6,15 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 
 from stratagem_checkpoint.safetensors_file import encode_header, made
 from stratagem_checkpoint.state_files import Content
+from stratagem_checkpoint.writer_process import Span
 
 _ALIGNED_BYTES = 64
 """Where the data of a file may begin: no element is wider."""
-
-
-class Span(NamedTuple):
-    """A file's place in the buffer."""
-
-    name: str
-    start: int
-    size_bytes: int
 
 
 class SnapshotBuffer:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem_checkpoint.checked_files import FileRecord, write_checked
 from stratagem_checkpoint.commit import commit
@@ -46,14 +46,21 @@ class Begin:
     target: str
 
 
+class Span(NamedTuple):
+    """A file's place in the buffer."""
+
+    name: str
+    start: int
+    size_bytes: int
+
+
 @dataclass(frozen=True)
 class Save:
     """Write this rank's files; on rank 0, make a checkpoint of all ranks'."""
 
     filesystem: Filesystem
     folder: str
-    spans: Sequence[tuple[str, int, int]]
-    """Name, and first byte and number of bytes in the buffer, of each file."""
+    spans: Sequence[Span]
     rank: int
     world_size: int
     target: str
