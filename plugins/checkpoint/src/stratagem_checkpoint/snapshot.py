@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 
 import torch
 
 from stratagem_checkpoint.safetensors_file import encode_header, made
+from stratagem_checkpoint.snapshot_memory import SnapshotMemory, allocate
 from stratagem_checkpoint.state_files import Content
 from stratagem_checkpoint.writer_process import Span
 
@@ -18,31 +17,31 @@ _ALIGNED_BYTES = 64
 
 
 class SnapshotBuffer:
-    """Memory that is kept from one save to the next, and that no file system has: it is gone with its processes.
+    """Memory that is kept from one save to the next.
 
     Where tensors are on CUDA devices it is pinned, so that they are copied at the speed of the bus.
 
-    Attributes:
-        descriptor: of the memory, to be given to who reads it; -1 before the first `reserve`.
-        size_bytes: how much there is.
     """
 
     def __init__(self) -> None:
-        self.descriptor, self.size_bytes = -1, 0
+        self._memory: SnapshotMemory | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._is_pinned = False
+
+    @property
+    def memory(self) -> SnapshotMemory:
+        """To be read by another process; after the first `reserve`."""
+        assert self._memory is not None
+        return self._memory
 
     def reserve(self, contents: Mapping[str, Content]) -> bool:
         """Have room for these files; whether that took another buffer, with a descriptor of its own."""
         _, size_bytes = _layout(contents)
-        if size_bytes <= self.size_bytes and self.descriptor >= 0:
+        if self._memory is not None and size_bytes <= len(self._bytes):
             return False
         self.close()
-        size_bytes = -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.descriptor = _anonymous_file()
-        os.ftruncate(self.descriptor, size_bytes)
-        self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size_bytes), dtype=torch.uint8)
-        self.size_bytes = size_bytes
+        self._memory = allocate(max(size_bytes, 1))
+        self._bytes = torch.frombuffer(self._memory.view, dtype=torch.uint8)
         return True
 
     def take(self, contents: Mapping[str, Content]) -> list[Span]:
@@ -82,9 +81,9 @@ class SnapshotBuffer:
             torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]
             self._is_pinned = False
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-        self.descriptor, self.size_bytes = -1, 0
+        if self._memory is not None:
+            os.close(self._memory.descriptor)
+        self._memory = None
 
     def _at(self, start: int, size_bytes: int) -> torch.Tensor:
         return self._bytes[start : start + size_bytes]
@@ -93,7 +92,7 @@ class SnapshotBuffer:
         if not self._is_pinned:
             # Where it is refused, copies take the way of memory that isn't pinned.
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            code = cudart.cudaHostRegister(self._bytes.data_ptr(), self.size_bytes, 0)
+            code = cudart.cudaHostRegister(self._bytes.data_ptr(), len(self._bytes), 0)
             self._is_pinned = int(code) == 0
 
 
@@ -110,10 +109,3 @@ def _layout(contents: Mapping[str, Content]) -> tuple[list[Span], int]:
         spans.append(Span(name, data - header_bytes, header_bytes + data_bytes))
         end = data + data_bytes
     return spans, end
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("stratagem-snapshot")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -60,8 +60,9 @@ class Writer:
     def send_buffer(self, buffer: SnapshotBuffer) -> None:
         """Let the process read this memory from now on."""
         with self._noticing_death("a checkpoint"):
-            self._connection.send(Buffer(buffer.size_bytes))
-            send_handle(self._connection, buffer.descriptor, self._process.pid)
+            memory = buffer.memory
+            self._connection.send(Buffer(memory.offset, memory.is_of_process))
+            send_handle(self._connection, memory.descriptor, self._process.pid)
 
     def send(self, message: object, shown: str) -> None:
         """Ask for something; `shown` is how errors name what it is about.

@@ -9,7 +9,6 @@ it was writing is never called a checkpoint.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import signal
 import threading
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 from stratagem_checkpoint.checked_files import FileRecord, write_checked
 from stratagem_checkpoint.commit import commit
 from stratagem_checkpoint.filesystem import Filesystem
+from stratagem_checkpoint.memory_reader import MemoryReader
 from stratagem_checkpoint.publication import remove, temporary, written_mark
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -35,7 +35,10 @@ _MARK_LIMIT_BYTES = 2**26
 class Buffer:
     """Read from now on this memory, whose descriptor follows."""
 
-    size_bytes: int
+    offset: int
+    """Of its first byte, among what the descriptor reads."""
+    is_of_parent: bool
+    """Whether the descriptor is of the memory of the process that started this one, and not of a file."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Save:
     filesystem: Filesystem
     folder: str
     spans: Sequence[Span]
+    """Of this rank's files."""
     rank: int
     world_size: int
     target: str
@@ -116,13 +120,14 @@ def _end_with(parent: int) -> None:
 class _Writer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._memory: mmap.mmap | None = None
+        self._parent = os.getppid()
+        self._memory: MemoryReader | None = None
         self._folder = ExitStack()
         """Held from its making until it has its name, or is deleted."""
 
     def do(self, message: object) -> None:
         if isinstance(message, Buffer):
-            self._take_buffer(message.size_bytes)
+            self._take_buffer(message)
             return
         if isinstance(message, Abandon):
             self.abandon()
@@ -151,21 +156,16 @@ class _Writer:
     def abandon(self) -> None:
         self._folder.close()
 
-    def _take_buffer(self, size_bytes: int) -> None:
+    def _take_buffer(self, buffer: Buffer) -> None:
+        if self._memory is not None:
+            self._memory.close()
         descriptor = recv_handle(self._connection)
-        try:
-            # Its pages are made here while the other process fills them: that halves what its first save waits.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size_bytes)
-            self._memory = mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
+        self._memory = MemoryReader(descriptor, buffer.offset, self._parent if buffer.is_of_parent else None)
 
     def _save(self, save: Save) -> None:
         assert self._memory is not None
-        memory = memoryview(self._memory)
         files = [
-            write_checked(save.filesystem, save.folder, name, [memory[start : start + size_bytes]])
+            write_checked(save.filesystem, save.folder, name, self._memory.parts(start, size_bytes))
             for name, start, size_bytes in save.spans
         ]
         if save.document is None:

@@ -1,0 +1,102 @@
+"""Memory that is read by another process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from stratagem_checkpoint import DirectoryCheckpointer, snapshot_memory
+from stratagem_checkpoint.memory_reader import MemoryReader
+from stratagem_checkpoint.snapshot_memory import allocate
+
+from stratagem import Checkpoint, LocalCollectives
+
+SIZE_BYTES = 3 * 2**20 + 5
+
+
+def refuse_own_memory(monkeypatch):
+    really = os.open
+
+    def refuse(path, *arguments, **options):
+        if path == "/proc/self/mem":
+            raise PermissionError(13, "Permission denied")
+        return really(path, *arguments, **options)
+
+    monkeypatch.setattr(snapshot_memory.os, "open", refuse)
+
+
+@pytest.mark.parametrize("is_of_process", [True, False])
+def test_it_is_read_through_its_descriptor(monkeypatch, is_of_process):
+    if not is_of_process:
+        refuse_own_memory(monkeypatch)
+    memory = allocate(SIZE_BYTES)
+    assert memory.is_of_process == is_of_process
+    assert len(memory.view) == SIZE_BYTES
+    content = os.urandom(SIZE_BYTES)
+    memory.view[:] = content
+    reader = MemoryReader(memory.descriptor, memory.offset, None)
+    assert b"".join(bytes(part) for part in reader.parts(0, SIZE_BYTES)) == content
+    assert b"".join(bytes(part) for part in reader.parts(7, 2**20 + 1)) == content[7 : 2**20 + 8]
+    assert list(reader.parts(5, 0)) == []
+    reader.close()
+
+
+READS = """
+import os, sys
+from stratagem_checkpoint.memory_reader import MemoryReader
+descriptor, offset, parent, may = map(int, sys.argv[1:])
+reader = MemoryReader(descriptor, offset, parent)
+if not may:
+    reader._readv = lambda *arguments: -1
+try:
+    print(sum(sum(part) for part in reader.parts(1, 2**21)))
+except EOFError as error:
+    print(error)
+"""
+
+
+def read_in_a_child(memory, parent, may=True):
+    arguments = [str(each) for each in (memory.descriptor, memory.offset, parent, int(may))]
+    command = [sys.executable, "-c", READS, *arguments]
+    return subprocess.run(
+        command, pass_fds=[memory.descriptor], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_a_child_reads_it_also_where_it_may_not_trace(may):
+    memory = allocate(SIZE_BYTES)
+    memory.view[:] = b"\2" * SIZE_BYTES
+    assert read_in_a_child(memory, os.getpid(), may) == str(2 * 2**21)
+    os.close(memory.descriptor)
+
+
+def test_what_another_process_has_under_its_number_is_not_read():
+    memory = allocate(SIZE_BYTES)
+    assert "is gone" in read_in_a_child(memory, os.getppid())
+    os.close(memory.descriptor)
+
+
+def test_forked_processes_have_none_of_it():
+    """With a copy of it, each of a loader's workers would make the next snapshot slow, and take as much memory."""
+    memory = allocate(SIZE_BYTES)
+    memory.view[:] = b"\3" * SIZE_BYTES
+    pid = os.fork()
+    if not pid:
+        os._exit(any(memory.view))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert bytes(memory.view) == b"\3" * SIZE_BYTES
+    os.close(memory.descriptor)
+
+
+def test_saves_where_a_process_may_not_read_itself(monkeypatch, tmp_path):
+    refuse_own_memory(monkeypatch)
+    background = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")), async_=True)
+    try:
+        for size in (100, 1_000_000):
+            background.save(str(tmp_path / "c"), Checkpoint({"w": torch.full((size,), float(size))}))
+            background.open(str(tmp_path / "c")).read({"w": (read := torch.zeros(size))})
+            assert bool((read == size).all())
+    finally:
+        background.close()
