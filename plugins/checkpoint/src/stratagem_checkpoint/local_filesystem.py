@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import BinaryIO
 
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.writeback import Writeback
+from stratagem_checkpoint.growing_file import GrowingFile
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -48,12 +48,13 @@ class LocalFilesystem(Filesystem):
     def write(self, path: str, parts: Iterable[bytes | memoryview]) -> int:
         size_bytes = 0
         with open(path, "xb") as stream:
-            writeback = Writeback(stream.fileno())
+            file = GrowingFile(stream.fileno())
             for part in parts:
                 stream.write(part)
                 size_bytes += len(part)
-                writeback.wrote(len(part))
+                file.wrote(len(part))
             stream.flush()
+            file.finish()
             os.fsync(stream.fileno())
         return size_bytes
 

@@ -14,7 +14,7 @@ import torch
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import CHECKED_BYTES, CheckedFile
-from stratagem_checkpoint.writeback import Writeback
+from stratagem_checkpoint.growing_file import GrowingFile
 
 if TYPE_CHECKING:
     from stratagem_checkpoint.formats.training import Training
@@ -261,12 +261,14 @@ def read_ahead(parts: Iterator[T]) -> Iterator[T]:
 
 def write_parts(stream: BinaryIO, parts: Iterable[bytes | memoryview]) -> None:
     """Write to an open file, a MiB at a time: larger writes take Linux up to ten times as long."""
-    writeback = Writeback(stream.fileno(), stream.tell())
+    file = GrowingFile(stream.fileno(), stream.tell())
     for part in read_ahead(iter(parts)):
         left = memoryview(part)
         for start in range(0, len(left), CHECKED_BYTES):
             stream.write(left[start : start + CHECKED_BYTES])
-        writeback.wrote(len(left))
+        file.wrote(len(left))
+    stream.flush()
+    file.finish()
 
 
 def sync(stream: BinaryIO) -> None:

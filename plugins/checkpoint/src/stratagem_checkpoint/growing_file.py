@@ -1,0 +1,67 @@
+"""A large file that is written from front to back, without leaving the work to the fsync at its end (Linux).
+
+Python offers neither sync_file_range nor a fallocate that fails where the file system has none, as glibc's doesn't.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+STEP_BYTES = 8 * 2**20
+"""How much is begun to be brought to the disk at a time; files up to that length are left alone."""
+ROOM_BYTES = 64 * 2**20
+"""How much room is asked for at a time: that takes a quarter from what each write takes of the processor."""
+
+_SYNC_FILE_RANGE_WRITE = 2
+_FALLOC_FL_KEEP_SIZE = 1
+
+
+class GrowingFile:
+    """Tells the kernel to begin with what was written, and to have room for what follows.
+
+    It promises nothing: what is written is on the disk after an fsync, as ever, and a full disk is told by a write.
+
+    Args:
+        descriptor: of the file.
+        start: where in it writing begins.
+    """
+
+    def __init__(self, descriptor: int, start: int = 0) -> None:
+        self._descriptor = descriptor
+        self._begun = self._written = start
+        self._room = start
+        # In memory, where there is no device, room that is made first takes longer; elsewhere it may take messages.
+        self._asks_for_room = os.major(os.fstat(descriptor).st_dev) != 0
+        self._libc = _libc()
+
+    def wrote(self, size_bytes: int) -> None:
+        """Take note of the next bytes of the file."""
+        self._written += size_bytes
+        waiting = self._written - self._begun
+        if waiting < STEP_BYTES or self._libc is None:
+            return
+        self._libc.sync_file_range(self._descriptor, self._begun, waiting, _SYNC_FILE_RANGE_WRITE)
+        self._begun = self._written
+        if self._asks_for_room and self._room < self._written + STEP_BYTES:
+            begin = max(self._room, self._written)
+            if self._libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, begin, ROOM_BYTES) == 0:
+                self._room = begin + ROOM_BYTES
+
+    def finish(self) -> None:
+        """Give back the room behind the end of the file, all of which has been written."""
+        if self._room > self._written:
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
+
+
+def _libc() -> Any:
+    """The C library, if it has both functions."""
+    try:
+        libc = ctypes.CDLL(None)
+        length = ctypes.c_int64
+        libc.sync_file_range.argtypes = (ctypes.c_int, length, length, ctypes.c_uint)
+        libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, length, length)
+    except (AttributeError, OSError, TypeError):
+        return None
+    return libc
