@@ -26,14 +26,14 @@ class GrowingFile:
     Args:
         descriptor: of the file.
         start: where in it writing begins.
+        has_room: whether all of it has its room already.
     """
 
-    def __init__(self, descriptor: int, start: int = 0) -> None:
+    def __init__(self, descriptor: int, start: int = 0, has_room: bool = False) -> None:
         self._descriptor = descriptor
         self._begun = self._written = start
         self._room = start
-        # In memory, where there is no device, room that is made first takes longer; elsewhere it may take messages.
-        self._asks_for_room = os.major(os.fstat(descriptor).st_dev) != 0
+        self._asks_for_room = not has_room and _is_on_a_device(descriptor)
         self._libc = _libc()
 
     def wrote(self, size_bytes: int) -> None:
@@ -53,6 +53,19 @@ class GrowingFile:
         """Give back the room behind the end of the file, all of which has been written."""
         if self._room > self._written:
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
+
+
+def make_room(descriptor: int, size_bytes: int) -> None:
+    """Give a new file its length, and ask for room for all of it where that helps."""
+    libc = _libc()
+    if libc is not None and _is_on_a_device(descriptor):
+        libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, 0, size_bytes)
+    os.ftruncate(descriptor, size_bytes)
+
+
+def _is_on_a_device(descriptor: int) -> bool:
+    # In memory room that is made first takes longer, and elsewhere it may take messages.
+    return os.major(os.fstat(descriptor).st_dev) != 0
 
 
 def _libc() -> Any:

@@ -197,7 +197,7 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Wei
         raise ConfigError(
             f"{target} is a URL, and {name} is written to local paths: convert here, and copy it"
         )
-    with _in_one_step(target, is_folder=name in ("huggingface", "dcp", "deepspeed")) as path:
+    with in_one_step(target, is_folder=name in ("huggingface", "dcp", "deepspeed")) as path:
         if name == "huggingface":
             safetensors_files.write_folder(weights, path, how.shard_bytes, how.config)
             return weights
@@ -213,8 +213,13 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Wei
 
 
 @contextmanager
-def _in_one_step(target: str, is_folder: bool) -> Iterator[str]:
-    """A path beside `target` to write at, which gets that name at the end; nothing is left after an error."""
+def in_one_step(target: str, is_folder: bool) -> Iterator[str]:
+    """A path beside `target` to write at, which gets that name at the end; nothing is left after an error.
+
+    Raises:
+        ConfigError: there is something at `target`.
+        CheckpointError: what is within raised an OSError.
+    """
     target = os.path.abspath(target)
     if os.path.lexists(target):
         raise _taken(target)

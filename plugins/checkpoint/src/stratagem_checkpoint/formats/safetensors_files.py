@@ -166,22 +166,33 @@ def write_folder(weights: Weights, path: str, shard_bytes: int, config: str | No
         shard_bytes: how long a file may be, save for one with a single tensor.
         config: a folder whose config.json and tokenizer files are copied.
     """
-    for name in _small_files(config):
-        shutil.copyfile(os.path.join(str(config), name), os.path.join(path, name))
-    shards = _shards(weights, shard_bytes)
+    copy_small_files(config, path)
+    files = shards(weights, shard_bytes)
     with WeightsReader(weights) as reader:
-        if len(shards) == 1:
-            _write(reader, shards[0], os.path.join(path, SINGLE), weights.aliases)
-            return
-        files: dict[str, str] = {}
-        for number, names in enumerate(shards, 1):
-            file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            ties = {name: kept for name, kept in weights.aliases.items() if kept in names}
-            _write(reader, names, os.path.join(path, file), ties)
-            files.update(dict.fromkeys(names, file))
-    index = {"metadata": {"total_size": weights.size_bytes}, "weight_map": dict(sorted(files.items()))}
+        for file, names in files.items():
+            _write(reader, names, os.path.join(path, file), ties_within(weights, names))
+    write_index(weights, files, path)
+
+
+def ties_within(weights: Weights, names: Sequence[str]) -> dict[str, str]:
+    """Names of tied tensors whose values are in the file of `names`; they stand in its metadata."""
+    return {name: kept for name, kept in weights.aliases.items() if kept in names}
+
+
+def write_index(weights: Weights, files: Mapping[str, Sequence[str]], path: str) -> None:
+    """Write what says which tensor is in which file of the folder `path`, where there are several."""
+    if len(files) == 1:
+        return
+    found = {name: file for file, names in files.items() for name in names}
+    index = {"metadata": {"total_size": weights.size_bytes}, "weight_map": dict(sorted(found.items()))}
     with open(os.path.join(path, INDEX), "x", encoding="utf-8") as stream:
         stream.write(json.dumps(index, indent=2) + "\n")
+
+
+def copy_small_files(config: str | None, path: str) -> None:
+    """Copy config.json and tokenizer files from the folder `config`, if there is to be one."""
+    for name in _small_files(config):
+        shutil.copyfile(os.path.join(str(config), name), os.path.join(path, name))
 
 
 def _small_files(config: str | None) -> Sequence[str]:
@@ -200,16 +211,21 @@ def _small_files(config: str | None) -> Sequence[str]:
     return [name for name in names if not name.endswith(".index.json")]
 
 
-def _shards(weights: Weights, shard_bytes: int) -> list[list[str]]:
-    shards: list[list[str]] = [[]]
+def shards(weights: Weights, shard_bytes: int) -> dict[str, list[str]]:
+    """Return names of files → names of the tensors in each, of which no file but one with a single one is longer."""
+    found: list[list[str]] = [[]]
     length = 0
     for name, tensor in weights.tensors.items():
-        if shards[-1] and length + tensor.size_bytes > shard_bytes:
-            shards.append([])
+        if found[-1] and length + tensor.size_bytes > shard_bytes:
+            found.append([])
             length = 0
-        shards[-1].append(name)
+        found[-1].append(name)
         length += tensor.size_bytes
-    return shards
+    if len(found) == 1:
+        return {SINGLE: found[0]}
+    return {
+        f"model-{number:05d}-of-{len(found):05d}.safetensors": names for number, names in enumerate(found, 1)
+    }
 
 
 def _write(reader: WeightsReader, names: Sequence[str], path: str, ties: Mapping[str, str]) -> None:
@@ -235,12 +251,29 @@ def safetensors_bytes(
     Raises:
         CheckpointError: a dtype that the format lacks.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
     tensors = {name: reader.weights.stored(name) for name in names}
+    header, starts = encode_header(tensors, metadata, as_real)
+    yield header
+    for name in starts:
+        for block in reader.blocks(name):
+            yield raw_bytes(block)
+
+
+def encode_header(
+    tensors: Mapping[str, StoredTensor],
+    metadata: Mapping[str, str],
+    as_real: bool = False,
+) -> tuple[bytes, dict[str, int]]:
+    """Return the header of a safetensors file, and at which byte of the file each tensor begins, in their order.
+
+    Raises:
+        CheckpointError: a dtype that the format lacks.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    starts: dict[str, int] = {}
+    end = 0
     # Wide elements first keeps every tensor aligned, as the format's reference implementation does.
-    ordered = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    for name in ordered:
+    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
         dtype, shape = tensors[name].dtype, list(tensors[name].shape)
         if as_real and dtype.is_complex:
             dtype, shape = dtype.to_real(), [*shape, 2]
@@ -248,11 +281,10 @@ def safetensors_bytes(
             raise CheckpointError(
                 f"{name!r} has dtype {dtype}, which safetensors files can't have: convert it before"
             )
-        start, end = end, end + tensors[name].size_bytes
-        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+        starts[name], end = end, end + tensors[name].size_bytes
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [starts[name], end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text)) + text
-    for name in ordered:
-        for block in reader.blocks(name):
-            yield raw_bytes(block)
+    return struct.pack("<Q", len(text)) + text, {
+        name: 8 + len(text) + start for name, start in starts.items()
+    }
