@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from stratagem_checkpoint.memory_copies import MemoryCopies
 from stratagem_checkpoint.safetensors_file import encode_header, made
 from stratagem_checkpoint.snapshot_memory import SnapshotMemory, allocate
 from stratagem_checkpoint.state_files import Content
@@ -54,6 +55,7 @@ class SnapshotBuffer:
         """
         spans, _ = _layout(contents)
         devices: set[torch.device] = set()
+        copies = MemoryCopies()
         for span in spans:
             content = contents[span.name]
             header, placed = (content, {}) if isinstance(content, bytes) else encode_header(content)
@@ -67,10 +69,14 @@ class SnapshotBuffer:
                     continue
                 tensor = made(name, content[name])
                 room = self._at(data + start, end - start).view(tensor.dtype).view(tensor.shape)
+                if tensor.device.type == "cpu" and tensor.is_contiguous() and not _has_bits(tensor):
+                    copies.add(room.data_ptr(), tensor)
+                    continue
                 if tensor.device.type == "cuda":
                     self._pin()
                     devices.add(tensor.device)
                 room.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+        copies.finish()
         for device in devices:
             torch.cuda.synchronize(device)
         return spans
@@ -94,6 +100,11 @@ class SnapshotBuffer:
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             code = cudart.cudaHostRegister(self._bytes.data_ptr(), len(self._bytes), 0)
             self._is_pinned = int(code) == 0
+
+
+def _has_bits(tensor: torch.Tensor) -> bool:
+    """Whether its memory has other values than it."""
+    return tensor.is_conj() or tensor.is_neg()
 
 
 def _layout(contents: Mapping[str, Content]) -> tuple[list[Span], int]:
