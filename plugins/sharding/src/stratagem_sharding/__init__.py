@@ -5,8 +5,8 @@
 - `wrap_policy`, `unit_dtypes`: policies that name modules to be wrapped, sharded or recomputed one by one.
 - `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: shards of parameters: kept between runs,
   cut out of whole tensors, stepped; modules as they were before.
-- `optimizer_trial`, `optimizer_values`, `part_of_optimizer`: whether an optimizer can step shards; what ranks alone have
-  of its state; an optimizer of a rank's part of the parameters.
+- `optimizer_trial`, `optimizer_values`, `part_of_optimizer`: whether an optimizer can step shards; what ranks alone
+  have of its state; an optimizer of a rank's part of the parameters.
 - `chunks`, `part_of_batch`, `batch_size`: a batch in parts: splitting, merging, and what parts log; collectives that
   would miss the other parts; how many samples a batch has.
 - `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
