@@ -49,9 +49,9 @@ def stepping(model: Any, optimizer: Any, zero_grad: Callable[[], Any], size: Siz
         for _ in range(count):
             (x,) = next(batches)
             loss = model(x).square().mean()
-            zero_grad()
             loss.backward()
             optimizer.step()
+            zero_grad()  # here, as the Trainer: elsewhere in the loop, other memory is free when backward needs some
 
     return steps
 

@@ -18,6 +18,13 @@ def test_a_copy_has_the_structure_and_no_values():
     assert {value.device.type for value in net.state_dict().values()} == {"cpu"}
 
 
+def test_a_child_is_the_attribute():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    assert private.child(net, "1") is net[1]
+    net.add_module("1", nn.ReLU())
+    assert private.child(net, "1") is getattr(net, "1")
+
+
 def test_a_second_mask_is_within_the_first():
     layer = nn.Linear(8, 1)
     for amount in (0.5, 0.5):

@@ -10,6 +10,7 @@ from stratagem_sharding.part_of_batch import refuse_in_chunk
 from torch import nn
 
 from stratagem.sdk.loops import loss_of
+from stratagem_trainer.torch_private import child
 
 STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step")
 
@@ -31,8 +32,7 @@ class StepModule(nn.Module):
         self.before_backward = tuple(before_backward)
 
     def forward(self, step: str, *args: Any) -> Any:
-        # Not `self.module`, which nn.Module finds by a method of its own: this is called for each batch.
-        output = getattr(self._modules["module"], step)(*args)
+        output = getattr(child(self, "module"), step)(*args)
         if self.before_backward and step == "training_step":
             refuse_in_chunk("on_before_backward")
             loss = loss_of(output)
