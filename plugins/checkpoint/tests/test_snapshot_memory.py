@@ -78,6 +78,29 @@ def test_what_another_process_has_under_its_number_is_not_read():
     os.close(memory.descriptor)
 
 
+TAKES = """
+import sys
+from stratagem_checkpoint import writer_process
+descriptor, offset, process = map(int, sys.argv[1:])
+writer_process.recv_handle = lambda connection: descriptor
+writer = writer_process._Writer(None)
+writer.do(writer_process.Buffer(offset, process))
+sys.exit(any(part.tobytes().strip(b"\\2") for part in writer._memory.parts(0, 2**21)))
+"""
+
+
+def test_it_is_read_of_the_process_that_has_it_also_where_another_started_the_writer():
+    memory = allocate(SIZE_BYTES)
+    memory.view[:] = b"\2" * SIZE_BYTES
+    arguments = [str(each) for each in (memory.descriptor, memory.offset, os.getpid())]
+    pid = os.fork()
+    if not pid:  # It has zeros at that address.
+        command = [sys.executable, "-c", TAKES, *arguments]
+        os._exit(subprocess.run(command, pass_fds=[memory.descriptor]).returncode)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(memory.descriptor)
+
+
 def test_forked_processes_have_none_of_it():
     """With a copy of it, each of a loader's workers would make the next snapshot slow, and take as much memory."""
     memory = allocate(SIZE_BYTES)

@@ -22,7 +22,7 @@ class MemoryReader:
     Args:
         descriptor: of /proc/PID/mem or of a file; closed by `close`.
         offset: of the memory's first byte, among what the descriptor reads.
-        parent: the process that started this one, whose memory it is; None where the descriptor is a file's.
+        parent: the process that started this one, whose memory it is; None where it is another's or a file's.
     """
 
     def __init__(self, descriptor: int, offset: int, parent: int | None) -> None:

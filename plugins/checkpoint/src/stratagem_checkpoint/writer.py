@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -61,7 +62,7 @@ class Writer:
         """Let the process read this memory from now on."""
         with self._noticing_death("a checkpoint"):
             memory = buffer.memory
-            self._connection.send(Buffer(memory.offset, memory.is_of_process))
+            self._connection.send(Buffer(memory.offset, os.getpid() if memory.is_of_process else None))
             send_handle(self._connection, memory.descriptor, self._process.pid)
 
     def send(self, message: object, shown: str) -> None:

@@ -37,8 +37,8 @@ class Buffer:
 
     offset: int
     """Of its first byte, among what the descriptor reads."""
-    is_of_parent: bool
-    """Whether the descriptor is of the memory of the process that started this one, and not of a file."""
+    process: int | None
+    """Whose memory the descriptor reads; None where it is a file's."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,6 @@ def _end_with(parent: int) -> None:
 class _Writer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._parent = os.getppid()
         self._memory: MemoryReader | None = None
         self._folder = ExitStack()
         """Held from its making until it has its name, or is deleted."""
@@ -160,7 +159,9 @@ class _Writer:
         if self._memory is not None:
             self._memory.close()
         descriptor = recv_handle(self._connection)
-        self._memory = MemoryReader(descriptor, buffer.offset, self._parent if buffer.is_of_parent else None)
+        # Another process may have started this one for it, and has something else at that address.
+        parent = buffer.process if buffer.process == os.getppid() else None
+        self._memory = MemoryReader(descriptor, buffer.offset, parent)
 
     def _save(self, save: Save) -> None:
         assert self._memory is not None
