@@ -12,7 +12,7 @@ from stratagem_sharding.buckets import gradients_of_any
 from stratagem_sharding.replicated import ReplicatedPrepared
 
 from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
-from stratagem.strategies.prepared import loss_of
+from stratagem.sdk.loops import loss_of
 
 FEATURES = {
     "several_optimizers",

@@ -142,6 +142,18 @@ def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
     assert prepared.original_module.weight.grad is not None
 
 
+def test_gradients_are_filled_with_zeros_where_the_loop_asks_for_that() -> None:
+    """A parameter without a gradient isn't stepped; one with zeros is, as by momentum."""
+    prepared = prepare(Told)
+    module, (optimizer,) = wrap(prepared, session())
+    module(torch.ones(1, 2)).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    net = prepared.original_module
+    assert net.weight.grad.tolist() == [[0, 0]]
+    optimizer.zero_grad()
+    assert net.weight.grad is None
+
+
 def test_a_closure_is_evaluated_and_its_loss_is_the_mean_over_ranks() -> None:
     losses: list[Any] = []
 

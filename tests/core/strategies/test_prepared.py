@@ -162,6 +162,31 @@ def test_each_optimizer_is_stepped_and_cleared_by_itself():
     assert bias.grad is None
 
 
+class Keeps(torch.optim.SGD):
+    """Has a way of its own to drop gradients."""
+
+    def zero_grad(self, set_to_none=True):
+        super().zero_grad(set_to_none=False)
+
+
+def test_an_optimizers_own_way_to_drop_gradients_is_called():
+    net = Net()
+    prepared = Prepared(request(net, lambda: [Keeps(net.parameters(), lr=0.1)]))
+    prepared.forward_backward(batch())
+    prepared.zero_grad(0)
+    assert not net.layer.weight.grad.any()
+
+
+def test_a_way_to_drop_gradients_that_one_optimizer_was_given_is_called(monkeypatch):
+    net, calls = Net(), []
+    prepared = Prepared(request(net))
+    monkeypatch.setattr(prepared.optimizers[0], "zero_grad", lambda: calls.append("zero_grad"), raising=False)
+    prepared.forward_backward(batch())
+    prepared.zero_grad(0)
+    assert calls == ["zero_grad"]
+    assert net.layer.weight.grad is not None
+
+
 def test_a_closure_is_handed_to_the_optimizer():
     net = Net()
     prepared = Prepared(request(net, lambda: [torch.optim.LBFGS(net.parameters(), max_iter=4)]))

@@ -119,11 +119,7 @@ class EvalData:
     def _share(self, loader: Any) -> None:
         world_size = self._collectives.world_size
         sampler = ShardedSampler(
-            len(loader.dataset),
-            rank=self._collectives.rank,
-            world_size=world_size,
-            shuffle=False,
-            pad=False,
+            len(loader.dataset), rank=self._collectives.rank, world_size=world_size, shuffle=False, pad=False
         )
         if world_size == 1 and keeps_order(loader) and not loader.drop_last:
             self._sampler = sampler

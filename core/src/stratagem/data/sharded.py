@@ -104,11 +104,7 @@ class ShardedSource(Source):
         return length - left
 
     def _is_same_data(self, state: State) -> bool:
-        return _drawn(state) == (
-            self.sampler.length,
-            self.sampler.num_samples,
-            self.sampler.replacement,
-        )
+        return _drawn(state) == (self.sampler.length, self.sampler.num_samples, self.sampler.replacement)
 
     def _describe(self) -> str:
         sampler = self.sampler

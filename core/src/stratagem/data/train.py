@@ -48,12 +48,7 @@ class TrainData:
     """
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        *,
-        collectives: Collectives,
-        seed: int,
-        distributed_sampler: bool = True,
+        self, loader: Iterable[Any], *, collectives: Collectives, seed: int, distributed_sampler: bool = True
     ) -> None:
         refuse_several(loader)
         self._collectives = collectives

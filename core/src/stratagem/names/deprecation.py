@@ -27,11 +27,7 @@ class Renamed:
     def __get__(self, instance: object | None, owner: type) -> Any:
         if instance is None:
             return self
-        warnings.warn(
-            f"{self._message}; the former name goes with the next plugin API",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn(self._message)
         value: Any = instance
         for name in self._path.split("."):
             value = getattr(value, name)
@@ -58,11 +54,11 @@ def replaced_names(module: str, replaced: Mapping[str, str] | None = None) -> Ca
         if name not in found:
             where, _, present = present_names[name].partition(":")
             found[name] = import_from(where, present)
-            warnings.warn(
-                f"{module}.{name} is now {where}.{present}; the former name goes with the next plugin API",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            _warn(f"{module}.{name} is now {where}.{present}")
         return found[name]
 
     return get
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"{message}; the former name goes with the next plugin API", DeprecationWarning, 3)

@@ -47,10 +47,7 @@ def devices_of(accelerator: Accelerator, devices: Any, default: int | None = Non
 
 
 def node_devices(
-    devices: Any,
-    parallel: Sequence[torch.device] | None,
-    accelerator: Accelerator,
-    environment: Environment,
+    devices: Any, parallel: Sequence[torch.device] | None, accelerator: Accelerator, environment: Environment
 ) -> tuple[int, ...]:
     """Return the indices of this node's devices.
 

@@ -14,12 +14,7 @@ from stratagem.config import RunConfig
 from stratagem.errors import CombinationError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
-from stratagem.launchers.nodes import (
-    Nodes,
-    parse_num_nodes,
-    parse_rdzv_conf,
-    refuse_unused_rendezvous,
-)
+from stratagem.launchers.nodes import Nodes, parse_num_nodes, parse_rdzv_conf, refuse_unused_rendezvous
 from stratagem.plugin.component import Capabilities, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest

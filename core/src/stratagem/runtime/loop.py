@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from stratagem.collectives.closures import mean_closure
 from stratagem.errors import ConfigError
+from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
@@ -72,7 +73,7 @@ class PreparedOptimizer(Optimizer):
         self.poll()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self.prepared.zero_grad(self.index)
+        drop_gradients(self.prepared, self.index, set_to_none)
 
     def state_dict(self) -> Any:
         return self.inner.state_dict()

@@ -210,8 +210,10 @@ class Runtime(Ranks):
             module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
                 is not autograd's alone.
         """
-        is_plain = module is None and all(each.backwards_directly for each in self._prepared)
-        prepared_of(self._prepared[:1] if is_plain else self._prepared, module).backward(loss)
+        prepared = self._prepared
+        if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
+            prepared = prepared[:1]
+        prepared_of(prepared, module).backward(loss)
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""

@@ -11,8 +11,8 @@ from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.launching import launch
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
-from stratagem.strategies.prepared import loss_of
 from stratagem.strategies.replica_guard import ReplicaGuard
+from stratagem.strategies.stepping import drop_gradients, loss_of
 
 __all__ = [
     "EvalData",
@@ -23,6 +23,7 @@ __all__ = [
     "announce_data",
     "batch_size_in",
     "capture_rng",
+    "drop_gradients",
     "forked_rng",
     "global_kept",
     "holds_loaders",

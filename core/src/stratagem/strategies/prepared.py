@@ -17,7 +17,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
-from stratagem.errors import DataError
 from stratagem.names.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.overriding import is_overridden
@@ -28,9 +27,12 @@ from stratagem.strategies.optimizer_state import (
     optimizer_replicas,
     optimizer_tensors,
 )
+from stratagem.strategies.stepping import loss_of
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
+
+_TORCH_ZERO_GRAD = Optimizer.zero_grad
 
 
 class Prepared:
@@ -175,8 +177,14 @@ class Prepared:
         return True
 
     def zero_grad(self, index: int) -> None:
-        """Drop the gradients of optimizer `index`."""
-        self.optimizers[index].zero_grad()
+        """Drop the gradients of optimizer `index`; torch's own method takes microseconds to look for a profiler."""
+        optimizer = self.optimizers[index]
+        if getattr(optimizer.zero_grad, "__func__", None) is not _TORCH_ZERO_GRAD:
+            optimizer.zero_grad()
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     # Copies -------------------------------------------------------------------------------------
 
@@ -222,15 +230,10 @@ class Prepared:
 
     def state(self) -> dict[str, Any]:
         """What isn't a tensor: parameter groups, extra states of modules, the precision's state."""
-        extra = {
-            name: value
-            for name, value in self.original_module.state_dict().items()
-            if not isinstance(value, torch.Tensor)
-        }
+        state = self.original_module.state_dict()
+        extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
         return {
-            "optimizers": [
-                describe_optimizer(self.original_module, optimizer) for optimizer in self.optimizers
-            ],
+            "optimizers": [describe_optimizer(self.original_module, each) for each in self.optimizers],
             "extra": extra,
             "precision": self.precision.state_dict(),
         }
@@ -268,33 +271,10 @@ class Prepared:
         if self.precision.converts_input:
             args = self.precision.convert_input(args)
             kwargs = self.precision.convert_input(kwargs)
-        autocast = self.precision.autocast()
-        if autocast is None:
-            return module(*args, **kwargs)
-        with autocast:
+        with self.precision.autocast() or nullcontext():
             return module(*args, **kwargs)
 
 
 def place(request: SetupRequest) -> nn.Module:
     """Convert `request.module` to the run's precision and move it to the device."""
     return request.precision.convert_module(request.module).to(request.device)
-
-
-def loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss in what a training step returned.
-
-    Raises:
-        DataError: there is none.
-    """
-    if output is None or isinstance(output, torch.Tensor):
-        return output
-    try:
-        loss = output["loss"]
-    except (TypeError, KeyError, IndexError) as error:
-        raise DataError(
-            f"training_step returned {type(output).__name__} without a loss: return a scalar tensor, "
-            'a dict with the key "loss", or None to skip the batch'
-        ) from error
-    if not isinstance(loss, torch.Tensor):
-        raise DataError(f'training_step returned a "loss" that is {type(loss).__name__}, not a tensor')
-    return loss

@@ -119,15 +119,6 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         count_as_stepped(self.whole)
         return loss
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop gradients, as any optimizer; torch's own method takes longer than all of them."""
-        if not set_to_none:
-            super().zero_grad(set_to_none)
-            return
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
     def clip_grad_norm(
         self, max_norm: float, norm_type: float = 2.0, filter_params_fn: Any = None
     ) -> torch.Tensor:

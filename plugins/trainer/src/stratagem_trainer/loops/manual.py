@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from stratagem import Clipping
 from stratagem.errors import ConfigError
 from stratagem.sdk.collectives import mean_closure
+from stratagem.sdk.loops import drop_gradients
 from stratagem_trainer.hooks import tell_before_step
 
 if TYPE_CHECKING:
@@ -63,13 +64,7 @@ class ManualOptimizer:
         """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
         for before in self._before_zero_grad:
             before(self.optimizer)
-        self._drop_gradients(set_to_none)
-
-    def _drop_gradients(self, set_to_none: bool) -> None:
-        kept = [] if set_to_none else [(p, p.grad) for p in self._own() if p.grad is not None]
-        self._prepared.zero_grad(self._index)
-        for parameter, gradient in kept:
-            parameter.grad = gradient.detach().zero_()
+        drop_gradients(self._prepared, self._index, set_to_none)
 
     def _own(self) -> Iterator[torch.Tensor]:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
@@ -173,4 +168,4 @@ class LoopOptimizer(ManualOptimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
-        self._drop_gradients(set_to_none)
+        drop_gradients(self._prepared, self._index, set_to_none)
