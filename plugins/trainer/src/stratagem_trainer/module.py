@@ -191,16 +191,16 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         self.trainer.metrics.log(
             name,
             value,
-            prog_bar=prog_bar,
-            on_step=on_step,
-            on_epoch=on_epoch,
-            reduce_fx=reduce_fx,
-            sync_dist=sync_dist,
-            batch_size=batch_size,
-            logger=logger,
-            add_dataloader_idx=add_dataloader_idx,
-            metric_attribute=metric_attribute,
-            rank_zero_only=rank_zero_only,
+            prog_bar,
+            logger,
+            on_step,
+            on_epoch,
+            reduce_fx,
+            sync_dist,
+            batch_size,
+            add_dataloader_idx,
+            metric_attribute,
+            rank_zero_only,
         )
 
     def log_dict(self, values: Mapping[str, Any], *args: Any, **how: Any) -> None:

@@ -27,6 +27,11 @@ class LogOptions(NamedTuple):
     sync_dist: bool
     logger: bool = True
 
+    @property
+    def weighs(self) -> bool:
+        """Whether anything is made of how many samples a value stands for."""
+        return self.reduce_fx == "mean" and (self.on_epoch or self.sync_dist)
+
     def step_key(self, name: str) -> str:
         """What the value of one step is called."""
         return _ending(name, "_step") if self.on_epoch else name
@@ -189,6 +194,13 @@ class Scope:
         """Return what the step logged, and begin the next."""
         row, self.step = self.step, StepRow({}, {})
         return row
+
+    def take_values(self) -> dict[str, Value]:
+        """Return what the step logged by the keys that files have, and begin the next."""
+        values = self.step.values
+        taken = self.by_step_key(values) if self._has_endings else values.copy()
+        values.clear()
+        return taken
 
     def drop_step(self) -> None:
         """Forget what the step logged, and begin the next."""

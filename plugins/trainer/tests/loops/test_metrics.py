@@ -93,14 +93,27 @@ def test_a_row_that_a_checkpoint_has_written_is_not_written_again() -> None:
     assert logger.rows[1:] == [(2, 0, {"x": 2.0}), (2, 0, {"later": 3.0})]
 
 
-def test_a_step_that_an_exception_ended_is_written() -> None:
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_step_that_an_exception_ended_is_written(world_size: int) -> None:
     logger = Rows()
-    made = begun(logger)
-    made.log("x", 1.0)
-    made.end_step(1, 0)
-    made.flush()
-    made.flush()
+
+    def work(collectives: Any) -> None:
+        made = begun(logger if collectives.rank == 0 else None, collectives=collectives)
+        made.log("x", 1.0)
+        made.end_step(1, 0)
+        made.flush()
+        made.flush()
+
+    on_threads(world_size, work)
     assert logger.rows == [(1, 0, {"x": 1.0})]
+
+
+def test_what_a_batch_logs_that_does_not_count_is_dropped() -> None:
+    made = begun()
+    with made.discarded():
+        made.log("x", 1.0)
+    made.log("y", 2.0)
+    assert made.latest() == {"y": 2.0}
 
 
 def test_a_step_that_logged_nothing_has_no_row() -> None:

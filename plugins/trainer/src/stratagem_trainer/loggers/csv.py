@@ -128,25 +128,27 @@ class CSVLogger(Logger):
                 Row(row.step, row.epoch, {f"{self.prefix}-{name}": v for name, v in row.values.items()})
                 for row in rows
             ]
+        names_of = [tuple(row.values) for row in rows]
         known = frozenset(self._columns)
-        unlike = [row.values for row in rows if not known.issuperset(row.values)]
-        fresh = dict.fromkeys(name for values in unlike for name in values if name not in known)
+        fresh = dict.fromkeys(
+            name for names in dict.fromkeys(names_of) for name in names if name not in known
+        )
         if fresh:
             self.flush()
             self._rewrite((*self._columns, *fresh))
         columns, lines = self._columns, self._lines
         cells: Iterable[str]
-        for row in rows:
-            values = row.values
-            if row.step == self._resumed_step:
+        for (step, epoch, values), names in zip(rows, names_of):
+            if step == self._resumed_step:
                 values = {name: value for name, value in values.items() if name not in self._repeated}
-            if not values:
+                names = tuple(values)
+            if not names:
                 continue
-            if tuple(values) == columns:
+            if names == columns:
                 cells = map(repr, map(float, values.values()))
             else:
                 cells = (repr(float(values[name])) if name in values else "" for name in columns)
-            lines.append(f"{row.step},{row.epoch},{','.join(cells)}\n")
+            lines.append(f"{step},{epoch},{','.join(cells)}\n")
         if len(lines) >= self.buffer_rows or monotonic() - self._flushed >= self.flush_every_s:
             self.flush()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import DataError
+from stratagem_trainer.loops.outputs import seen_by_hooks
 from stratagem_trainer.loops.windows import divisors
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ class AutomaticSteps:
             state.batch_idx = idx + 1
             step(idx, outputs)
             if ends:
-                hooks.end(outputs, batch, idx)
+                seen = seen_by_hooks(outputs)
+                for end in ends:
+                    end(seen, batch, idx)
             idx += 1
             metrics.end_late()
             if ends_here():

@@ -16,16 +16,17 @@ class LatestValues:
 
     Attributes:
         unlogged: keys that no logger gets.
+        values: by key.
     """
 
     def __init__(self) -> None:
         self.unlogged: set[str] = set()
-        self._values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}
         self._on_bar: dict[str, None] = {}
 
     def take(self, values: Mapping[str, Value]) -> None:
         """Take up newer values."""
-        self._values.update(values)
+        self.values.update(values)
 
     def note(self, name: str, options: LogOptions) -> None:
         """Take up whether a name's keys are for the progress bar, and for loggers."""
@@ -37,8 +38,8 @@ class LatestValues:
 
     def all(self) -> dict[str, float]:
         """Each key's; waits for the device."""
-        found = {name: as_float(value) for name, value in self._values.items()}
-        self._values = {**found}
+        found = {name: as_float(value) for name, value in self.values.items()}
+        self.values = {**found}
         return found
 
     def logged(self) -> dict[str, float]:
@@ -47,7 +48,7 @@ class LatestValues:
 
     def on_bar(self) -> dict[str, float]:
         """Those of keys that were logged with `prog_bar`; waits for the device."""
-        return {name: as_float(self._values[name]) for name in self._on_bar if name in self._values}
+        return {name: as_float(self.values[name]) for name in self._on_bar if name in self.values}
 
 
 def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:

@@ -73,6 +73,8 @@ class LossWatch:
     @property
     def is_due(self) -> bool:
         """Whether enough was kept, or enough time has passed, for a look to be worth its wait."""
+        if not self._kept:
+            return False
         return len(self._kept) >= _CHECK_EVERY or time.perf_counter() - self._looked_at > _CHECK_SECONDS
 
     def look(self) -> BadValue | None:

@@ -48,7 +48,7 @@ class Metrics:
         self.batch: Any = None
         """The current batch: its size weighs means."""
         self.muted = False
-        self._collectives = collectives
+        self._collectives, self._is_alone = collectives, collectives.world_size == 1
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
         self._train = Scope("train")
@@ -65,14 +65,13 @@ class Metrics:
         self,
         name: str,
         value: torch.Tensor | float,
-        *,
         prog_bar: bool = False,
+        logger: bool = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: Any = "mean",
         sync_dist: bool | None = None,
         batch_size: int | None = None,
-        logger: bool = True,
         add_dataloader_idx: bool = True,
         metric_attribute: str | None = None,
         rank_zero_only: bool = False,
@@ -108,12 +107,11 @@ class Metrics:
             if prog_bar or not logger:
                 self._latest.note(name, options)
         kept = value_to_keep(value)
-        if options.on_step or not options.on_epoch:
-            self._latest.take(
-                {name: kept, options.step_key(name): kept} if options.on_epoch else {name: kept}
-            )
-        weighs = options.reduce_fx == "mean" and (options.on_epoch or options.sync_dist)
-        scope.add(name, kept, self._weight(batch_size) if weighs else 1, options)
+        if not options.on_epoch:
+            self._latest.values[name] = kept
+        elif options.on_step:
+            self._latest.values[name] = self._latest.values[options.step_key(name)] = kept
+        scope.add(name, kept, self._weight(batch_size) if options.weighs else 1, options)
 
     def _log_object(self, name: str, metric: Any, how: Any, told: str | None) -> None:
         """Log a metric object: the value of this batch for the step, and the object itself for the epoch."""
@@ -148,18 +146,23 @@ class Metrics:
     def end_step(self, step: int, epoch: int) -> None:
         """End a training step; a logging point every so many. Collective where it is one."""
         self._is_between = step % self._every != 0
-        if not self._is_between:
+        if not self._is_between and self._is_alone:
+            self._ended = step, epoch, {}  # nothing to reduce: what was logged is taken when it is written
+            if self.losses.is_due:
+                self._reducer.look_at_losses()
+        elif not self._is_between:
             self._ended = step, epoch, self._reduced_step(step)
 
     def log_late(self) -> None:
         """Write the step's row, with what callbacks have logged since its end. Collective after a logging point."""
         if self._ended is not None:
             step, epoch, values = self._ended
-            if self._collectives.world_size > 1 or self._train.step.values:
-                values = {**values, **self._reduced_step(step)}
+            if self._is_alone:
+                values = self._train.take_values()
+            else:
+                values, self._ended = {**values, **self._reduced_step(step)}, (step, epoch, {})
             if values:
                 self._rows.write(step, epoch, values)
-            self._ended = step, epoch, {}
 
     def end_late(self) -> None:
         """As `log_late`; what is logged from here on is the next step's."""
@@ -172,13 +175,9 @@ class Metrics:
             self._ended = None
 
     def _reduced_step(self, step: int) -> dict[str, Value]:
-        """Take what the step has logged, by the names that files have. Collective."""
+        """Take what the step has logged on several ranks, by the names that files have. Collective."""
         logged, weights = self._train.take_step()
         values = self._train.by_step_key(logged)
-        if self._collectives.world_size == 1:
-            if self.losses.is_due:
-                self._reducer.look_at_losses()
-            return values
         options, names = self._train.options, dict(zip(values, logged))
         synced = {
             key: Partial(options(name).reduce_fx, logged[name], weights[name])
@@ -264,7 +263,9 @@ class Metrics:
 
     def flush(self) -> None:
         """Hand all rows to the loggers, and look at the losses; waits for the device."""
-        if self._ended is not None and self._ended[2]:
+        if self._is_alone:
+            self.log_late()
+        elif self._ended is not None and self._ended[2]:
             self._rows.write(*self._ended)  # ended by an exception
             self._ended = None
         self._reducer.look_at_losses()

@@ -26,7 +26,7 @@ class RowBuffer:
         self._flushed_at = time.perf_counter()
 
     def write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
-        """Take up a row; hands out a group that is full, or a second old."""
+        """Take up a row, which is the buffer's from now on; hands out a group that is full, or a second old."""
         if not self._loggers:
             return
         if self._unlogged:
@@ -37,10 +37,11 @@ class RowBuffer:
 
     def hand_out(self) -> None:
         """Hand all rows to the loggers; waits for the device."""
-        rows = [
-            Row(step, epoch, {name: v if type(v) is float else as_float(v) for name, v in values.items()})
-            for step, epoch, values in self._rows
-        ]
+        for _, _, values in self._rows:
+            for name, value in values.items():
+                if type(value) is not float:
+                    values[name] = as_float(value)
+        rows = [Row(*row) for row in self._rows]  # type: ignore[arg-type]  # they are floats now
         self._rows.clear()
         self._flushed_at = time.perf_counter()
         if rows:
