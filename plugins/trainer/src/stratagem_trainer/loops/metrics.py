@@ -100,9 +100,7 @@ class Metrics:
         how = (name, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger, scope.in_step)
         options = scope.asked.get(how)
         if options is None:
-            options = scope.read_options(
-                name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger
-            )
+            options = scope.read_options(name, value, *how[1:7])
             scope.asked[how] = options
             if prog_bar or not logger:
                 self._latest.note(name, options)
