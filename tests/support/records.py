@@ -31,9 +31,10 @@ def write_rank(
     events: Sequence[Mapping[str, Any]] = (),
     world_size: int = 1,
     memory: Mapping[str, int] | None = None,
+    device_steps: Iterable[tuple[int, int, Sequence[int]]] = (),
     **header: Any,
 ) -> Path:
-    """Write one rank's file, and return its path."""
+    """Write one rank's file, and return its path; of `device_steps`, made by `row`, every tenth step is one."""
     path = Path(record_path(str(run_dir), attempt, rank))
     path.parent.mkdir(parents=True, exist_ok=True)
     first = {"format": FORMAT, "attempt": attempt, "rank": rank, "began": began, "phases": PHASES}
@@ -50,6 +51,8 @@ def write_rank(
         at += sum(ns)
         written.append([steps, at, samples, *ns])
     lines.append({"rows": written})
+    if sampled := [[3 + 10 * index, *ns] for index, (_, _, ns) in enumerate(device_steps)]:
+        lines.append({"device": sampled})
     lines.append({"memory": memory or {"resident_bytes": 300 * 2**20}, "at": at})
     lines += events
     if end is not None:

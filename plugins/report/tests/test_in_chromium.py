@@ -65,7 +65,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pages of one run that has everything, of several, and of one with many ranks."""
+    """Pages of one run that has everything, of several, and of one with many ranks on CPUs."""
     folder = tmp_path_factory.mktemp("pages")
     names = [folder / "20260131-120000-TransformerLanguageModel", folder / "20260131-130000-Other"]
     for index, name in enumerate(names):
@@ -99,8 +99,10 @@ def _write_run(path: Path, ranks: int) -> None:
                 *[step] * 20,
                 row(0, 0, end=700),
             ]
+            on_device = [row(forward=140 * own, backward=260, communication=30, optimizer=9, other=2)] * 5
             write_rank(
                 path, rows, rank=rank, attempt=attempt, world_size=ranks, plan=plan, torch="2.13.0+cpu",
+                device="cuda:0" if ranks < 40 else "cpu", device_steps=on_device if ranks < 40 else [],
                 end="done" if attempt else None, events=[slow] if rank == 0 else [],
                 began=1e6 + 100 * attempt, memory={"allocated_bytes": (40 + rank) * 2**28},
             )  # fmt: skip
@@ -158,6 +160,25 @@ def test_the_summary_comes_first_and_lanes_have_colours(browser: Any, pages: dic
         "() => new Set([...document.querySelectorAll('.timeline i')].map(i => i.style.background)).size"
     )
     assert colors >= 7
+    page.close()
+
+
+def test_each_rank_has_a_bar_on_the_device_below_its_own(browser: Any, pages: dict[str, Path]) -> None:
+    page = _opened(browser, pages["one"], 1280, "light")
+    bars = page.evaluate(
+        """() => [...document.querySelectorAll('.lanes')].filter(l => !l.closest('.timeline')).flatMap(lanes =>
+          [...lanes.querySelectorAll('.lane')].map(lane => {
+            const label = lane.previousElementSibling, parts = [...lane.querySelectorAll('i')];
+            const drawn = parts.map(part => part.getBoundingClientRect().width).filter(width => width > 0);
+            return [label.innerText, drawn.length, drawn.reduce((a, b) => a + b, 0), lane.clientWidth];
+          }))"""
+    )
+    assert [label for label, *_ in bars] == ["rank 0", "on the device", "rank 1", "on the device"]
+    assert [count for _, count, *_ in bars] == [6, 5, 6, 5]
+    widths = [drawn / lane for _, _, drawn, lane in bars]
+    assert widths[3] / widths[1] == pytest.approx(497 / 441, rel=0.01)
+    heads = page.locator("th[colspan='2']")
+    assert heads.count() == 6
     page.close()
 
 

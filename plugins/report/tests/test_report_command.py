@@ -27,6 +27,64 @@ def test_the_page_and_the_summary(folder: Path, capsys: pytest.CaptureFixture[st
     assert "<script" not in page
 
 
+def test_times_on_the_device_are_beside_those_of_the_host(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_device = [row(forward=8, backward=20, optimizer=3, data=0.5)] * 3
+    for rank in range(2):
+        steps = [row(data=1, forward=2, backward=28, optimizer=1)] * 30
+        write_rank(
+            folder / "a", steps, rank=rank, device="cuda:0", device_steps=on_device[rank:], world_size=2
+        )
+    assert main(["report", "a"]) == 0
+    said = capsys.readouterr().out
+    sentence = (
+        "On the device, a step takes 31.5 ms: 20 ms backward, 8 ms forward, 3 ms optimizer, 500 µs data."
+    )
+    assert sentence.replace("500 µs", "0.5 ms") in said
+    page = (folder / "a/report.html").read_text()
+    assert page.count("<span>on the device</span>") == 2
+    assert page.count("<th>host</th><th>on the device</th>") == 4
+    assert '<td>2</td><td class="soft">8</td>' in page
+    assert "over 2 to 3 sampled steps." in page
+    assert "Times are the host's, but those on the device: " in page
+    (wall,) = [
+        line
+        for line in said.splitlines()
+        if line.startswith("100 % of the time") or "trained the model" in line
+    ]
+    assert wall == "97 % of the time trained the model; 3.1 % waiting for data."
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([], "no step was sampled"),
+        ([{"event": "untimed", "step": 2, "why": "<none> here"}], "&lt;none&gt; here"),
+    ],
+)
+def test_where_the_device_is_not_measured_the_page_says_so(
+    folder: Path, events: list[object], why: str
+) -> None:
+    write_rank(folder / "a", STEPS, device="mps:0", events=events)  # type: ignore[arg-type]
+    assert main(["report", "a"]) == 0
+    page = (folder / "a/report.html").read_text()
+    assert (
+        f"The phases are the host&#x27;s: what the device takes for each isn&#x27;t measured ({why})." in page
+    )
+    assert "on the device" not in page
+
+
+def test_of_the_cpu_there_is_nothing_of_a_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rank(folder / "a", STEPS)
+    assert main(["report", "a"]) == 0
+    assert "device takes" not in capsys.readouterr().out
+    page = (folder / "a/report.html").read_text()
+    assert "on the device" not in page
+    assert "the device takes" not in page
+    assert "<footer>Times are the host's: where" in page
+
+
 def test_several_runs_beside_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, factor in (("x/same", 1), ("y/same", 2)):
         write_rank(folder / name, [row(forward=10 * factor)] * 20)
@@ -72,10 +130,12 @@ def test_no_record(refused, folder: Path) -> None:
         ('"rows": [[0', '"rows": [["x"'),
         ('"phases": ["data"', '"phases": ["date"'),
         ('{"memory": {', '{"memory": ["'),
+        ('{"device": [[3', '{"device": [[3, 4'),
+        ('{"device": [[3', '{"device": [[-3'),
     ],
 )
 def test_a_damaged_file(refused, folder: Path, was: str, torn: str) -> None:
-    path = write_rank(folder / "a", STEPS)
+    path = write_rank(folder / "a", STEPS, device_steps=STEPS[:2])
     assert was in path.read_text()
     path.write_text(path.read_text().replace(was, torn, 1))
     assert refused("report", "a").startswith("a/record/attempt-000/rank-00000.jsonl is damaged: line ")

@@ -35,6 +35,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class DeviceStep:
+    """What a rank's device took for a step that was sampled."""
+
+    step: int
+    """Of this attempt, counted from 1."""
+    ns: tuple[int, ...]
+    """By phase; they add up to the device's time from the step's beginning to its end."""
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """What one rank wrote in one attempt."""
 
@@ -43,6 +53,8 @@ class RankRecord:
     """Seconds since 1970."""
     header: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
+    device_steps: list[DeviceStep] = field(default_factory=list)
+    """Empty where the device isn't measured."""
     memory: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """(nanoseconds since it began, bytes by name)."""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -135,14 +147,25 @@ def _begun(header: dict[str, Any]) -> RankRecord:
 
 def _add(record: RankRecord, entry: dict[str, Any]) -> None:
     for steps, end_ns, samples, *ns in entry.get("rows", ()):
-        numbers = (steps, end_ns, samples, *ns)
-        if len(ns) != len(PHASES) or not all(isinstance(number, int) and number >= 0 for number in numbers):
-            raise ValueError("another shape")
-        record.rows.append(Row(steps, end_ns, samples, tuple(ns)))
+        record.rows.append(Row(_checked(steps), _checked(end_ns), _checked(samples), _by_phase(ns)))
+    for step, *ns in entry.get("device", ()):
+        record.device_steps.append(DeviceStep(_checked(step), _by_phase(ns)))
     if "memory" in entry:
         record.memory.append((int(entry["at"]), {str(k): int(v) for k, v in entry["memory"].items()}))
     if "event" in entry:
         record.events.append(entry)
+
+
+def _by_phase(ns: list[Any]) -> tuple[int, ...]:
+    if len(ns) != len(PHASES):
+        raise ValueError("another shape")
+    return tuple(map(_checked, ns))
+
+
+def _checked(number: Any) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise ValueError("not a record's number")
+    return number
 
 
 def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:

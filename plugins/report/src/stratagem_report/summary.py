@@ -28,6 +28,12 @@ class RankSummary:
     """Of a step without waiting: the median."""
     peak_bytes: dict[str, int]
     """The most that was in use at once, by name."""
+    device_ns: tuple[float, ...] | None = None
+    """What the device took of a step, by phase of a step: the means over sampled steps; None where there are none."""
+    device_samples: int = 0
+    """How many steps were sampled."""
+    untimed: str | None = None
+    """Why nothing of the device was measured; None where something was, and for the CPU."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +100,28 @@ def _of_rank(rank: RankRecord) -> RankSummary:
     for _, memory in rank.memory:
         for name, size in memory.items():
             peak[name] = max(peak.get(name, 0), size)
+    sampled = [step.ns for step in rank.device_steps]
+    device = str(rank.header.get("device", ""))
     return RankSummary(
         rank=rank.rank,
         host=str(rank.header.get("host", "")),
-        device=str(rank.header.get("device", "")),
+        device=device,
         step_ns=tuple(sum(row.ns[phase] for row in rows) / steps for phase in range(OTHER + 1)),
         own_ns=median([sum(row.ns[phase] for phase in OWN) / row.steps for row in rows] or [0.0]),
         peak_bytes=peak,
+        device_ns=tuple(fmean(ns[phase] for ns in sampled) for phase in range(OTHER + 1))
+        if sampled
+        else None,
+        device_samples=len(sampled),
+        untimed=_why_untimed(rank, device),
     )
+
+
+def _why_untimed(rank: RankRecord, device: str) -> str | None:
+    if rank.device_steps or device.partition(":")[0] in ("", "cpu"):
+        return None
+    told = [str(event["why"]) for event in rank.events if event["event"] == "untimed"]
+    return told[0] if told else "no step was sampled"
 
 
 def _outcome(run: RunRecord) -> str:
@@ -149,6 +169,12 @@ def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
         [value * share / (span / 1e9) for value in samples],
         [tuple(ns / (sum(each) or 1.0) for ns in each) for each in phases],
     )
+
+
+def mean_device_ns(summary: Summary) -> tuple[float, ...] | None:
+    """A step on the device by phase: the mean over ranks whose device is measured; None where none is."""
+    measured = [rank.device_ns for rank in summary.ranks if rank.device_ns is not None]
+    return tuple(fmean(column) for column in zip(*measured)) if measured else None
 
 
 def mean_step_ns(summary: Summary) -> tuple[float, ...]:

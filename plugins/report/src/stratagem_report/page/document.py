@@ -8,7 +8,8 @@ from importlib.resources import files
 from stratagem_report.page.charts import Line, key, line_chart
 from stratagem_report.page.run import memory_of, run_sections
 from stratagem_report.page.text import bytes_text, duration, escape, number, percent, plural
-from stratagem_report.summary import Summary
+from stratagem_report.phases import PHASES
+from stratagem_report.summary import Summary, mean_device_ns
 
 RUN_COLORS = ("run0", "run1", "run2", "run3", "run4", "run5")
 MOST_CURVES = 24
@@ -34,10 +35,13 @@ def document(summaries: Sequence[Summary]) -> str:
         if len(summaries) > 1:
             body.append(f"<h2>{escape(summary.run.name)}</h2>{_words(summary)}")
         body.append(run_sections(summary))
+    measured = any(mean_device_ns(summary) is not None for summary in summaries)
+    but = ", but those on the device" if measured else ""
     body.append(
-        "<footer>Times are the host's: where a device works by itself, the host's wait for it counts where the host "
-        "waits. Communication is what the loop waits for: the wait at a backward's end, and the run's collectives; "
-        "what overlaps with a backward, or happens within a strategy's forward or step, isn't in it.</footer>"
+        f"<footer>Times are the host's{but}: where a device works by itself, the host's wait for it counts where the "
+        "host waits. Communication is what the loop waits for: the wait at a backward's end, and the run's "
+        "collectives; what overlaps with a backward, or happens within a strategy's forward or step, isn't in "
+        "it.</footer>"
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -67,6 +71,22 @@ def words(summary: Summary) -> list[str]:
         sentences.append(
             f"At most {bytes_text(peaks[most])} {name} on a rank"
             + (f" (rank {summary.ranks[most].rank})." if world > 1 else ".")
+        )
+    return sentences + _device_words(summary)
+
+
+def _device_words(summary: Summary) -> list[str]:
+    """Say what a step took the devices, or that it isn't known; nothing of CPUs."""
+    sentences = []
+    if (took := mean_device_ns(summary)) is not None:
+        order = sorted((phase for phase, ns in enumerate(took) if ns > 0), key=lambda phase: -took[phase])
+        parts = ", ".join(f"{duration(took[phase] / 1e9)} {PHASES[phase]}" for phase in order)
+        sentences.append(f"On the device, a step takes {duration(sum(took) / 1e9)}: {parts}.")
+    untimed = [rank for rank in summary.ranks if rank.untimed is not None]
+    if untimed:
+        which = "" if len(untimed) == len(summary.ranks) else f" of {plural(len(untimed), 'rank')}"
+        sentences.append(
+            f"The phases{which} are the host's: what the device takes for each isn't measured ({untimed[0].untimed})."
         )
     return sentences
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from stratagem_report.goodput import PARTS
 from stratagem_report.page.charts import Line, bar, key, line_chart, stacked_chart
-from stratagem_report.page.text import bytes_text, duration, escape, milliseconds, number, percent
+from stratagem_report.page.ranks import MOST_RANKS, ranks_section
+from stratagem_report.page.text import bytes_text, duration, escape, number, percent
 from stratagem_report.page.timeline import COLORS, lanes_of, timeline, windows
-from stratagem_report.phases import OTHER, PHASES
+from stratagem_report.phases import PHASES
 from stratagem_report.reading import RankRecord
 from stratagem_report.summary import Summary, in_buckets
 
@@ -26,8 +27,6 @@ PART_COLORS = {
 }
 MEMORY_NAMES = ("allocated_bytes", "resident_bytes")
 """Which of a rank's figures is shown first, where it is there: the device's before the host's."""
-MOST_RANKS = 64
-"""Rows of the table of ranks."""
 
 
 def run_sections(summary: Summary) -> str:
@@ -46,7 +45,14 @@ def run_sections(summary: Summary) -> str:
     )
     steps = f"<h2>Steps</h2>{drawn}{note}{order}" if drawn else ""
     return "".join(
-        (_goodput(summary), _throughput(ranks), steps, _ranks(summary), _memory(summary), _plan(summary))
+        (
+            _goodput(summary),
+            _throughput(ranks),
+            steps,
+            ranks_section(summary),
+            _memory(summary),
+            _plan(summary),
+        )
     )
 
 
@@ -93,45 +99,6 @@ def _throughput(ranks: Sequence[RankRecord]) -> str:
     return (
         f'<h2>Through the run</h2><div class="charts">{"".join(charts)}'
         f'<div class="card"><h3>shares of the time, all ranks</h3>{stacked}{legend}</div></div>'
-    )
-
-
-def _ranks(summary: Summary) -> str:
-    seen = [p for p in range(OTHER + 1) if any(rank.step_ns[p] > 0 for rank in summary.ranks)]
-    longest = max(sum(rank.step_ns) for rank in summary.ranks) or 1.0
-    lanes = []
-    for index in lanes_of([rank.own_ns for rank in summary.ranks]):
-        rank = summary.ranks[index]
-        parts, at = [], 0.0
-        for phase in seen:
-            share = 100 * rank.step_ns[phase] / longest
-            parts.append(
-                f'<i style="left:{at:.3f}%;width:{share:.3f}%;background:var(--{COLORS[phase]})" '
-                f'title="{PHASES[phase]} {milliseconds(rank.step_ns[phase])} ms"></i>'
-            )
-            at += share
-        lanes.append(f'<span>rank {rank.rank}</span><div class="lane">{"".join(parts)}</div>')
-    slow = {each.rank for each in summary.slow}
-    rows = []
-    for index, rank in enumerate(summary.ranks[:MOST_RANKS]):
-        cells = "".join(f"<td>{milliseconds(rank.step_ns[phase])}</td>" for phase in seen)
-        mark = ' class="slow-rank"' if index in slow else ""
-        rows.append(
-            f"<tr{mark}><td>{rank.rank}</td>{cells}<td>{milliseconds(rank.own_ns)}</td>"
-            f'<td class="text">{escape(rank.device)} on {escape(rank.host)}</td></tr>'
-        )
-    heads = "".join(f"<th>{PHASES[phase]}</th>" for phase in seen)
-    more = len(summary.ranks) - MOST_RANKS
-    note = f'<p class="note">{more} more ranks are in the record.</p>' if more > 0 else ""
-    table = (
-        f'<div class="wide"><table><tr><th>rank</th>{heads}<th>own work</th><th class="text">device</th></tr>'
-        f"{''.join(rows)}</table></div>{note}"
-    )
-    return (
-        f'<h2>A step on each rank</h2><div class="card"><div class="lanes">{"".join(lanes)}</div>'
-        f"{key((PHASES[phase], COLORS[phase]) for phase in seen)}</div>"
-        f'<div class="card">{table}<p class="note">Milliseconds a step: means, and of the own work, which is all but '
-        "communication, the median.</p></div>"
     )
 
 

@@ -1,12 +1,16 @@
-"""`PhaseClock`: divides a process's wall time into phases that add up to it."""
+"""`PhaseClock`: divides a process's wall time into phases that add up to it; `TimedClock` asks the device, too."""
 
 from __future__ import annotations
 
 import os
 import time
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from stratagem_report.phases import OTHER, PHASES, START
+
+if TYPE_CHECKING:
+    from stratagem_report.recording.device import DeviceTimes
 
 
 class PhaseClock:
@@ -59,6 +63,43 @@ class PhaseClock:
     def end_start(self) -> None:
         """Go on with a step's own phases, once there is a step."""
         self.leave(OTHER)
+
+
+class TimedClock(PhaseClock):
+    """Tells what measures the device where phases of the host change.
+
+    A class of its own, so that a process on the CPU has nothing of it.
+
+    Args:
+        began_ns: as of `PhaseClock`.
+        device: told of each change of phase in the steps that it samples.
+    """
+
+    __slots__ = ("_device",)
+
+    def __init__(self, began_ns: int, device: DeviceTimes) -> None:
+        super().__init__(began_ns)
+        self._device = device
+
+    def enter(self, phase: int) -> int:
+        """Begin a phase, as of `PhaseClock`."""
+        before = super().enter(phase)
+        if self._device.is_sampling and self.phase != before:
+            self._device.change(before, self.phase, self.now_ns)
+        return before
+
+    def leave(self, before: int) -> None:
+        """Go back to a phase, as of `PhaseClock`."""
+        ended = self.phase
+        super().leave(before)
+        if self._device.is_sampling and ended != before:
+            self._device.change(ended, before, self.now_ns)
+
+    def take(self, until_change: bool = False) -> list[int]:
+        """End a step, as of `PhaseClock`; one up to the last change of phase isn't kept of the device."""
+        taken = super().take(until_change)
+        self._device.end_step(self.phase, is_whole=not until_change)
+        return taken
 
 
 def process_age_ns() -> int:

@@ -14,6 +14,7 @@ from stratagem import hookimpl
 from stratagem.errors import ConfigError
 from stratagem_report.files import next_attempt
 from stratagem_report.recording.clock import process_age_ns
+from stratagem_report.recording.device import device_times
 from stratagem_report.recording.plan import plan_of
 from stratagem_report.recording.recorder import Recorder
 from stratagem_report.recording.stragglers import StragglerWatch
@@ -54,7 +55,9 @@ class Record:
             began_ns = perf_counter_ns() - process_age_ns()
         device, accelerator = request.devices[0], request.accelerator
         environment = request.environment
-        recorder = Recorder(environment.world_size, began_ns, lambda: accelerator.memory(device))
+        recorder = Recorder(
+            environment.world_size, began_ns, lambda: accelerator.memory(device), device_times(device)
+        )
         self._device = {
             "device": str(device),
             "local_rank": environment.local_rank,

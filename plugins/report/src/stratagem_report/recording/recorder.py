@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem_report.files import FORMAT, record_path
 from stratagem_report.phases import END, PHASES, START
-from stratagem_report.recording.clock import PhaseClock
+from stratagem_report.recording.clock import PhaseClock, TimedClock
 from stratagem_report.recording.writer import Writer
 
 if TYPE_CHECKING:
+    from stratagem_report.recording.device import DeviceTimes
     from stratagem_report.recording.stragglers import StragglerWatch
 
 FLUSH_NS = 1_000_000_000
@@ -34,18 +35,25 @@ class Recorder:
         world_size: how many ranks there are.
         began_ns: when this rank's part of the run began, as `perf_counter_ns` tells.
         memory: bytes in use on the device, by name.
+        device: measures what the device takes for each phase; None where the host's time is the device's.
     """
 
-    def __init__(self, world_size: int, began_ns: int, memory: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        began_ns: int,
+        memory: Callable[[], Mapping[str, int]],
+        device: DeviceTimes | None = None,
+    ) -> None:
         self.world_size = world_size
-        self.clock = PhaseClock(began_ns)
+        self.clock = PhaseClock(began_ns) if device is None else TimedClock(began_ns, device)
         self.stepped = False
         """Whether an optimizer has stepped since the last row."""
         self.samples = 0
         self.steps = 0
         """Optimizer steps that are over."""
         self.watch: StragglerWatch | None = None
-        self._began_ns, self._memory = began_ns, memory
+        self._began_ns, self._memory, self._device = began_ns, memory, device
         self._writer: Writer | None = None
         self._reads_loader = False
         self._thread = get_ident()
@@ -143,6 +151,8 @@ class Recorder:
         steps, self._steps = self._steps, []
         if rows := list(self._merged(steps)):
             self._lines.append(json.dumps({"rows": rows}, separators=(",", ":")))
+        if self._device is not None:
+            self._add_device(self._device)
         if self._flushes % self._memory_stride == 0:
             at = self.clock.now_ns - self._began_ns
             self._lines.append(json.dumps({"memory": {**host_memory(), **self._memory()}, "at": at}))
@@ -151,6 +161,13 @@ class Recorder:
         self._flushes += 1
         lines, self._lines = self._lines, []
         self._writer.write("".join(f"{line}\n" for line in lines).encode())
+
+    def _add_device(self, device: DeviceTimes) -> None:
+        if rows := device.take():
+            self._lines.append(json.dumps({"device": rows}, separators=(",", ":")))
+        if device.why_not is not None:
+            self._device = None
+            self._lines.append(json.dumps({"event": "untimed", "step": self.steps, "why": device.why_not}))
 
     def begin_end(self, failed: bool) -> None:
         """The loop is over: what comes now, and what came since the last that is timed, is the end.
