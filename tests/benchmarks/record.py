@@ -1,9 +1,10 @@
 """CPU time that `--use record` adds to a step: python tests/benchmarks/record.py
 
 First the extension's own work: it wraps a strategy that does nothing but a backward through one product, so that a
-step is what recording it takes, less that. Then the same steps of Trainer on the same data with and without it, round
-by round in one process: of a tiny model (Linear 32→2), of that on two ranks under ddp, which also compare times,
-and of a small model. Times are those of the loop's thread.
+step is what recording it takes, less that. That again for a device that works by itself, with one of ten steps
+sampled; what the device's events take isn't in it, as others stand for them that take no time. Then the same steps of
+Trainer on the same data with and without it, round by round in one process: of a tiny model (Linear 32→2), of that on
+two ranks under ddp, which also compare times, and of a small model. Times are those of the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_report.recording import device
 from stratagem_report.recording.recorder import Recorder
 from stratagem_report.recording.stragglers import StragglerWatch
 from stratagem_report.recording.wrapped import RecordedPrepared
@@ -114,11 +116,31 @@ class OneOfMany:
         self.process_group = dist.group.WORLD
 
 
-def own_work(recorded: bool, many: bool, steps: int = 10_000) -> float:
+class FakeDeviceEvents:
+    """Stand for those of a device that has always done all, and take no time."""
+
+    def make(self) -> FakeDeviceEvents:
+        return self
+
+    def record(self, event: Any) -> None:
+        pass
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Any) -> float:
+        return 1.0
+
+
+def own_work(recorded: bool, many: bool, on_device: bool = False, steps: int = 10_000) -> float:
     """Microseconds of CPU per step of a loop over `Nothing`, written ten times, as in ten seconds."""
     prepared: Any = Nothing()
+    times = device.DeviceTimes(FakeDeviceEvents()) if on_device else None
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(2 if many else 1, time.perf_counter_ns(), dict)
+        recorder = Recorder(2 if many else 1, time.perf_counter_ns(), dict, times)
         if recorded:
             recorder.open(folder, 0, 0, {})
             wrapped = RecordedPrepared(prepared, recorder)
@@ -155,6 +177,14 @@ def main() -> None:
             f"a step ({min(added):.1f} to {max(added):.1f}), 0.5 % of {statistics.median(added) / 5:.1f} ms",
             flush=True,
         )
+    share, device.COST_SHARE = device.COST_SHARE, float("inf")  # these steps take no time
+    added = [own_work(True, True, on_device=True) - own_work(True, True) for _ in range(ROUNDS)]
+    device.COST_SHARE = share
+    print(
+        f"on a device that works by itself, further {statistics.median(added):.1f} µs a step ({min(added):.1f} to "
+        f"{max(added):.1f}) and what its events take",
+        flush=True,
+    )
     if dist.is_initialized():
         dist.destroy_process_group()
     chosen = os.environ.get("BENCH_CASES", "")

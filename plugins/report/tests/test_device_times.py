@@ -14,18 +14,23 @@ from fake_device import STEP, FakeDevice, FakeDeviceLoop, by_phase
 from stratagem_report.phases import BACKWARD, FORWARD, OTHER
 from stratagem_report.reading import DeviceStep, read_run
 from stratagem_report.recording import device as module
-from stratagem_report.recording.device import DeviceTimes, device_times
+from stratagem_report.recording import recorder
+from stratagem_report.recording.device import DeviceTimes, TorchEvents, device_times
 from stratagem_report.summary import summarize
 
 
 @pytest.fixture
 def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDeviceLoop]:
-    """A loop whose samples may cost what they like, as its steps take no time, and that must not wait."""
+    """A loop whose samples may cost what they like, as its steps take no time, and that must not wait.
+
+    What it has measured is written at its end alone.
+    """
 
     def waits(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("the host waited for the device")
 
     monkeypatch.setattr(module, "COST_SHARE", float("inf"))
+    monkeypatch.setattr(recorder, "FLUSH_NS", 10**18)
     for owner, name in (
         (torch.Tensor, "item"),
         (torch.accelerator, "synchronize"),
@@ -64,8 +69,7 @@ def test_accumulated_micro_batches_add_up(loop: FakeDeviceLoop) -> None:
 
 def test_what_the_device_has_not_done_is_kept_until_it_has(loop: FakeDeviceLoop) -> None:
     loop.train(25)
-    loop.recorder.flush()
-    assert read_run(str(loop.folder)).attempts[0][0].device_steps == []
+    assert loop.times.take() == []
     loop.device.run(2.9 * 15)  # nearly to the end of the third step
     loop.train(1)
     assert loop.times.take() == []
@@ -112,6 +116,12 @@ def test_a_step_that_is_under_way_at_the_end_is_not_kept(loop: FakeDeviceLoop) -
     assert loop.end().device_steps == []
 
 
+def test_at_the_end_no_step_is_begun(loop: FakeDeviceLoop) -> None:
+    loop.train(11, lambda step: loop.device.run())
+    assert [step.step for step in loop.end().device_steps] == [3]
+    assert not loop.times.is_sampling
+
+
 def test_a_step_with_a_validation_leaves_its_turn_to_the_next(loop: FakeDeviceLoop) -> None:
     def validate(step: int) -> None:
         if step in (3, 14):
@@ -140,6 +150,21 @@ def test_nothing_is_recorded_into_a_graph_that_is_captured(loop: FakeDeviceLoop)
 
     loop.train(12, capture)
     assert [step.step for step in loop.end().device_steps] == [7]
+
+
+def test_a_graph_that_is_captured_within_a_step_ends_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COST_SHARE", float("inf"))
+    device = FakeDevice()
+    times = DeviceTimes(device)
+    for _ in range(3):
+        times.end_step(OTHER)
+    assert times.is_sampling
+    device.capturing = True
+    times.change(OTHER, FORWARD, 0)
+    assert not times.is_sampling
+    device.capturing = False
+    times.end_step(OTHER)
+    assert times.is_sampling
 
 
 def test_a_long_run_is_sampled_less_and_less(loop: FakeDeviceLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +226,24 @@ def test_a_device_without_timed_events_is_said_to_have_none(
     assert len(rank.device_steps) == (2 if when == "later" else 0)
     summary = summarize(read_run(str(loop.folder))).ranks[0]
     assert summary.untimed == (None if when == "later" else why[when])
+
+
+def test_events_are_timed_and_go_on_the_current_stream_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 1)
+    told: list[Any] = []
+
+    class FakeTorchEvent:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            told.append((args, kwargs))
+
+        def record(self, stream: Any) -> None:
+            told.append(stream)
+
+    monkeypatch.setattr(torch, "Event", FakeTorchEvent)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
+    events = TorchEvents(device)
+    events.record(events.make())
+    assert told == [((device,), {"enable_timing": True}), "stream of cuda:1"]
 
 
 @pytest.mark.parametrize(

@@ -38,22 +38,17 @@ def test_times_on_the_device_are_beside_those_of_the_host(
         )
     assert main(["report", "a"]) == 0
     said = capsys.readouterr().out
-    sentence = (
-        "On the device, a step takes 31.5 ms: 20 ms backward, 8 ms forward, 3 ms optimizer, 500 µs data."
+    assert (
+        "On the device, a step takes 31.5 ms: 20 ms backward, 8 ms forward, 3 ms optimizer, 0.5 ms data."
+        in said
     )
-    assert sentence.replace("500 µs", "0.5 ms") in said
     page = (folder / "a/report.html").read_text()
     assert page.count("<span>on the device</span>") == 2
-    assert page.count("<th>host</th><th>on the device</th>") == 4
+    assert page.count("<th>host</th><th>device</th>") == 4
     assert '<td>2</td><td class="soft">8</td>' in page
     assert "over 2 to 3 sampled steps." in page
     assert "Times are the host's, but those on the device: " in page
-    (wall,) = [
-        line
-        for line in said.splitlines()
-        if line.startswith("100 % of the time") or "trained the model" in line
-    ]
-    assert wall == "97 % of the time trained the model; 3.1 % waiting for data."
+    assert "97 % of the time trained the model; 3.1 % waiting for data.\n" in said  # the host's
 
 
 @pytest.mark.parametrize(

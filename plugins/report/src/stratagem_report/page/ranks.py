@@ -69,7 +69,7 @@ def _table(summary: Summary, seen: Sequence[int]) -> str:
     last = '<th>own work</th><th class="text">device</th>'
     if measured:
         heads = "".join(f'<th colspan="2">{PHASES[phase]}</th>' for phase in seen)
-        clocks = "<th>host</th><th>on the device</th>" * len(seen)
+        clocks = "<th>host</th><th>device</th>" * len(seen)
         head = f'<tr><th>rank</th>{heads}{last}</tr><tr><th></th>{clocks}<th>host</th><th class="text"></th></tr>'
     else:
         heads = "".join(f"<th>{PHASES[phase]}</th>" for phase in seen)
