@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
 	@echo "make test-ray run stratagem-ray's tests with Ray (700 MB), which goes into a folder of its own"
+	@echo "make test-libraries run the tests beside MLflow, Comet and accelerate, which go into a folder of their own"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-horovod build Horovod once (10 minutes), and run all tests on it, also under MPI where that is installed"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
@@ -91,6 +92,12 @@ test-kubernetes: .venv/.ready-to-develop
 test-ray: .venv/.ready-to-develop
 	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train]" && touch .venv/ray/.ready; }
 	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
+
+# MLflow wants other versions than constraints.txt has; what accelerate depends on is there.
+test-libraries: .venv/.ready-to-develop
+	@test -e .venv/libraries/.ready || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
+		&& $(PIP) --target .venv/libraries --no-deps accelerate && touch .venv/libraries/.ready; }
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/trainer/tests/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
