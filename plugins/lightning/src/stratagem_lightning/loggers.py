@@ -1,23 +1,108 @@
-"""Lightning's loggers, by its names, and the one that its trainer makes by default."""
+"""Lightning's loggers, by its names and with its defaults, and the one that its trainer makes by default."""
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Union
 
-from stratagem_trainer.loggers import (
-    CometLogger,
-    CSVLogger,
-    Logger,
-    MLFlowLogger,
-    TensorBoardLogger,
-    WandbLogger,
-)
+import stratagem_trainer.loggers
+from stratagem_trainer.loggers import CometLogger, Logger, WandbLogger
 
-__all__ = ["CSVLogger", "CometLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger", "default_logger"]
+__all__ = [
+    "CSVLogger",
+    "CometLogger",
+    "FabricCSVLogger",
+    "FabricTensorBoardLogger",
+    "MLFlowLogger",
+    "TensorBoardLogger",
+    "WandbLogger",
+    "default_logger",
+]
+NAME = "lightning_logs"
+Path = Union[str, "os.PathLike[str]"]
+
+
+class CSVLogger(stratagem_trainer.loggers.CSVLogger):
+    """Writes metrics.csv into save_dir/name/version_N."""
+
+    def __init__(
+        self,
+        save_dir: Path,
+        name: str | None = NAME,
+        version: int | str | None = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 100,
+    ) -> None:
+        super().__init__(save_dir, name, version, prefix, flush_logs_every_n_steps)
+
+    @property
+    def root_dir(self) -> str:
+        """The folder of all versions."""
+        return os.path.join(self.save_dir or "", self.name or "")
+
+
+class TensorBoardLogger(stratagem_trainer.loggers.TensorBoardLogger):
+    """Writes event files into save_dir/name/version_N."""
+
+    def __init__(
+        self,
+        save_dir: Path,
+        name: str | None = NAME,
+        version: int | str | None = None,
+        log_graph: bool = False,
+        default_hp_metric: bool = True,
+        prefix: str = "",
+        sub_dir: Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        where = None if sub_dir is None else os.fspath(sub_dir)
+        super().__init__(save_dir, name, version, log_graph, default_hp_metric, prefix, where, **kwargs)
+
+    @property
+    def root_dir(self) -> str:
+        """The folder of all versions."""
+        return os.path.join(self.save_dir or "", self.name or "")
+
+
+class FabricCSVLogger(CSVLogger):
+    """The same, as `lightning.fabric.loggers` has it."""
+
+    def __init__(
+        self,
+        root_dir: Path,
+        name: str | None = NAME,
+        version: int | str | None = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 100,
+    ) -> None:
+        super().__init__(root_dir, name, version, prefix, flush_logs_every_n_steps)
+
+
+class FabricTensorBoardLogger(TensorBoardLogger):
+    """The same, as `lightning.fabric.loggers` has it."""
+
+    def __init__(
+        self,
+        root_dir: Path,
+        name: str | None = NAME,
+        version: int | str | None = None,
+        default_hp_metric: bool = True,
+        prefix: str = "",
+        sub_dir: Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root_dir, name, version, False, default_hp_metric, prefix, sub_dir, **kwargs)
+
+
+class MLFlowLogger(stratagem_trainer.loggers.MLFlowLogger):
+    """Logs to MLflow; experiments are called "lightning_logs" where no name is given."""
+
+    def __init__(self, experiment_name: str = NAME, *args: Any, **kwargs: Any) -> None:
+        super().__init__(experiment_name, *args, **kwargs)
 
 
 def default_logger(root: Any) -> Logger:
     """Return a logger into root/lightning_logs/version_N: TensorBoard's where it is installed, or else a CSV file."""
     kind = TensorBoardLogger if find_spec("tensorboard") else CSVLogger
-    return kind("." if root is None else root, name="lightning_logs")
+    return kind("." if root is None else root, name=NAME)

@@ -15,6 +15,34 @@ class LightningModule(Module):
     strict_loading: bool = True
     """Whether names of tensors in a checkpoint must be the module's."""
 
+    _ran_by: Any = None
+
+    def ran_by(self, trainer: Any) -> None:
+        """Note who ran this module last."""
+        self._ran_by = trainer
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer that runs this module, or ran it last.
+
+        Raises:
+            StratagemError: none did.
+        """
+        return self._ran_by if self._trainer is None and self._ran_by is not None else super().trainer
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the current epoch; how many were finished, after a fit; 0 before any."""
+        return int(self.trainer.current_epoch) if self._trainer or self._ran_by else 0
+
+    @property
+    def global_step(self) -> int:
+        """Completed optimizer steps; 0 before a fit."""
+        return int(self.trainer.global_step) if self._trainer or self._ran_by else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ran_by": None}
+
     @property
     def on_gpu(self) -> bool:
         """Whether the module's device is a GPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 
 class _Text(str, Enum):
@@ -45,3 +46,46 @@ class TrainerState:
     stage: RunningStage | None
     status: TrainerStatus
     finished: bool
+
+
+class LiveState:
+    """A stage's state, whose `fn`, `stage` and `status` are the enumerations; all else is the stage's own.
+
+    Args:
+        state: the stage's.
+        trainer: says what runs within it.
+    """
+
+    def __init__(self, state: Any, trainer: Any) -> None:
+        vars(self).update(_state=state, _trainer=trainer)
+
+    @property
+    def fn(self) -> TrainerFn | None:
+        """Which method of the trainer runs, or ran last; None before the first."""
+        return None if self._state.fn is None else TrainerFn(self._state.fn)
+
+    @property
+    def stage(self) -> RunningStage | None:
+        """What runs within it; None where nothing does."""
+        running = ("sanity_checking", "validating", "training", "testing", "predicting")
+        return next((_STAGES[each] for each in running if getattr(self._trainer, each)), None)
+
+    @property
+    def status(self) -> TrainerStatus:
+        """How far it has come."""
+        return TrainerStatus(self._state.status)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_state"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._state, name, value)
+
+
+_STAGES = {
+    "sanity_checking": RunningStage.SANITY_CHECKING,
+    "validating": RunningStage.VALIDATING,
+    "training": RunningStage.TRAINING,
+    "testing": RunningStage.TESTING,
+    "predicting": RunningStage.PREDICTING,
+}

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
-import stratagem_trainer.trainer
+import stratagem_trainer.callbacks
 import torch
+from stratagem_trainer.loop_rules import LoopRules
 from stratagem_trainer.profilers import Profiler
+from stratagem_trainer.stage_request import StageRequest, StageResult
+from stratagem_trainer.state import StageState
 
 from stratagem import Accelerator, Callback, Logger, Strategy
 from stratagem.errors import ConfigError
+from stratagem_lightning.callbacks import ModelCheckpoint
 from stratagem_lightning.loggers import default_logger
+from stratagem_lightning.module import LightningModule
+from stratagem_lightning.results import without_steps
+from stratagem_lightning.settings_view import SettingsView
+from stratagem_lightning.states import LiveState
 
 PRECISIONS = {
     None: "32-true",
@@ -29,9 +38,16 @@ PRECISIONS = {
 MAX_EPOCHS = 1000
 """Where nothing limits a fit."""
 SANITY_STEPS = 2
+RULES = LoopRules(
+    ends_cut_epoch=True,
+    divides_by_whole_window=True,
+    steps_schedulers_before_validation=True,
+    callbacks_end_epoch_first=True,
+    validates_skipped_epoch=False,
+)
 
 
-class Trainer(stratagem_trainer.trainer.Trainer):
+class Trainer(SettingsView):
     """A trainer whose arguments and defaults are Lightning's; docs/guides/trainer.md says what each does."""
 
     def __init__(
@@ -92,7 +108,11 @@ class Trainer(stratagem_trainer.trainer.Trainer):
                 given["num_sanity_val_steps"] = SANITY_STEPS
             if (logger is None or logger is True) and not fast_dev_run:
                 given["logger"] = default_logger(default_root_dir)
+            if enable_checkpointing is not False and not fast_dev_run:
+                given["callbacks"] = _with_checkpoints(callbacks)
         super().__init__(**given)
+        self.settings = replace(self.settings, rules=RULES)
+        self.fast_dev_run, self.gradient_clip_algorithm = fast_dev_run, gradient_clip_algorithm
 
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
@@ -101,6 +121,35 @@ class Trainer(stratagem_trainer.trainer.Trainer):
         if storage_options is not None:
             raise ConfigError("save_checkpoint takes no storage_options: give an fsspec URL")
         super().save_checkpoint(filepath, weights_only)
+
+    def validate(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
+        """Run `validation_step` over each sample once, and return the metrics, one dict for each loader."""
+        return [without_steps(each) for each in super().validate(*args, **kwargs)]
+
+    def test(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
+        """Run `test_step` over each sample once, and return the metrics, one dict for each loader."""
+        return [without_steps(each) for each in super().test(*args, **kwargs)]
+
+    def go_live(self, state: StageState) -> None:
+        """Begin a stage's loops: callbacks may log from here on, as Lightning's do."""
+        super().go_live(state)
+        for callback in state.hooks.callbacks:
+            for name in ("log", "log_dict"):
+                if not hasattr(type(callback), name):
+                    vars(callback)[name] = getattr(state.module, name)
+
+    def leave(self) -> None:
+        """End the stage in this process."""
+        for callback in self._state.hooks.callbacks if self._state is not None else ():
+            for name in ("log", "log_dict"):
+                vars(callback).pop(name, None)
+        super().leave()
+
+    def _launch(self, request: StageRequest) -> StageResult:
+        result = super()._launch(request)
+        if isinstance(request.module, LightningModule):
+            request.module.ran_by(self)
+        return result
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on rank 0."""
@@ -120,9 +169,20 @@ class Trainer(stratagem_trainer.trainer.Trainer):
         return _tensors(super().logged_metrics)
 
     @property
+    def state(self) -> Any:
+        """Of the stage that runs, or ran last: `fn`, `stage`, `status` and `finished`, as Lightning has them."""
+        return LiveState(super().state, self)
+
+    @property
     def lightning_module(self) -> Any:
         """The module."""
         return self.model
+
+
+def _with_checkpoints(callbacks: Any) -> list[Callback]:
+    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+    has_one = any(isinstance(each, stratagem_trainer.callbacks.ModelCheckpoint) for each in given)
+    return given if has_one else [*given, ModelCheckpoint()]
 
 
 def _tensors(values: Mapping[str, float]) -> dict[str, torch.Tensor]:

@@ -189,6 +189,11 @@ class HookRunner:
         }
         for name, method in (of_data or {}).items():
             self._of_module[name] = [method]
+        self._judges_epochs = [
+            callback.judges_epochs
+            for callback in self.callbacks
+            if overrides(callback, "on_train_epoch_end", callback_base)
+        ]
 
     def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""
@@ -208,6 +213,12 @@ class HookRunner:
         """Call a hook of the callbacks alone."""
         for method in self._of_callbacks[name]:
             method(*args)
+
+    def end_epoch(self, judging: bool) -> None:
+        """Call `on_train_epoch_end` of those callbacks alone that have `judges_epochs`, or of the others."""
+        for method, judges in zip(self._of_callbacks["on_train_epoch_end"], self._judges_epochs):
+            if judges == judging:
+                method()
 
     def of_module(self, name: str, *args: Any) -> None:
         """Call a hook of the module alone."""

@@ -38,7 +38,7 @@ def copy_last(trainer: RunView, path: str, weights_only: bool) -> None:
 def _kept(trainer: RunView) -> str | None:
     callbacks: list[Any] = list(trainer.checkpoint_callbacks)
     for callback in callbacks:
-        for path in dict.fromkeys((callback.last_model_path, *callback.best_k_models)):
+        for path in dict.fromkeys((callback.last_model_path, *(each.path for each in callback.kept))):
             if path and "://" not in path and _step_of(path) == trainer.global_step:
                 return str(os.path.realpath(path))
     return None

@@ -122,6 +122,8 @@ class RunView:
         return self.validating or self.testing
 
     def _runs(self, what: str) -> bool:
+        if self._state is None and self._worker is not None:
+            return ("train" if self._seen.stage == "fit" else self._seen.stage) == what
         return self._state is not None and self._state.running == what
 
     # Batches ----------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ class RunView:
         Raises:
             StratagemError: no fit has come to its loaders yet.
         """
-        if self._data is None and self._seen.stage != "fit":
+        if self._data is None and (self._worker is not None or self._seen.stage != "fit"):
             raise StratagemError(
                 "estimated_stepping_batches is known once a fit has its loaders: ask for it in configure_optimizers "
                 "or later"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.errors import StratagemError
@@ -192,7 +193,8 @@ class TrainerView(RunView, RankView):
     ) -> None:
         """Begin a stage in this process."""
         self._worker, self.run_dir, self.model, self.ckpt_path = runtime, run_dir, module, ckpt_path
-        self._at, self.datamodule = Progress(), None
+        is_fit = self._seen.stage == "fit"
+        self._at, self.datamodule = Progress() if is_fit else replace(self._seen.progress), None
 
     def begin_at(self, epoch: int) -> None:
         """Say which epoch a continued fit begins with, before its loaders are made."""
@@ -244,7 +246,8 @@ class TrainerView(RunView, RankView):
             StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
         """
         if self._state is None:
-            return cast("StageState", EndedState(self._seen.stage, self._seen.status))
+            status = self._seen.status if self._worker is None else "running"
+            return cast("StageState", EndedState(self._seen.stage, status))
         return self._state
 
     def __getattr__(self, name: str) -> Any:

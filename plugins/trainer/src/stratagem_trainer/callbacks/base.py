@@ -16,6 +16,9 @@ class Callback:
     order: int = 0
     """Callbacks with a higher order are called after those with a lower one."""
 
+    judges_epochs: bool = False
+    """Whether its `on_train_epoch_end` acts on what the others', and the module's, have logged."""
+
     is_left_out_of_fast_dev_run: bool = False
     """Whether `Trainer(fast_dev_run=True)` goes without it, as without what writes files or ends a fit."""
 

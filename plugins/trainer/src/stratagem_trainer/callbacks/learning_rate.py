@@ -49,6 +49,8 @@ class LearningRateMonitor(Callback):
             )
         self.logging_interval = logging_interval
         self.log_momentum, self.log_weight_decay = log_momentum, log_weight_decay
+        self.lrs: dict[str, list[float]] = {}
+        """Name → the learning rates that were logged, once for each row of metrics."""
         self._groups: list[_Group] = []
         self._is_new_epoch = False
 
@@ -56,6 +58,8 @@ class LearningRateMonitor(Callback):
         # A resumed epoch has no start.
         self._is_new_epoch = False
         self._groups = self._named_groups(trainer) if stage == "fit" else []
+        if stage == "fit":
+            self.lrs = {name: [] for name, _, _ in self._groups}
 
     def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
         self._is_new_epoch = True
@@ -69,6 +73,9 @@ class LearningRateMonitor(Callback):
                 # A step's value is only written every `log_every_n_steps`; an epoch's always is.
                 for suffix, value in self._values(group):
                     module.log(name + suffix, value, on_step=each, on_epoch=not each)
+                every = trainer.settings.steps_per_row
+                if not each or (every and (trainer.global_step + 1) % every == 0):
+                    self.lrs.setdefault(name, []).append(group["lr"])
         self._is_new_epoch = False
 
     def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:

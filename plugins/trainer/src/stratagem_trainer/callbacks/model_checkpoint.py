@@ -66,7 +66,7 @@ class ModelCheckpoint(Callback):
     """
 
     order = 100  # after the callbacks whose states go into the checkpoint
-    is_left_out_of_fast_dev_run = True
+    judges_epochs = is_left_out_of_fast_dev_run = ranks_last = True
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class ModelCheckpoint(Callback):
         if stage == "fit":
             self._fitting = self._is_due = False
             if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
-                self._checkpoint(trainer, early=True, ranks=self.monitor is None)
+                self._checkpoint(trainer, early=True, ranks=self.ranks_last and self.monitor is None)
             for monitor in self._monitors:
                 monitor.finish(trainer)
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 Mode = Literal["min", "max"]
+POSITION = ("epoch", "step")
+"""No metric has these names: they stand for where the run is."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Monitor:
         """
         metrics = trainer.callback_metrics if trainer.is_main else {}
         value = metrics.get(self.name)
+        if value is None and self.name in POSITION:
+            value = trainer.current_epoch if self.name == "epoch" else trainer.global_step
         reading: Reading = trainer.collectives.broadcast(
             Reading(None if value is None else float(value), tuple(sorted(metrics)), self.from_evaluation)
         )

@@ -17,6 +17,7 @@ from stratagem_trainer.loops.boundary import StopNow
 from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
 from stratagem_trainer.loops.metric_objects import states_kept
 from stratagem_trainer.loops.predictions import in_order
+from stratagem_trainer.loops.preview import latest_kept, show_so_far
 from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
@@ -59,6 +60,7 @@ def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
     hooks("on_sanity_check_start")
     with (
         random_numbers_kept(state.runtime.device),
+        latest_kept(state),
         state.metrics.kept_objects(),
         state.metrics.evaluation("validate") as scope,
         evaluating(state, "sanity_check"),
@@ -89,7 +91,11 @@ def _run(
                 scopes.append(its_scope)
         state.metrics.batch = None
         scope.had_batches |= several
-        state.hooks(f"on_{HOOKS[stage]}_epoch_end")
+        ends = state.hooks.of(f"on_{HOOKS[stage]}_epoch_end")
+        if ends:
+            show_so_far(state, scope, scopes)
+        for end in ends:
+            end()
     return scopes
 
 
@@ -182,7 +188,7 @@ def _outputs(
     limit = num_batches(state, data, stage)
     if most is not None:
         limit = most if limit is None else min(limit, most)
-    batches = islice(iter(on_device(state, data, counted=True)), limit)
+    batches = islice(iter(on_device(state, data, loader or 0, counted=True)), limit)
     pass_batch = (
         None if state.boundary is None else state.boundary.of_evaluation(limit, not state.is_sanity_checking)
     )

@@ -65,7 +65,7 @@ class FitLoop:
         resume: Callable[[], None] | None = None,
     ) -> None:
         self.state, self.data, self.validate = state, data, validate
-        self.settings, self.module = state.settings, state.module
+        self.settings, self.module, self._rules = state.settings, state.module, state.settings.rules
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
         self.num_batches = state.num_train_batches = data.num_train_batches
         self.data_ranks = state.runtime.collectives.data
@@ -130,10 +130,11 @@ class FitLoop:
         if not self._stops:
             self._run_steps(iterator)
         metrics.end_steps()
-        self._hooks.skips_epoch = False
-        # Stopped on the way: the epoch only counts as over when there was no batch left.
-        if not self._stops or self.state.batch_idx == self.num_batches:
-            self._end_epoch()
+        is_skipped, self._hooks.skips_epoch = self._hooks.skips_epoch, False
+        # Stopped on the way: the epoch only counts as over when there was no batch left, or by the rules.
+        is_whole = not self._stops or self.state.batch_idx == self.num_batches
+        if is_whole or (self._rules.ends_cut_epoch and self.state.batch_idx):
+            self._end_epoch(self._rules.ends_cut_epoch and (is_skipped or not is_whole), is_skipped)
 
     def _run_steps(self, iterator: Iterator[Any]) -> None:
         batches = single_batches(self.state, self.data.train, iterator)
@@ -165,21 +166,37 @@ class FitLoop:
     def _validation_is_due(self) -> bool:
         return self._times is not None and self._times.is_due()
 
-    def _end_epoch(self) -> None:
-        progress = self.progress
+    def _end_epoch(self, is_cut: bool, is_skipped: bool) -> None:
+        progress, hooks, rules = self.progress, self.state.hooks, self._rules
         self._refuse_no_loss()
-        if self.validate is not None and self._times is not None and self._times.is_due_at_the_end():
+        is_early = rules.steps_schedulers_before_validation
+        if is_early and not is_cut:
+            step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=False)
+        if self.validate is not None and self._validates_at_the_end(is_cut, is_skipped):
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
-        step_schedules(self.state, "epoch", progress.epoch + 1)
+        takes_metric = True if is_early or is_cut else None
+        step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=takes_metric)
         progress.epoch_is_over = True
-        self.state.hooks.of_module("on_train_epoch_end")
+        if rules.callbacks_end_epoch_first:
+            hooks.end_epoch(judging=False)
+        hooks.of_module("on_train_epoch_end")
         # What that has logged belongs to this epoch, and callbacks act on it.
         self.metrics.end_epoch(progress.step, progress.epoch)
-        self.state.hooks.of_callbacks("on_train_epoch_end")
+        if rules.callbacks_end_epoch_first:
+            hooks.end_epoch(judging=True)
+        else:
+            hooks.of_callbacks("on_train_epoch_end")
         self.metrics.end_epoch(progress.step, progress.epoch)
         progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
         progress.epoch_is_over = False
+
+    def _validates_at_the_end(self, is_cut: bool, is_skipped: bool) -> bool:
+        if self._times is None or (is_skipped and not self._rules.validates_skipped_epoch):
+            return False
+        if self._rules.ends_cut_epoch and self.state.should_stop and self._stop.is_heard():
+            return self._times.is_due_at_a_stop()
+        return not is_cut and self._times.is_due_at_the_end()
 
     def _refuse_no_loss(self) -> None:
         """Refuse a training_step that returned nothing in the whole first epoch."""

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def step_schedules(
-    state: StageState, interval: str, count: int, stepped: Collection[int] | None = None
+    state: StageState,
+    interval: str,
+    count: int,
+    stepped: Collection[int] | None = None,
+    takes_metric: bool | None = None,
 ) -> None:
     """Step what is due after `count` steps or epochs. Collective where a scheduler takes a metric.
 
@@ -21,6 +25,7 @@ def step_schedules(
         interval: "step" or "epoch".
         count: how many there were.
         stepped: the optimizers that were stepped; all where None.
+        takes_metric: only schedulers that take a metric, or only the others; all where None.
 
     Raises:
         ConfigError: (on every rank) a scheduler's metric wasn't logged.
@@ -30,7 +35,9 @@ def step_schedules(
     due = [
         schedule
         for schedule in state.schedules
-        if schedule.is_due(interval, count) and (stepped is None or schedule.optimizer in stepped)
+        if schedule.is_due(interval, count)
+        and (stepped is None or schedule.optimizer in stepped)
+        and takes_metric in (None, schedule.takes_metric)
     ]
     if due:
         metrics = _agreed_metrics(state, due)

@@ -49,5 +49,9 @@ class ValidationTimes:
         """Whether the end of this epoch is to be validated, and wasn't yet."""
         return not self._interval and self._is_epoch() and self._progress.validated != self._progress.batch
 
+    def is_due_at_a_stop(self) -> bool:
+        """Whether an epoch that is cut short here is to be validated, and wasn't yet."""
+        return self._is_epoch() and self._progress.validated != self._progress.batch
+
     def _is_epoch(self) -> bool:
         return self._every is None or (self._progress.epoch + 1) % self._every == 0

@@ -46,6 +46,8 @@ def divisors(state: StageState, data: FitData, size: int) -> Sequence[float]:
 
     By their number; an epoch's smaller last one counts by its samples where `last_share` says so.
     """
+    if state.settings.rules.divides_by_whole_window:
+        return [state.micro_batches] * size
     share = data.last_share
     if share == 1.0 or state.batch_idx + size != data.train.num_batches:
         return [size] * size

@@ -1,0 +1,142 @@
+"""Callbacks whose defaults, folders or attributes are Lightning's."""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import timedelta
+from typing import Any, Literal
+
+import stratagem_trainer.callbacks
+import torch
+from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
+
+_URL = "://"
+
+
+class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
+    """Saves checkpoints during a fit: docs/guides/callbacks.md.
+
+    A relative `dirpath` is within the current folder. `last` is kept but for `save_last=False`, since a fit's
+    `save_checkpoint` copies it afterwards.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        verbose: bool = False,
+        save_last: bool | Literal["link"] | None = None,
+        save_top_k: int = 1,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: Literal["min", "max"] = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
+        every_n_epochs: int | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
+    ) -> None:
+        if dirpath is not None and _URL not in os.fspath(dirpath):
+            dirpath = os.path.abspath(dirpath)
+        self.filename, self.mode, self.auto_insert_metric_name = filename, mode, auto_insert_metric_name
+        super().__init__(
+            dirpath=dirpath,
+            filename=filename,
+            monitor=monitor,
+            verbose=verbose,
+            save_last=True if save_last is None else save_last,
+            save_top_k=save_top_k,
+            save_on_exception=save_on_exception,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            auto_insert_metric_name=auto_insert_metric_name,
+            every_n_train_steps=every_n_train_steps,
+            train_time_interval=train_time_interval,
+            every_n_epochs=every_n_epochs,
+            save_on_train_epoch_end=save_on_train_epoch_end,
+            enable_version_counter=enable_version_counter,
+        )
+
+    ranks_last = False
+
+    @property
+    def best_model_score(self) -> torch.Tensor | None:  # type: ignore[override]
+        """The metric of `best_model_path`."""
+        return _tensor(super().best_model_score)
+
+    @property
+    def current_score(self) -> torch.Tensor | None:  # type: ignore[override]
+        """The metric at the latest checkpoint."""
+        return _tensor(super().current_score)
+
+    @property
+    def best_k_models(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        """Path → metric of the top k, best first; empty where nothing is monitored."""
+        scored = super().best_k_models if self.monitor is not None else {}
+        return {path: torch.tensor(math.nan if score is None else score) for path, score in scored.items()}
+
+    @property
+    def kth_best_model_path(self) -> str:
+        """The worst of the top k, once there are so many; "" before."""
+        known = list(self.best_k_models)
+        return known[-1] if known and self.save_top_k in (-1, len(known)) else ""
+
+    @property
+    def kth_value(self) -> torch.Tensor:
+        """The metric of `kth_best_model_path`; inf, or -inf where it is to become large, before there is one."""
+        worst = math.inf if self.mode == "min" else -math.inf
+        return self.best_k_models.get(self.kth_best_model_path, torch.tensor(worst))
+
+    def format_checkpoint_name(
+        self, metrics: dict[str, Any], filename: str | None = None, ver: int | None = None
+    ) -> str:
+        """Return the name that a checkpoint with these metrics has, within `dirpath` where there is one."""
+        values = {name: float(value) for name, value in metrics.items() if name not in ("epoch", "step")}
+        template = CheckpointName(filename or self.filename or "{epoch}-{step}", self.auto_insert_metric_name)
+        name = template.fill(int(metrics.get("epoch", 0)), int(metrics.get("step", 0)), values)
+        name += "" if ver is None else f"-v{ver}"
+        return name if self.dirpath is None else f"{self.dirpath}/{name}"
+
+
+class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
+    """Ends a fit when a metric stops getting better: docs/guides/callbacks.md."""
+
+    _best: float | None = None
+    _stopped_in: int | None = None
+
+    @property
+    def best_score(self) -> torch.Tensor:  # type: ignore[override]
+        """The best value so far; inf, or -inf where it is to become large, before the first."""
+        worst = math.inf if self.mode == "min" else -math.inf
+        return torch.tensor(worst if self._best is None else self._best)
+
+    @best_score.setter
+    def best_score(self, value: Any) -> None:
+        self._best = None if value is None else float(value)
+
+    @property
+    def stopped_epoch(self) -> int:  # type: ignore[override]
+        """The epoch in which it stopped the fit, from 0; 0, too, if it didn't."""
+        return self._stopped_in or 0
+
+    @stopped_epoch.setter
+    def stopped_epoch(self, value: int | None) -> None:
+        self._stopped_in = value
+
+    @property
+    def mode(self) -> str:
+        """Whether the metric should become small ("min") or large ("max")."""
+        return self._monitor.mode
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best_score": self._best, "stopped_epoch": self._stopped_in}
+
+
+def _tensor(value: float | None) -> torch.Tensor | None:
+    return None if value is None else torch.tensor(value)
+
+
+__all__ = ["EarlyStopping", "ModelCheckpoint"]

@@ -1,0 +1,23 @@
+"""`LoopRules`: where the loops of other trainers do otherwise than this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoopRules:
+    """For distributions that run the programs of another trainer with its numbers; a `Trainer` has the defaults."""
+
+    ends_cut_epoch: bool = False
+    """An epoch that `max_steps` or `should_stop` cuts short is ended as a whole one: its values are reduced,
+    `on_train_epoch_end` is called, and the next checkpoint goes on with the next epoch. Where `should_stop` cuts it,
+    it is validated before. Schedulers that are stepped after epochs aren't, but for those that take a metric."""
+    divides_by_whole_window: bool = False
+    """The gradients of an epoch's last, smaller window are divided by `accumulate_grad_batches`, too."""
+    steps_schedulers_before_validation: bool = False
+    """Schedulers that are stepped after epochs, but for those that take a metric, are before its validation."""
+    callbacks_end_epoch_first: bool = False
+    """`on_train_epoch_end` of callbacks comes before the module's, but for those with `judges_epochs`."""
+    validates_skipped_epoch: bool = True
+    """Whether an epoch that `on_train_batch_start` ends by -1 is validated."""

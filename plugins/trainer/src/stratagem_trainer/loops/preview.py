@@ -1,0 +1,41 @@
+"""What an evaluation has logged so far, for those who read it in the hook at its epoch's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from stratagem_trainer.loops.latest import by_key
+from stratagem_trainer.loops.metric_objects import states_kept
+from stratagem_trainer.loops.reducing import Reducer
+
+if TYPE_CHECKING:
+    from stratagem_trainer.scope import Scope
+    from stratagem_trainer.state import StageState
+
+
+def show_so_far(state: StageState, scope: Scope, of_loaders: Sequence[Scope]) -> None:
+    """Make what was logged until here the latest values, and leave it to be reduced, with what is still to come.
+
+    Collective. Metric objects are as before afterwards.
+    """
+    reducer = Reducer(state.runtime.collectives.data, state.module, state.metrics.losses)
+    with states_kept(state.module):
+        for each in (scope, *of_loaders):
+            # The objects themselves are the module's.
+            copied = deepcopy(each, {id(metric): metric for metric in each.objects.values()})
+            values = by_key(*reducer.scope(copied, "the end of the evaluation"))
+            state.metrics.load_state_dict({"latest": values}, with_epoch=False)
+
+
+@contextmanager
+def latest_kept(state: StageState) -> Iterator[None]:
+    """Whatever becomes the latest values meanwhile, they are as before afterwards."""
+    latest = vars(state.metrics)["_latest"]
+    kept = dict(vars(latest)["_values"])
+    try:
+        yield
+    finally:
+        vars(latest)["_values"] = kept
