@@ -39,6 +39,8 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.core.mixins": (
         "derive from LightningModule or LightningDataModule, which have save_hyperparameters"
     ),
+    "lightning.pytorch.core.hooks": "its classes are what LightningModule, LightningDataModule and Callback have",
+    "lightning.pytorch.core.optimizer": "self.optimizers() returns what steps through the strategy",
     "lightning.pytorch.demos": "models for demonstrations aren't shipped: examples/ has programs",
     "lightning.pytorch.loggers.NeptuneLogger": "not written: derive from Logger, docs/guides/logging.md",
     "lightning.pytorch.loops": _LOOPS,
@@ -59,6 +61,7 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
     "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
     "lightning.pytorch.utilities.migration": "`stratagem checkpoint convert` reads its checkpoints",
+    "lightning.pytorch.utilities.model_summary": "the callback ModelSummary prints it, with max_depth",
     "lightning.pytorch.utilities.model_helpers": "ask the class: `Child.method is not Base.method`",
     "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
     "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
@@ -182,6 +185,66 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "`save_checkpoint` after a fit",
         "writes the objects that are still there",
         "copies the checkpoint that the fit kept of its last step",
+    ),
+    (
+        "a run's folder",
+        "the logger's, in which the checkpoints' is, too",
+        "`runs/<time>-<class>`, with checkpoints; loggers have their own, as there",
+    ),
+    (
+        "`last` beside a `ModelCheckpoint`'s other checkpoints",
+        "with `save_last=True`",
+        "but for `save_last=False`, since `save_checkpoint` after a fit copies it",
+    ),
+    (
+        "`every_n_train_steps` with a `monitor` that validations log",
+        "saves at the step, with the value of a validation before",
+        "saves at the validation that follows, whose value is the checkpoint's own",
+    ),
+    (
+        "two checkpoints of one run with one name",
+        "the later one replaces the earlier, or gets `-v1`",
+        "the later one gets `-step=…`, where both are to be kept",
+    ),
+    (
+        "a metric in `filename` that is never logged",
+        "0 in its place",
+        "refused at the first checkpoint after a validation",
+    ),
+    (
+        "a second `fit` of one trainer",
+        "goes on from the epoch that it has reached, so that nothing is trained at `max_epochs`",
+        "begins with epoch 0, with the module's weights",
+    ),
+    (
+        "what a sanity check adds to metric objects",
+        "stays, where nothing resets them",
+        "is dropped",
+    ),
+    (
+        "`val_check_interval` with `accumulate_grad_batches`",
+        "validates after that batch, also between the batches of a step",
+        "validates after the step",
+    ),
+    (
+        "order of a training `DataLoader` without `shuffle`, under ddp",
+        "shuffled by the sampler that the trainer makes",
+        "kept",
+    ),
+    (
+        "an evaluation's `DataLoader(drop_last=True)`",
+        "leaves the last samples out",
+        "each sample comes once",
+    ),
+    (
+        "metrics that are logged for steps and for the epoch",
+        "loggers get `x_step` and `x_epoch`",
+        "loggers get `x`, which is the epoch's, too",
+    ),
+    (
+        "`self.log` in hooks that log nothing, as `on_train_end`",
+        "refused",
+        "logged with the epoch",
     ),
     (
         "a class path of a command line",

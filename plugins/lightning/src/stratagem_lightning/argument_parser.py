@@ -7,6 +7,7 @@ from typing import Any
 import jsonargparse
 import torch
 from jsonargparse import ArgumentParser
+from stratagem_trainer.callbacks import Callback
 
 _CONFIG_FILE: Any = vars(jsonargparse)["ActionConfigFile"]  # public, and missing in its typed names
 
@@ -18,11 +19,18 @@ class LightningArgumentParser(ArgumentParser):
         super().__init__(*args, **kwargs)
         self.add_argument("-c", "--config", action=_CONFIG_FILE, help="A configuration in YAML.")
         self.optimizers_added: dict[str, Any] = {}
+        self.callback_keys: list[str] = []
+        """Under which keys callbacks were added, which the trainer gets."""
 
     def add_lightning_class_args(
         self, lightning_class: Any, nested_key: str, subclass_mode: bool = False, required: bool = True
     ) -> None:
-        """Add a class's arguments below `nested_key`; in `subclass_mode` the class is chosen by its path."""
+        """Add a class's arguments below `nested_key`; in `subclass_mode` the class is chosen by its path.
+
+        A callback goes to the trainer.
+        """
+        if isinstance(lightning_class, type) and issubclass(lightning_class, Callback):
+            self.callback_keys.append(nested_key)
         if subclass_mode:
             self.add_subclass_arguments(lightning_class, nested_key, fail_untyped=False, required=required)
         else:

@@ -60,7 +60,17 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
             enable_version_counter=enable_version_counter,
         )
 
-    ranks_last = False
+    ranks_last, ending = False, ".ckpt"
+
+    @property
+    def FILE_EXTENSION(self) -> str:  # noqa: N802 - Lightning's name
+        """What names end with."""
+        return self.ending
+
+    @property
+    def CHECKPOINT_NAME_LAST(self) -> str:  # noqa: N802 - Lightning's name
+        """The name of the newest one; another can't be set."""
+        return "last"
 
     @property
     def best_model_score(self) -> torch.Tensor | None:  # type: ignore[override]
@@ -97,7 +107,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         values = {name: float(value) for name, value in metrics.items() if name not in ("epoch", "step")}
         template = CheckpointName(filename or self.filename or "{epoch}-{step}", self.auto_insert_metric_name)
         name = template.fill(int(metrics.get("epoch", 0)), int(metrics.get("step", 0)), values)
-        name += "" if ver is None else f"-v{ver}"
+        name += ("" if ver is None else f"-v{ver}") + self.ending
         return name if self.dirpath is None else f"{self.dirpath}/{name}"
 
 
@@ -139,4 +149,11 @@ def _tensor(value: float | None) -> torch.Tensor | None:
     return None if value is None else torch.tensor(value)
 
 
-__all__ = ["EarlyStopping", "ModelCheckpoint"]
+class BasePredictionWriter(stratagem_trainer.callbacks.BasePredictionWriter):
+    """Writes predictions, which subclasses say how: docs/guides/callbacks.md."""
+
+    def _indices_to_give(self, indices: list[Any]) -> list[Any]:
+        return indices  # by loader, also where there is one alone
+
+
+__all__ = ["BasePredictionWriter", "EarlyStopping", "ModelCheckpoint"]

@@ -18,10 +18,9 @@ from stratagem_trainer.seeding import seed_everything
 
 from stratagem.errors import ConfigError
 from stratagem_lightning.argument_parser import LightningArgumentParser
+from stratagem_lightning.class_paths import in_arguments, read_configurations
 from stratagem_lightning.cli_parts import SaveConfigCallback, made_of
 from stratagem_lightning.datamodule import LightningDataModule
-from stratagem_lightning.migration.lookup import where_is
-from stratagem_lightning.migration.modules import CLASS_PATH
 from stratagem_lightning.module import LightningModule
 from stratagem_lightning.trainer import Trainer
 
@@ -87,6 +86,7 @@ class LightningCLI:
         _allow_class_paths(model_class, datamodule_class, trainer_class)
 
         self._run = run
+        read_configurations()
         self.parser = self.init_parser(**_parser_options(parser_kwargs, None))
         self._subparsers: dict[str, LightningArgumentParser] = {}
         if run:
@@ -176,7 +176,7 @@ class LightningCLI:
             self.config = parser.parse_object(dict(args))
             return
         given = list(sys.argv[1:] if args is None else args)
-        self.config = parser.parse_args([CLASS_PATH.sub(_path_here, each) for each in given])
+        self.config = parser.parse_args(in_arguments(given))
 
     def _of(self, key: str) -> Any:
         return self._made.get(key) or {}
@@ -200,9 +200,13 @@ class LightningCLI:
         self.trainer = self.instantiate_trainer()
 
     def _make_trainer(self, given: dict[str, Any]) -> Any:
-        callbacks = [*_listed(given.get("callbacks")), *_listed(self.trainer_defaults.get("callbacks"))]
+        parser = self._subparsers.get(self.subcommand or "", self.parser)
+        callbacks = [
+            *_listed(given.get("callbacks")),
+            *(self._made[key] for key in parser.callback_keys),
+            *_listed(self.trainer_defaults.get("callbacks")),
+        ]
         if self.save_config_callback is not None and not given.get("fast_dev_run"):
-            parser = self._subparsers.get(self.subcommand or "", self.parser)
             settings = self.config[self.subcommand] if self.subcommand else self.config
             callbacks.append(self.save_config_callback(parser, settings, **self.save_config_kwargs))
         given["callbacks"] = callbacks
@@ -269,10 +273,6 @@ def _allow_class_paths(*owners: Any) -> None:
         import_path_denylist=["*"],
         import_path_allowlist=sorted({*packages, *_ALWAYS_ALLOWED, "__main__", *more}),
     )
-
-
-def _path_here(match: Any) -> str:
-    return where_is(match.group()) or match.group()
 
 
 def _parser_options(options: Mapping[str, Any] | None, subcommand: str | None) -> dict[str, Any]:

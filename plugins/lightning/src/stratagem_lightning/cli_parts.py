@@ -20,9 +20,21 @@ class SaveConfigCallback(Callback):
         config: Namespace,
         config_filename: str = "config.yaml",
         overwrite: bool = False,
+        multifile: bool = False,
+        save_to_log_dir: bool = True,
     ) -> None:
+        if multifile:
+            raise ConfigError("SaveConfigCallback(multifile=True) isn't here: the configuration is one file")
+        self.parser, self.config = parser, config
         self.text = parser.dump(config, skip_none=False)
         self.config_filename, self.overwrite = config_filename, overwrite
+        self.save_to_log_dir = save_to_log_dir
+
+    def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Keep the configuration elsewhere, too: for subclasses; called on rank 0 before the file is written."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "parser": None}  # it can't be sent to workers
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Write the file.
@@ -30,7 +42,10 @@ class SaveConfigCallback(Callback):
         Raises:
             ConfigError: there is one, of another run.
         """
-        if trainer.log_dir is None or not trainer.is_global_zero:
+        if not trainer.is_global_zero:
+            return
+        self.save_config(trainer, module, stage)
+        if trainer.log_dir is None or not self.save_to_log_dir:
             return
         path = os.path.join(trainer.log_dir, self.config_filename)
         if os.path.exists(path) and not self.overwrite:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING, Any
+
 from stratagem_trainer.data.data_module import DataModule
+
+from stratagem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class LightningDataModule(DataModule):
@@ -10,3 +18,19 @@ class LightningDataModule(DataModule):
 
     name: str | None = None
     """For whoever reads it."""
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        map_location: Any = None,
+        hparams_file: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Return a data module whose constructor gets a checkpoint's hyperparameters and `kwargs`."""
+        if map_location is not None or hparams_file is not None:
+            raise ConfigError(
+                "a data module's load_from_checkpoint takes no map_location and no hparams_file: pass hyperparameters "
+                "as arguments"
+            )
+        return super().load_from_checkpoint(checkpoint_path, **kwargs)

@@ -14,8 +14,8 @@ from torch import nn
 
 from stratagem import Logger, Runtime
 from stratagem.errors import ConfigError
-from stratagem.sdk.tensors import to_device
-from stratagem_lightning.trainer import PRECISIONS
+from stratagem.sdk.tensors import map_tensors, to_device
+from stratagem_lightning.precision import PRECISIONS, on_cpu
 
 
 class Fabric(Runtime):
@@ -54,6 +54,7 @@ class Fabric(Runtime):
             else precision,
             plugins=plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,),
         )
+        self.config = on_cpu(self.config)
         self._callbacks = _listed(callbacks)
         self._loggers = _listed(loggers)
         for logger in self._loggers:
@@ -106,6 +107,14 @@ class Fabric(Runtime):
             logger.mute()
 
     # Modules, optimizers, tensors ---------------------------------------------------------------------
+
+    def setup(self, module: nn.Module, *optimizers: Any, **how: Any) -> Any:
+        """Prepare a module and its optimizers. Collective; what the module returns is in torch's default dtype."""
+        made = super().setup(module, *optimizers, **how)
+        if self.config.precision != "32-true":
+            prepared = made[0] if isinstance(made, tuple) else made
+            prepared.register_forward_hook(_in_default_dtype)
+        return made
 
     def setup_module(self, module: nn.Module, move_to_device: bool = True) -> Any:
         """Prepare a module whose optimizers are set up later, or that has none. Collective."""
@@ -241,6 +250,11 @@ class _Called:
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args, **self.kwargs)
+
+
+def _in_default_dtype(module: nn.Module, args: Any, output: Any) -> Any:
+    dtype = torch.get_default_dtype()
+    return map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, output)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
+from stratagem_trainer.loggers.base import NoExperiment
+from stratagem_trainer.rank_zero import rank_zero_only
 from torch import nn
 
 from stratagem.sdk.tensors import to_device
@@ -15,7 +19,7 @@ def grad_norm(
 ) -> dict[str, float]:
     """Return the norm of each parameter's gradient by name, and that of all together.
 
-    Keys are "grad_{norm_type}_norm{separator}{name}" and "grad_{norm_type}_norm_total".
+    Keys are "grad_2.0_norm/name" and "grad_2.0_norm_total" for a `norm_type` of 2.
 
     Raises:
         ValueError: `norm_type` isn't above 0.
@@ -24,15 +28,25 @@ def grad_norm(
     if order <= 0:
         raise ValueError(f"norm_type is {norm_type}: give a number above 0, or inf")
     norms = {
-        f"grad_{norm_type}_norm{group_separator}{name}": parameter.grad.detach().norm(order)
+        f"grad_{order}_norm{group_separator}{name}": parameter.grad.detach().norm(order)
         for name, parameter in module.named_parameters()
         if parameter.grad is not None
     }
     if norms:
-        norms[f"grad_{norm_type}_norm_total"] = torch.stack(list(norms.values())).norm(order)
+        norms[f"grad_{order}_norm_total"] = torch.stack(list(norms.values())).norm(order)
     return {name: float(norm) for name, norm in norms.items()}
 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
     """Return `batch` with its tensors on `device`: lists, tuples, dicts and dataclasses are gone through."""
     return to_device(batch, torch.device(device))
+
+
+def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a logger's `experiment`: on other ranks than 0 it is something that takes any call."""
+
+    @wraps(function)
+    def experiment(logger: Any) -> Any:
+        return function(logger) if rank_zero_only.rank == 0 else NoExperiment()
+
+    return experiment

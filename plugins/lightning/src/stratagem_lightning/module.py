@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from stratagem_trainer.module import Module
 
 from stratagem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class LightningModule(Module):
@@ -47,6 +51,21 @@ class LightningModule(Module):
     def on_gpu(self) -> bool:
         """Whether the module's device is a GPU."""
         return self.device.type == "cuda"
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Return a module with a checkpoint's weights, whose constructor gets its hyperparameters and `kwargs`."""
+        if hparams_file is not None:
+            raise ConfigError("load_from_checkpoint takes no hparams_file: pass hyperparameters as arguments")
+        is_strict = cls.strict_loading if strict is None else strict
+        return super().load_from_checkpoint(checkpoint_path, map_location, is_strict, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
         """Stack what all ranks have along a new first dim; on a single rank `data` as they are. Collective."""

@@ -20,7 +20,6 @@ _CALLBACKS = {
         (
             "BackboneFinetuning",
             "BaseFinetuning",
-            "BasePredictionWriter",
             "BatchSizeFinder",
             "Callback",
             "DeviceStatsMonitor",
@@ -42,7 +41,9 @@ _CALLBACKS = {
         ),
         "stratagem_trainer.callbacks",
     ),
-    **dict.fromkeys(("EarlyStopping", "ModelCheckpoint"), "stratagem_lightning.callbacks"),
+    **dict.fromkeys(
+        ("BasePredictionWriter", "EarlyStopping", "ModelCheckpoint"), "stratagem_lightning.callbacks"
+    ),
     "Checkpoint": "stratagem_trainer.callbacks:ModelCheckpoint",
     "RichModelSummary": "stratagem_trainer.callbacks:ModelSummary",
 }
@@ -124,6 +125,10 @@ MODULES: dict[str, dict[str, str]] = {
     "pytorch.cli": _CLI,
     "pytorch.core": {name: _ROOT[name] for name in ("LightningDataModule", "LightningModule")},
     "pytorch.loggers": _LOGGERS,
+    "pytorch.loggers.logger": {
+        "Logger": _LOGGERS["Logger"],
+        "rank_zero_experiment": "stratagem_lightning.functions",
+    },
     "pytorch.profilers": _PROFILERS,
     "pytorch.strategies": _STRATEGIES,
     "pytorch.trainer": {name: _ROOT[name] for name in ("Trainer", "seed_everything")},
@@ -133,7 +138,6 @@ MODULES: dict[str, dict[str, str]] = {
     "pytorch.utilities.combined_loader": {"CombinedLoader": _UTILITIES["CombinedLoader"]},
     "pytorch.utilities.exceptions": _EXCEPTIONS,
     "pytorch.utilities.grads": {"grad_norm": _UTILITIES["grad_norm"]},
-    "pytorch.utilities.model_summary": {"ModelSummary": "stratagem_trainer.callbacks"},
     "pytorch.utilities.parsing": {"AttributeDict": _UTILITIES["AttributeDict"]},
     "pytorch.utilities.rank_zero": _RANK_ZERO,
     "pytorch.utilities.seed": _SEED,
@@ -174,7 +178,7 @@ _INNER = {
         *("progress.progress_bar", "progress.rich_progress", "progress.tqdm_progress"),
     ),
     "pytorch.core": ("datamodule", "module"),
-    "pytorch.loggers": ("comet", "csv_logs", "logger", "mlflow", "tensorboard", "wandb"),
+    "pytorch.loggers": ("comet", "csv_logs", "mlflow", "tensorboard", "wandb"),
     "pytorch.profilers": ("advanced", "base", "profiler", "pytorch", "simple"),
     "pytorch.strategies": (
         "ddp",

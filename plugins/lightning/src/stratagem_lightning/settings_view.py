@@ -39,7 +39,8 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
     @property
     def accumulate_grad_batches(self) -> int:
         """Batches per optimizer step; of the current epoch while a fit runs."""
-        return self.state.micro_batches if self.has_state else self.settings.accumulate_grad_batches
+        is_fit = self._state is not None and self._state.stage == "fit"
+        return self.state.micro_batches if is_fit else self.settings.accumulate_grad_batches
 
     @property
     def num_devices(self) -> int:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from inspect import signature
 from typing import Any, Literal
 
 import stratagem_trainer.callbacks
@@ -20,25 +21,17 @@ from stratagem.errors import ConfigError
 from stratagem_lightning.callbacks import ModelCheckpoint
 from stratagem_lightning.loggers import default_logger
 from stratagem_lightning.module import LightningModule
+from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.results import without_steps
 from stratagem_lightning.settings_view import SettingsView
 from stratagem_lightning.states import LiveState
+from stratagem_lightning.uncalled import refuse_uncalled
 
-PRECISIONS = {
-    None: "32-true",
-    64: "64-true",
-    32: "32-true",
-    16: "16-mixed",
-    "64": "64-true",
-    "32": "32-true",
-    "16": "16-mixed",
-    "bf16": "bf16-mixed",
-}
-"""Lightning's shorter names."""
 MAX_EPOCHS = 1000
 """Where nothing limits a fit."""
 SANITY_STEPS = 2
 RULES = LoopRules(
+    counts_each_optimizer=True,
     ends_cut_epoch=True,
     divides_by_whole_window=True,
     steps_schedulers_before_validation=True,
@@ -111,6 +104,8 @@ class Trainer(SettingsView):
             if enable_checkpointing is not False and not fast_dev_run:
                 given["callbacks"] = _with_checkpoints(callbacks)
         super().__init__(**given)
+        refuse_uncalled(self.callbacks)
+        self.config = on_cpu(self.config)
         self.settings = replace(self.settings, rules=RULES)
         self.fast_dev_run, self.gradient_clip_algorithm = fast_dev_run, gradient_clip_algorithm
 
@@ -129,6 +124,12 @@ class Trainer(SettingsView):
     def test(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
         """Run `test_step` over each sample once, and return the metrics, one dict for each loader."""
         return [without_steps(each) for each in super().test(*args, **kwargs)]
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `predict_step` of all samples, in the order of the data; None with return_predictions=False."""
+        given = signature(SettingsView.predict).bind(self, *args, **kwargs).arguments
+        returned = super().predict(*args, **kwargs)
+        return None if given.get("return_predictions") is False else returned
 
     def go_live(self, state: StageState) -> None:
         """Begin a stage's loops: callbacks may log from here on, as Lightning's do."""

@@ -105,7 +105,11 @@ def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
 
 
 def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
-    """Refuse a step that takes neither a batch nor a batch and its index."""
+    """Refuse a step that takes neither a batch nor a batch and its index, or the loader's iterator."""
+    if "dataloader_iter" in signature(method).parameters:  # type: ignore[arg-type]
+        raise ConfigError(
+            f"{owner}.{name} takes dataloader_iter, and is called with (batch, batch_idx): take these"
+        )
     taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
     for count in (1, 2, 3):
         try:

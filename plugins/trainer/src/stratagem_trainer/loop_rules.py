@@ -9,14 +9,18 @@ from dataclasses import dataclass
 class LoopRules:
     """For distributions that run the programs of another trainer with its numbers; a `Trainer` has the defaults."""
 
+    counts_each_optimizer: bool = False
+    """Of a module that optimizes manually, `global_step` and `max_steps` count each optimizer's steps, as soon as they
+    are done, rather than batches; its schedulers aren't stepped for it."""
     ends_cut_epoch: bool = False
     """An epoch that `max_steps` or `should_stop` cuts short is ended as a whole one: its values are reduced,
     `on_train_epoch_end` is called, and the next checkpoint goes on with the next epoch. Where `should_stop` cuts it,
-    it is validated before. Schedulers that are stepped after epochs aren't, but for those that take a metric."""
+    it is validated before. Schedulers that are stepped after epochs aren't."""
     divides_by_whole_window: bool = False
     """The gradients of an epoch's last, smaller window are divided by `accumulate_grad_batches`, too."""
     steps_schedulers_before_validation: bool = False
-    """Schedulers that are stepped after epochs, but for those that take a metric, are before its validation."""
+    """Schedulers that are stepped after epochs are before its validation; those that take a metric after
+    `on_train_epoch_end`, for what that logs."""
     callbacks_end_epoch_first: bool = False
     """`on_train_epoch_end` of callbacks comes before the module's, but for those with `judges_epochs`."""
     validates_skipped_epoch: bool = True

@@ -15,14 +15,30 @@ class Progress:
     batch: int = 0
     """Micro-batches of this epoch whose gradients are in the parameters."""
     step: int = 0
-    """Completed optimizer steps."""
+    """Completed optimizer steps; of a module that steps several optimizers, batches in which one was stepped."""
     validated: int = 0
     """As `batch`, when this epoch was last validated."""
+    further_steps: int = 0
+    """By `LoopRules.counts_each_optimizer`, how many more steps there were of single optimizers."""
+    batches_before: int = 0
+    """Micro-batches of the epochs before."""
     epoch_is_over: bool = False
     """All batches of this epoch, and its validation, are done."""
+
+    @property
+    def all_steps(self) -> int:
+        """What `max_steps` limits."""
+        return self.step + self.further_steps
+
+    def next_epoch(self) -> Progress:
+        """Where the epoch after this one begins."""
+        before = self.batches_before + self.batch
+        return Progress(
+            self.epoch + 1, 0, self.step, further_steps=self.further_steps, batches_before=before
+        )
 
     def to_resume(self) -> dict[str, Any]:
         """Where a run that is continued from here begins."""
         if self.epoch_is_over:
-            return asdict(Progress(self.epoch + 1, 0, self.step))
+            return asdict(self.next_epoch())
         return asdict(self)

@@ -67,7 +67,7 @@ class RunView:
     @property
     def global_step(self) -> int:
         """Completed optimizer steps."""
-        return self.progress.step
+        return self.progress.all_steps
 
     @property
     def max_epochs(self) -> int:
@@ -118,8 +118,8 @@ class RunView:
 
     @property
     def evaluating(self) -> bool:
-        """Whether a validation or a test runs."""
-        return self.validating or self.testing
+        """Whether a validation, in a fit or alone, or a test runs."""
+        return self.validating or self.testing or self.sanity_checking
 
     def _runs(self, what: str) -> bool:
         if self._state is None and self._worker is not None:

@@ -178,6 +178,7 @@ def _fit(
             except StopNow:
                 save_and_stop(trainer, state, watch, save)
             hooks("on_train_end")
+            state.metrics.end_epoch(state.progress.step, state.progress.epoch)
         state.metrics.flush()
         hooks("on_fit_end")
         hooks("on_end", "fit")
@@ -295,4 +296,4 @@ def _close(state: StageState | None, loggers: list[Logger], failed: bool = False
     if state is not None:
         state.metrics.flush()
     for logger in loggers:
-        logger.close(failed)
+        logger.end(failed)

@@ -219,7 +219,8 @@ class TrainerView(RunView, RankView):
 
     def seen(self) -> Seen:
         """Return what the launching process's trainer is to say of the stage that has run."""
-        state = self.state
+        state = self._state
+        assert state is not None  # a stage asks for it at its own end
         return Seen(
             state.stage,
             "finished",

@@ -93,6 +93,9 @@ def carry_out(chosen: Plan) -> None:
             ) from error
 
 
+_LAST = dict.fromkeys(("last", "last.ckpt"), "last")
+
+
 def _names(filesystem: Filesystem, folder: str) -> list[str]:
     return [
         name
@@ -107,8 +110,8 @@ def _names(filesystem: Filesystem, folder: str) -> list[str]:
 def _links(folder: str, path: str) -> dict[str, str]:
     """Names of entries that links in the folder point at → why they stay."""
     if not os.path.isdir(folder) or "://" in path:
-        return {"last": "last"}
-    found = {"last": "last"}
+        return dict(_LAST)
+    found = dict(_LAST)
     for name in sorted(os.listdir(folder)):
         link = os.path.join(folder, name)
         if os.path.islink(link):

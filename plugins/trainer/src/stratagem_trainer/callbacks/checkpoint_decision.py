@@ -72,14 +72,15 @@ class Keeper:
         before = before.confined()
         score = None if self.monitor is None else moment.values[self.monitor.name]
         named = {name: value for name, value in moment.values.items() if value is not None}
-        path = self._unused(f"{folder}/{self.name.fill(moment.epoch, moment.step, named)}", before)
+        path = f"{folder}/{self.name.fill(moment.epoch, moment.step, named)}{self.name.ending}"
+        path = self._unused(path, before)
         candidate = Kept(path, score, moment.step)
         kept = before.kept
         if moment.ranks and self.save_top_k != 0 and (self.monitor is None or score is not None):
             kept = self._ranked(kept, candidate)
         if any(entry.path == candidate.path for entry in kept if entry != candidate):
             # Of two that stay, neither may take the other's name.
-            renamed = replace(candidate, path=f"{candidate.path}-step={moment.step}")
+            renamed = replace(candidate, path=self._with(candidate.path, f"-step={moment.step}"))
             kept = tuple(renamed if entry == candidate else entry for entry in kept)
             candidate = renamed
         is_kept = candidate in kept
@@ -97,7 +98,7 @@ class Keeper:
             after = replace(after, best_path=candidate.path, best_score=score)
         save = [candidate.path] if is_kept or stays else []
         if self.save_last:
-            last = f"{folder}/last"
+            last = f"{folder}/last{self.name.ending}"
             after = replace(after, last_path=last)
             if self._can_link is None:
                 self._can_link = can_link(last)
@@ -118,9 +119,12 @@ class Keeper:
         if not self.counts_versions or is_url(path) or path in own or not os.path.lexists(path):
             return path
         version = 1
-        while os.path.lexists(f"{path}-v{version}") and f"{path}-v{version}" not in own:
+        while os.path.lexists(other := self._with(path, f"-v{version}")) and other not in own:
             version += 1
-        return f"{path}-v{version}"
+        return other
+
+    def _with(self, path: str, more: str) -> str:
+        return f"{path.removesuffix(self.name.ending)}{more}{self.name.ending}"
 
     def _is_better(self, score: float, than: float | None) -> bool:
         return self.monitor is not None and self.monitor.better(score, than)

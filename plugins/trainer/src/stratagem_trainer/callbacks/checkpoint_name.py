@@ -20,12 +20,13 @@ class CheckpointName:
     Args:
         template: fields are "epoch", "step" and names of metrics, each with an optional format.
         auto_insert: write each field's name before its value, as "epoch=3-val_loss=0.1"; a "/" in it becomes "_".
+        ending: what all names of checkpoints end with, `last` among them.
 
     Raises:
         ConfigError: no text, a path separator, a brace left over or a format that numbers don't take.
     """
 
-    def __init__(self, template: str, auto_insert: bool = False) -> None:
+    def __init__(self, template: str, auto_insert: bool = False, ending: str = "") -> None:
         if not isinstance(template, str) or not template.strip() or template in (".", "..", "last"):
             raise ConfigError(
                 f'ModelCheckpoint got filename={template!r}; give a name such as "step={{step}}"'
@@ -47,7 +48,7 @@ class CheckpointName:
                 ) from error
         self.template = template
         self.fields = tuple(name for name, _ in _FIELD.findall(template))
-        self._auto_insert = auto_insert
+        self._auto_insert, self.ending = auto_insert, ending
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ class CheckpointName:
         return tuple(name for name in self.fields if name not in _POSITION)
 
     def fill(self, epoch: int, step: int, metrics: Mapping[str, float]) -> str:
-        """Write the name; a metric that isn't there becomes nan."""
+        """Write the name without its ending; a metric that isn't there becomes nan."""
         values: dict[str, float] = {**metrics, "epoch": epoch, "step": step}
 
         def write(field: re.Match[str]) -> str:

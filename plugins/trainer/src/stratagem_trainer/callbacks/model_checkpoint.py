@@ -66,7 +66,8 @@ class ModelCheckpoint(Callback):
     """
 
     order = 100  # after the callbacks whose states go into the checkpoint
-    judges_epochs = is_left_out_of_fast_dev_run = ranks_last = True
+    judges_epochs = is_left_out_of_fast_dev_run = True
+    ranks_last, ending = True, ""  # whether the last state takes a place; what names end with
 
     def __init__(
         self,
@@ -91,18 +92,17 @@ class ModelCheckpoint(Callback):
         owner = type(self).__name__
         check_mode(mode, owner)
         check_count(owner, "save_top_k", save_top_k, -1)
-        for name, value in (("every_n_epochs", every_n_epochs), ("every_n_train_steps", every_n_train_steps)):
+        counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
+        for name, value in {**counts, "keep_every_n_steps": keep_every_n_steps}.items():
             if value is not None:
-                check_count(owner, name, value, 0)
+                check_count(owner, name, value, 0 if name in counts else 1)
         if save_last not in (True, False, "link", None):
             raise ConfigError(f'{owner} got save_last={save_last!r}; allowed are True, False and "link"')
         check_interval("train_time_interval", train_time_interval)
-        if keep_every_n_steps is not None:
-            check_count(owner, "keep_every_n_steps", keep_every_n_steps, 1)
         if every_n_epochs is None and not every_n_train_steps and train_time_interval is None:
             every_n_epochs = 0 if every_n_train_steps == 0 else 1
         self._name = CheckpointName(
-            "{epoch}-{step}" if filename is None else filename, auto_insert_metric_name
+            "{epoch}-{step}" if filename is None else filename, auto_insert_metric_name, self.ending
         )
         names = dict.fromkeys((*([] if monitor is None else [monitor]), *self._name.metrics))
         self._monitors = tuple(Monitor(name, mode, owner) for name in names)

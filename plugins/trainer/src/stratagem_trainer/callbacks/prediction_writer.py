@@ -104,8 +104,9 @@ class BasePredictionWriter(Callback):
         if self.write_interval == "batch":
             return
         predictions, indices = self._predictions or [[]], self._indices or [[]]
-        several = len(predictions) > 1
-        self.write_on_epoch_end(
-            trainer, module, predictions if several else predictions[0], indices if several else indices[0]
-        )
+        given = predictions if len(predictions) > 1 else predictions[0]
+        self.write_on_epoch_end(trainer, module, given, self._indices_to_give(indices))
         self._predictions, self._indices = [], []
+
+    def _indices_to_give(self, indices: list[Any]) -> list[Any]:
+        return indices if len(indices) > 1 else indices[0]

@@ -88,7 +88,7 @@ class FitData:
         settings, source = self._settings, self._source
         self._epoch = epoch
         self.train_loader, self.val_loader = source.of("fit"), source.of_validation()
-        if settings.limit("validate") == 0:
+        if settings.limit("validate") == 0 or self.val_loader in ([], ()):
             self.val_loader = None
         train, val = self.train_loader, self.val_loader
         if settings.overfit_batches:

@@ -57,6 +57,13 @@ class Logger:
     def close(self, failed: bool = False) -> None:
         """Finish; called once for each `open`, also after an exception."""
 
+    def end(self, failed: bool) -> None:
+        """Call `finalize` where a subclass has it, or else `close`: what a trainer does at a run's end."""
+        if type(self).finalize is Logger.finalize:
+            self.close(failed)
+        else:
+            self.finalize("failed" if failed else "success")
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a copy in another process needs to add to the same run, picklable; called before `close`."""
         return {}
@@ -78,7 +85,7 @@ class Logger:
         self.flush()
 
     def finalize(self, status: str = "success") -> None:
-        """As `close`; any other status than "success" is a failure."""
+        """As `close`; any other status than "success" is a failure. A logger that overrides this is ended by it."""
         self.close(failed=status != "success")
 
     @property

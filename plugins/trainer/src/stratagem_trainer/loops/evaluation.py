@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stratagem.errors import DataError
+from stratagem.errors import ConfigError, DataError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.loops.boundary import StopNow
@@ -159,7 +159,15 @@ def _start(state: StageState, stage: str) -> None:
 
 def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
     """How many batches an evaluation runs of a loader on this rank."""
-    return limited(data.num_batches, state.settings.limit(stage))
+    limit, count = state.settings.limit(stage), data.num_batches
+    left = limited(count, limit)
+    if left == 0 and count and limit:
+        name = "val" if stage == "validate" else stage
+        raise ConfigError(
+            f"a limit of {limit} leaves none of the {count} batches of a loader: raise limit_{name}_batches, or "
+            "overfit_batches, or give 0 to run none"
+        )
+    return left
 
 
 def total_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> int | None:

@@ -83,7 +83,9 @@ class FitLoop:
         state.manual_optimizers = list(self._steps.optimizers)
         if not self.module.automatic_optimization:
             self._run_window = self._manual_window
-            state.steps_schedules_by_hand = mentions(type(self.module), "lr_schedulers")
+            state.steps_schedules_by_hand = self._rules.counts_each_optimizer or mentions(
+                type(self.module), "lr_schedulers"
+            )
             state.manual_optimizers = [
                 ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, hooks)
                 for index in range(len(self.prepared.optimizers))
@@ -105,7 +107,7 @@ class FitLoop:
         epochs, steps = self.settings.epochs, self.settings.steps
         return (
             (epochs is not None and self.progress.epoch >= epochs)
-            or (steps is not None and self.progress.step >= steps)
+            or (steps is not None and self.progress.all_steps >= steps)
             or self._stop.is_heard()
         )
 
@@ -152,12 +154,15 @@ class FitLoop:
         self._pass_boundary()
         if self._times is not None:
             self._validate_if_due()
-        if self.state.should_stop or self._stop.is_timed or self.progress.step == self._last_step:
+        if self.state.should_stop or self._stop.is_timed or self._is_last_step():
             self._stops = self._has_to_stop()
         return self._stops
 
     def _has_to_stop(self) -> bool:
-        return self._stop.is_heard() or self.progress.step == self._last_step
+        return self._stop.is_heard() or self._is_last_step()
+
+    def _is_last_step(self) -> bool:
+        return self._last_step is not None and self.progress.all_steps >= self._last_step
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
@@ -175,21 +180,22 @@ class FitLoop:
         if self.validate is not None and self._validates_at_the_end(is_cut, is_skipped):
             self.validate()
         self.metrics.end_epoch(progress.step, progress.epoch)
-        takes_metric = True if is_early or is_cut else None
-        step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=takes_metric)
+        if not is_early and not is_cut:
+            step_schedules(self.state, "epoch", progress.epoch + 1)
         progress.epoch_is_over = True
         if rules.callbacks_end_epoch_first:
             hooks.end_epoch(judging=False)
         hooks.of_module("on_train_epoch_end")
         # What that has logged belongs to this epoch, and callbacks act on it.
         self.metrics.end_epoch(progress.step, progress.epoch)
+        if is_early and not is_cut:
+            step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=True)
         if rules.callbacks_end_epoch_first:
             hooks.end_epoch(judging=True)
         else:
             hooks.of_callbacks("on_train_epoch_end")
         self.metrics.end_epoch(progress.step, progress.epoch)
-        progress.epoch, progress.batch, progress.validated = progress.epoch + 1, 0, 0
-        progress.epoch_is_over = False
+        vars(progress).update(vars(progress.next_epoch()))
 
     def _validates_at_the_end(self, is_cut: bool, is_skipped: bool) -> bool:
         if self._times is None or (is_skipped and not self._rules.validates_skipped_epoch):
@@ -273,6 +279,7 @@ class FitLoop:
             self.progress.batch = self.state.batch_idx
             if self._stepped:
                 self.progress.step += 1
+                self.progress.further_steps -= self._rules.counts_each_optimizer
                 if self._finite.ends_run:
                     self._finite.check_parameters(self.progress.step)
                 self.state.guard.after_step(self.progress.step)
@@ -283,3 +290,4 @@ class FitLoop:
 
     def _count_manual_step(self, index: int) -> None:
         self._stepped.add(index)
+        self.progress.further_steps += self._rules.counts_each_optimizer

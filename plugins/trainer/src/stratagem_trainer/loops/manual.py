@@ -88,6 +88,18 @@ class ManualOptimizer:
             for parameter in others:
                 parameter.requires_grad_(True)
 
+    @contextmanager
+    def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
+        """As `only_its_gradients`.
+
+        Raises:
+            ConfigError: gradients aren't to be reduced.
+        """
+        if not sync_grad:
+            raise ConfigError("toggle_model(sync_grad=False) isn't here: each backward reduces its gradients")
+        with self.only_its_gradients():
+            yield
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimizer, name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratagem.errors import ConfigError
 from stratagem_trainer.settings import validation_interval
 
 if TYPE_CHECKING:
@@ -21,26 +20,18 @@ class ValidationTimes:
         num_batches: of a training epoch, where known.
 
     Raises:
-        ConfigError: the interval is counted over epochs whose length isn't known, or is longer than one.
+        ConfigError: the interval is longer than an epoch.
     """
 
     def __init__(self, settings: TrainerSettings, progress: Progress, num_batches: int | None) -> None:
         self._every, self._progress = settings.check_val_every_n_epoch, progress
         self._interval = validation_interval(num_batches, settings)
-        self._per_epoch = 0
-        if self._every is None:
-            if num_batches is None:
-                raise ConfigError(
-                    "check_val_every_n_epoch=None counts batches over epochs, and this loader doesn't know how many "
-                    "an epoch has: give a number of epochs"
-                )
-            self._per_epoch = num_batches
 
     def is_due(self) -> bool:
         """Whether `val_check_interval` batches have passed since the last validation of this epoch."""
         if not self._interval or not self._is_epoch():
             return False
-        before = self._progress.epoch * self._per_epoch
+        before = self._progress.batches_before if self._every is None else 0
         return (before + self._progress.batch) // self._interval > (
             before + self._progress.validated
         ) // self._interval
