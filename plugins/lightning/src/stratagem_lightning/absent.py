@@ -212,6 +212,11 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "refused at the first checkpoint after a validation",
     ),
     (
+        "`Tuner.scale_batch_size`",
+        "returns the size after the last that fits",
+        "returns the last that fits",
+    ),
+    (
         "a second `fit` of one trainer",
         "goes on from the epoch that it has reached, so that nothing is trained at `max_epochs`",
         "begins with epoch 0, with the module's weights",

@@ -117,8 +117,8 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
     _best: float | None = None
     _stopped_in: int | None = None
 
-    @property
-    def best_score(self) -> torch.Tensor:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def best_score(self) -> torch.Tensor:
         """The best value so far; inf, or -inf where it is to become large, before the first."""
         worst = math.inf if self.mode == "min" else -math.inf
         return torch.tensor(worst if self._best is None else self._best)
@@ -128,7 +128,7 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
         self._best = None if value is None else float(value)
 
     @property
-    def stopped_epoch(self) -> int:  # type: ignore[override]
+    def stopped_epoch(self) -> int:
         """The epoch in which it stopped the fit, from 0; 0, too, if it didn't."""
         return self._stopped_in or 0
 

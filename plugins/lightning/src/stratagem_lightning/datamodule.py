@@ -30,7 +30,7 @@ class LightningDataModule(DataModule):
         """Return a data module whose constructor gets a checkpoint's hyperparameters and `kwargs`."""
         if map_location is not None or hparams_file is not None:
             raise ConfigError(
-                "a data module's load_from_checkpoint takes no map_location and no hparams_file: pass hyperparameters "
-                "as arguments"
+                "a data module's load_from_checkpoint takes no map_location and no hparams_file: pass "
+                "hyperparameters as arguments"
             )
         return super().load_from_checkpoint(checkpoint_path, **kwargs)

@@ -54,7 +54,9 @@ if __name__ == "__main__":
         filename="{epoch}-loss={val/loss:.1f}",
         auto_insert_metric_name=False,
     )
-    newest = ModelCheckpoint(dirpath="newest", monitor="step", mode="max", filename="newest", every_n_epochs=2)
+    newest = ModelCheckpoint(
+        dirpath="newest", monitor="step", mode="max", filename="newest", every_n_epochs=2
+    )
     stopping = EarlyStopping("val/loss", patience=1, min_delta=0.9)
     rates = LearningRateMonitor()
     trainer = L.Trainer(
@@ -75,7 +77,8 @@ if __name__ == "__main__":
     print("RESULT", *sorted(value.item() for value in best.best_k_models.values()), flush=True)
     assert os.path.dirname(best.best_model_path) == os.path.abspath("best")
     assert best.kth_best_model_path in best.best_k_models
-    assert best.best_model_path.endswith(".ckpt") and os.path.exists(best.best_model_path)
+    assert best.best_model_path.endswith(".ckpt")
+    assert os.path.exists(best.best_model_path)
     assert os.path.exists("newest/newest.ckpt")
     again = Net.load_from_checkpoint("newest/newest.ckpt")
     print("RESULT", *again.net.weight.flatten().tolist(), again.hparams.width, flush=True)

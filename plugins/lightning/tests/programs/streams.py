@@ -1,4 +1,4 @@
-"""Streams of unknown length, validated every so many batches over epochs, precisions on a CPU, written predictions."""
+"""Streams of unknown length, validated every so many batches, precisions on a CPU, written predictions."""
 
 import lightning as L
 import torch
@@ -45,7 +45,8 @@ class Net(L.LightningModule):
 
 class Writer(BasePredictionWriter):
     def write_on_epoch_end(self, trainer, pl_module, predictions, batch_indices):
-        assert len(batch_indices) == 1 and len(batch_indices[0]) == len(predictions)
+        assert len(batch_indices) == 1
+        assert len(batch_indices[0]) == len(predictions)
         if trainer.world_size == 1:
             print("RESULT", *(index for batch in batch_indices[0] for index in batch), flush=True)
 

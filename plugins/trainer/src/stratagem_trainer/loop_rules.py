@@ -10,8 +10,8 @@ class LoopRules:
     """For distributions that run the programs of another trainer with its numbers; a `Trainer` has the defaults."""
 
     counts_each_optimizer: bool = False
-    """Of a module that optimizes manually, `global_step` and `max_steps` count each optimizer's steps, as soon as they
-    are done, rather than batches; its schedulers aren't stepped for it."""
+    """Of a module that optimizes manually, `global_step` and `max_steps` count each optimizer's steps, once they are
+    done, rather than batches; its schedulers aren't stepped for it."""
     ends_cut_epoch: bool = False
     """An epoch that `max_steps` or `should_stop` cuts short is ended as a whole one: its values are reduced,
     `on_train_epoch_end` is called, and the next checkpoint goes on with the next epoch. Where `should_stop` cuts it,

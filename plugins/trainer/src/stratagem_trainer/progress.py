@@ -33,9 +33,7 @@ class Progress:
     def next_epoch(self) -> Progress:
         """Where the epoch after this one begins."""
         before = self.batches_before + self.batch
-        return Progress(
-            self.epoch + 1, 0, self.step, further_steps=self.further_steps, batches_before=before
-        )
+        return Progress(self.epoch + 1, 0, self.step, further_steps=self.further_steps, batches_before=before)
 
     def to_resume(self) -> dict[str, Any]:
         """Where a run that is continued from here begins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, Union
 
@@ -59,7 +59,7 @@ class TrainerSettings:
     stop_signals: str | Sequence[str] = STOP_SIGNALS
     requeue: bool = True
     step_timeout_s: float | None = None
-    rules: LoopRules = LoopRules()
+    rules: LoopRules = field(default_factory=LoopRules)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
