@@ -73,7 +73,8 @@ if __name__ == "__main__":
     trainer.fit(Net(), loader(), loader())
     scores = (best.best_model_score.item(), best.current_score.item(), best.kth_value.item())
     print("RESULT", *scores, stopping.best_score.item(), stopping.stopped_epoch, stopping.wait_count)
-    print("RESULT", *rates.lrs["lr-SGD"])
+    if trainer.world_size == 1:
+        print("RESULT", *rates.lrs["lr-SGD"])
     print("RESULT", *sorted(value.item() for value in best.best_k_models.values()), flush=True)
     assert os.path.dirname(best.best_model_path) == os.path.abspath("best")
     assert best.kth_best_model_path in best.best_k_models

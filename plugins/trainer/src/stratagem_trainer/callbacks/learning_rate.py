@@ -50,7 +50,7 @@ class LearningRateMonitor(Callback):
         self.logging_interval = logging_interval
         self.log_momentum, self.log_weight_decay = log_momentum, log_weight_decay
         self.lrs: dict[str, list[float]] = {}
-        """Name → the learning rates that were logged, once for each row of metrics."""
+        """Name → the learning rates that were logged in this process, once for each row of metrics."""
         self._groups: list[_Group] = []
         self._is_new_epoch = False
 
