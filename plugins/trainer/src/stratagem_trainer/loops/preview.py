@@ -34,8 +34,8 @@ def show_so_far(state: StageState, scope: Scope, of_loaders: Sequence[Scope]) ->
 def latest_kept(state: StageState) -> Iterator[None]:
     """Whatever becomes the latest values meanwhile, they are as before afterwards."""
     latest = vars(state.metrics)["_latest"]
-    kept = dict(vars(latest)["_values"])
+    kept = dict(latest.values)
     try:
         yield
     finally:
-        vars(latest)["_values"] = kept
+        latest.values = kept
