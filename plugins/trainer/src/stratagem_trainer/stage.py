@@ -33,6 +33,7 @@ from stratagem_trainer.data.sources import LoaderSource, make_datamodule
 from stratagem_trainer.explaining import explain
 from stratagem_trainer.found_checkpoints import checkpoint_to_go_on_from, job_of, note_job
 from stratagem_trainer.hyperparameters import logged_together
+from stratagem_trainer.loggers.base import end
 from stratagem_trainer.loops import evaluation, resume
 from stratagem_trainer.loops.boundary import Boundary, StopNow
 from stratagem_trainer.loops.fit_loop import FitLoop
@@ -296,4 +297,4 @@ def _close(state: StageState | None, loggers: list[Logger], failed: bool = False
     if state is not None:
         state.metrics.flush()
     for logger in loggers:
-        logger.end(failed)
+        end(logger, failed)

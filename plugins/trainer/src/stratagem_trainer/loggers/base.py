@@ -57,13 +57,6 @@ class Logger:
     def close(self, failed: bool = False) -> None:
         """Finish; called once for each `open`, also after an exception."""
 
-    def end(self, failed: bool) -> None:
-        """Call `finalize` where a subclass has it, or else `close`: what a trainer does at a run's end."""
-        if type(self).finalize is Logger.finalize:
-            self.close(failed)
-        else:
-            self.finalize("failed" if failed else "success")
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a copy in another process needs to add to the same run, picklable; called before `close`."""
         return {}
@@ -135,6 +128,14 @@ class NoExperiment:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
+
+
+def end(logger: Logger, failed: bool) -> None:
+    """Call `finalize` where a logger's class has it, or else `close`: what a trainer does at a run's end."""
+    if type(logger).finalize is Logger.finalize:
+        logger.close(failed)
+    else:
+        logger.finalize("failed" if failed else "success")
 
 
 def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

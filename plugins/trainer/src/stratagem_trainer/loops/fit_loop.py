@@ -154,7 +154,8 @@ class FitLoop:
         self._pass_boundary()
         if self._times is not None:
             self._validate_if_due()
-        if self.state.should_stop or self._stop.is_timed or self._is_last_step():
+        is_limited = self._last_step is not None  # not a call per step where nothing is
+        if self.state.should_stop or self._stop.is_timed or (is_limited and self._is_last_step()):
             self._stops = self._has_to_stop()
         return self._stops
 
@@ -162,7 +163,8 @@ class FitLoop:
         return self._stop.is_heard() or self._is_last_step()
 
     def _is_last_step(self) -> bool:
-        return self._last_step is not None and self.progress.all_steps >= self._last_step
+        last = self._last_step
+        return last is not None and self.progress.all_steps >= last
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
