@@ -17,7 +17,7 @@ from stratagem_trainer.loops.boundary import StopNow
 from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
 from stratagem_trainer.loops.metric_objects import states_kept
 from stratagem_trainer.loops.predictions import in_order
-from stratagem_trainer.loops.preview import latest_kept, show_so_far
+from stratagem_trainer.loops.preview import show_so_far
 from stratagem_trainer.loops.transfer import on_device
 from stratagem_trainer.settings import limited
 from stratagem_trainer.state import STEPS, StageState
@@ -60,8 +60,7 @@ def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
     hooks("on_sanity_check_start")
     with (
         random_numbers_kept(state.runtime.device),
-        latest_kept(state),
-        state.metrics.kept_objects(),
+        state.metrics.kept(),
         state.metrics.evaluation("validate") as scope,
         evaluating(state, "sanity_check"),
     ):

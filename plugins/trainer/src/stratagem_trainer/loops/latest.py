@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stratagem_trainer.loops.accumulator import Value, as_float
@@ -35,6 +36,15 @@ class LatestValues:
                 self._on_bar[key] = None
             if not options.logger:
                 self.unlogged.add(key)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever is taken up meanwhile, values are as before afterwards."""
+        before = dict(self.values)
+        try:
+            yield
+        finally:
+            self.values = before
 
     def all(self) -> dict[str, float]:
         """Each key's; waits for the device."""

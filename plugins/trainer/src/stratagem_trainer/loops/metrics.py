@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,9 +203,11 @@ class Metrics:
         finally:
             self._scope, self.batch = before, batch
 
-    def kept_objects(self) -> AbstractContextManager[None]:
-        """Whatever is added to metric objects meanwhile, they are as before afterwards."""
-        return states_kept(self._module)
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever is logged meanwhile, the latest values and metric objects are as before afterwards."""
+        with self._latest.kept(), states_kept(self._module):
+            yield
 
     @contextmanager
     def discarded(self) -> Iterator[None]:
@@ -253,8 +255,7 @@ class Metrics:
             self._rows.write(step, epoch, dict(row))
         if values:
             self._rows.write(step, epoch, dict(values))
-        latest = by_key(steps, values)
-        self._latest.take(latest)
+        self._latest.take(latest := by_key(steps, values))
         return latest
 
     # Out --------------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -28,14 +27,3 @@ def show_so_far(state: StageState, scope: Scope, of_loaders: Sequence[Scope]) ->
             copied = deepcopy(each, {id(metric): metric for metric in each.objects.values()})
             values = by_key(*reducer.scope(copied, "the end of the evaluation"))
             state.metrics.load_state_dict({"latest": values}, with_epoch=False)
-
-
-@contextmanager
-def latest_kept(state: StageState) -> Iterator[None]:
-    """Whatever becomes the latest values meanwhile, they are as before afterwards."""
-    latest = vars(state.metrics)["_latest"]
-    kept = dict(latest.values)
-    try:
-        yield
-    finally:
-        latest.values = kept
