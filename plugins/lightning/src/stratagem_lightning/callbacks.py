@@ -136,11 +136,6 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
     def stopped_epoch(self, value: int | None) -> None:
         self._stopped_in = value
 
-    @property
-    def mode(self) -> str:
-        """Whether the metric should become small ("min") or large ("max")."""
-        return self._monitor.mode
-
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "best_score": self._best, "stopped_epoch": self._stopped_in}
 

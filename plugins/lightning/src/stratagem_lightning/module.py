@@ -32,17 +32,17 @@ class LightningModule(Module):
         Raises:
             StratagemError: none did.
         """
-        return self._ran_by if self._trainer is None and self._ran_by is not None else super().trainer
+        return super().trainer if self.has_trainer or self._ran_by is None else self._ran_by
 
     @property
     def current_epoch(self) -> int:
         """Index of the current epoch; how many were finished, after a fit; 0 before any."""
-        return int(self.trainer.current_epoch) if self._trainer or self._ran_by else 0
+        return int(self.trainer.current_epoch) if self.has_trainer or self._ran_by else 0
 
     @property
     def global_step(self) -> int:
         """Completed optimizer steps; 0 before a fit."""
-        return int(self.trainer.global_step) if self._trainer or self._ran_by else 0
+        return int(self.trainer.global_step) if self.has_trainer or self._ran_by else 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_ran_by": None}

@@ -56,6 +56,9 @@ class LiveState:
         trainer: says what runs within it.
     """
 
+    _state: Any
+    _trainer: Any
+
     def __init__(self, state: Any, trainer: Any) -> None:
         vars(self).update(_state=state, _trainer=trainer)
 

@@ -28,6 +28,11 @@ class ModuleRun(nn.Module):
     _toggled: ExitStack | None = None
 
     @property
+    def has_trainer(self) -> bool:
+        """Whether a trainer runs this module now."""
+        return self._trainer is not None
+
+    @property
     def trainer(self) -> TrainerView:
         """The trainer that runs this module.
 

@@ -86,6 +86,11 @@ class EarlyStopping(Callback):
         """Name of the metric."""
         return self._monitor.name
 
+    @property
+    def mode(self) -> Mode:
+        """Whether the metric should become small ("min") or large ("max")."""
+        return self._monitor.mode
+
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting = stage == "fit"
         if self._fitting:
