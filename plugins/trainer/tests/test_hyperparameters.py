@@ -265,6 +265,35 @@ def test_checkpoints_of_other_strategies_and_what_the_module_adds(strategy: str,
     assert found["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("key", ["state_dict", "epoch"])
+def test_parts_of_a_checkpoint_that_hooks_do_not_get_are_told(key: str, tmp_path: Path) -> None:
+    class Saves(Line):
+        def on_save_checkpoint(self, state: dict[str, Any]) -> None:
+            state[key].clear()
+
+    class Loads(Line):
+        def on_load_checkpoint(self, state: dict[str, Any]) -> None:
+            state[key].clear()
+
+    (tmp_path / "other").mkdir()
+    with pytest.raises(
+        ConfigError, match=f"on_save_checkpoint asks for '{key}', and gets what programs add alone"
+    ):
+        checkpoint_of(Saves(), tmp_path / "other")
+    path = checkpoint_of(Line(), tmp_path)
+    with pytest.raises(ConfigError, match=f"on_load_checkpoint asks for '{key}', and gets what programs add"):
+        Loads.load_from_checkpoint(path)
+    with pytest.raises(ConfigError, match=f"on_load_checkpoint asks for '{key}', and gets what programs add"):
+        stratagem.Trainer(**QUIET, devices=1, logger=False, max_steps=3, run_dir=tmp_path / "run").fit(
+            Loads(), DataLoader(samples(), 4), ckpt_path=path
+        )
+
+
+def test_a_key_that_the_module_did_not_add_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="doesn't fit this run \\(KeyError: 'mine'\\)"):
+        Keeps.load_from_checkpoint(checkpoint_of(Line(), tmp_path), lr=0.1)
+
+
 def test_loggers_get_what_people_can_read(tmp_path: Path) -> None:
     class Notes(CSVLogger):
         def log_hyperparams(self, params: Any) -> None:

@@ -16,6 +16,7 @@ from stratagem.errors import CheckpointError, ConfigError
 from stratagem.sdk.states import fitting, load_model
 from stratagem_trainer.hyperparameter_values import dataclass_named, decoded, named_by
 from stratagem_trainer.hyperparameters import Hyperparameters
+from stratagem_trainer.loops.own_state import OwnState
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -59,8 +60,8 @@ def load_module(
     configure_alone(module)
     with fitting(reader):
         user = reader.state.get("user")
-        if user:
-            module.on_load_checkpoint(dict(user))
+        if user is not None:
+            module.on_load_checkpoint(OwnState("on_load_checkpoint", user))
         _load_weights(module, reader, strict)
     return module if map_location is None else module.to(map_location)
 

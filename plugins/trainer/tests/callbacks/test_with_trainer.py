@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 from stratagem_trainer.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TrainingCurve
+from stratagem_trainer.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from stratagem import Module, Trainer
@@ -53,6 +54,18 @@ def fit(tmp_path):
         return trainer
 
     return run
+
+
+def test_loggers_are_told_once_a_checkpoint_is_complete(fit, tmp_path):
+    class Uploads(CSVLogger):
+        def after_save_checkpoint(self, checkpoint_callback):
+            path = checkpoint_callback.best_model_path
+            told.append((os.path.basename(path), os.path.isdir(path)))
+
+    told = []
+    rare = ModelCheckpoint(dirpath="rare", every_n_epochs=5, save_last=False)
+    fit(Mean([3.0, 2.0]), ModelCheckpoint(), rare, logger=Uploads())
+    assert told == [("epoch=0-step=5", True), ("epoch=1-step=10", True)]
 
 
 def rows(folder):

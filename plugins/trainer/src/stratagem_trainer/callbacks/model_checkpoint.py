@@ -18,6 +18,7 @@ from stratagem_trainer.callbacks.last_link import folder_of, lies_in, link
 from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, check_mode
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
 from stratagem_trainer.callbacks.retention import Retention, check_interval
+from stratagem_trainer.loggers.base import tell_saved
 
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
@@ -182,12 +183,9 @@ class ModelCheckpoint(Callback):
     def on_train_batch_end(
         self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not self._is_turn(trainer) and not self._is_time(trainer):
-            return
-        if self.monitor is not None and self._monitors[0].from_evaluation:
-            self._is_due = True
-        else:
-            self._is_due = self._checkpoint(trainer, early=True)
+        if self._is_turn(trainer) or self._is_time(trainer):
+            waits = self.monitor is not None and self._monitors[0].from_evaluation
+            self._is_due = waits or self._checkpoint(trainer, early=True)
 
     def on_evaluation_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._fitting:
@@ -287,6 +285,7 @@ class ModelCheckpoint(Callback):
             raise
         self._remove_outdone(trainer)
         trainer.when_saved(partial(setattr, self, "_before", None))
+        trainer.when_saved(partial(tell_saved, trainer.loggers if decision.save else (), self))
         return self.monitor is not None and values[self.monitor] is None
 
     def _remove_outdone(self, trainer: TrainerView) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -50,6 +50,9 @@ class Logger:
         """Take up rows, in the order in which they were logged."""
         for row in rows:
             self.log_metrics({**row.values, "epoch": row.epoch}, row.step)
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """A `ModelCheckpoint` has saved, and what it saved is complete; called on rank 0."""
 
     def flush(self) -> None:
         """Bring everything written so far to where a reader finds it."""
@@ -128,6 +131,12 @@ class NoExperiment:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
+
+
+def tell_saved(loggers: Iterable[Logger], checkpoint_callback: Any) -> None:
+    """Call `after_save_checkpoint` of each."""
+    for logger in loggers:
+        logger.after_save_checkpoint(checkpoint_callback)
 
 
 def end(logger: Logger, failed: bool) -> None:

@@ -13,6 +13,7 @@ from stratagem.errors import CheckpointError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.states import fitting, resumption, same_ranks, writing
 from stratagem_trainer.loading import OF_DATA, OF_MODULE
+from stratagem_trainer.loops.own_state import OwnState
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
         "prepared": state.prepared.state(),
         "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
         "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
-        "user": {},
         "strategy": state.runtime.session.run.strategy_name,
         "resume": _resumption(state, data),
         **_hyperparameters(state),
         "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
     }
-    state.hooks("on_save_checkpoint", content["user"])
+    added = OwnState("on_save_checkpoint", {})
+    state.hooks("on_save_checkpoint", added)
+    content["user"] = dict(added)
     rank_state: dict[str, Any] = {
         "rng": capture_rng(state.runtime.device),
         "metrics": state.metrics.state_dict(),
@@ -150,7 +152,7 @@ def restore(
     if state.datamodule is not None and saved.datamodule:
         with fitting(reader, "the state of the data module"):
             state.datamodule.load_state_dict(saved.datamodule)
-    state.hooks("on_load_checkpoint", saved.user)
+    state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
     progress = state.progress
     for name, value in asdict(saved.progress).items():
         setattr(progress, name, value)
