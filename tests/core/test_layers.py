@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/src/stratagem"
 PLUGINS = sorted(path.parents[2].name for path in ROOT.glob("plugins/*/src/*/plugin.py"))
 
-HINTS = {"offered.py", "renamed.py"}
+HINTS = {"renamed.py"}
 """Files that are about names: what to install for them, and what they are called now."""
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.names.offered import OFFERED
-from stratagem.names.renamed import _NEW_NAMES, RENAMED, renamed_selection
+from stratagem.names.offered import NEW_NAMES, OFFERED
+from stratagem.names.renamed import RENAMED, renamed_selection
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_entry_answers_any_value() -> None:
 
 
 def test_what_a_former_strategy_is_called_now_is_offered() -> None:
-    for name, present in _NEW_NAMES.items():
+    for name, present in NEW_NAMES.items():
         assert name not in OFFERED["strategy"]
         assert present in OFFERED["strategy"]
 

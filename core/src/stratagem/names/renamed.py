@@ -6,35 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stratagem.errors import ConfigError
-from stratagem.names.offered import OFFERED
-
-_STRATEGIES = (
-    "dp",
-    "ddp",
-    "ddp2",
-    "ddp_cpu",
-    "ddp_fork",
-    "ddp_notebook",
-    "ddp_sharded",
-    "ddp_spawn",
-    "ddp_find_unused_parameters_false",
-    "ddp_fully_sharded",
-    "deepspeed",
-    "fsdp",
-    "fsdp_native",
-    "horovod",
-)
-"""Strategies that were once given as `accelerator=`, `distributed_backend=` or `plugins=`."""
-_NEW_NAMES = {
-    "fsdp_native": "fsdp",
-    "fsdp_native_full_shard_offload": "fsdp_offload",
-    "ddp_spawn_find_unused_parameters_false": "ddp_find_unused_parameters_false",
-    "ddp_fork_find_unused_parameters_false": "ddp_find_unused_parameters_false",
-    "ddp_sharded_find_unused_parameters_false": "ddp_sharded",
-    "ddp_sharded_spawn_find_unused_parameters_false": "ddp_sharded_spawn",
-    "tpu_spawn_debug": "tpu_spawn",
-}
-"""Strategy's former name → what it is called now."""
+from stratagem.names.offered import NEW_NAMES, OFFERED, ONCE_ACCELERATORS
 
 
 def renamed_selection(**kwargs: Any) -> None:
@@ -69,7 +41,7 @@ def _strategy(value: Any) -> str:
         return "is gone: leave it out, or choose a strategy as in strategy='ddp'"
     if value == "ddp_cpu":
         return "is now called accelerator='cpu', strategy='ddp'"
-    name = _NEW_NAMES.get(value, value) if isinstance(value, str) else value
+    name = NEW_NAMES.get(value, value) if isinstance(value, str) else value
     return f"is now called strategy={name!r}{_lacking('strategy', name)}"
 
 
@@ -91,7 +63,7 @@ def _strategy_as_plugin(value: Any) -> str | None:
 
 
 def _is_strategy(value: Any) -> bool:
-    return isinstance(value, str) and (value in _STRATEGIES or value.startswith("deepspeed_"))
+    return isinstance(value, str) and (value in ONCE_ACCELERATORS or value.startswith("deepspeed_"))
 
 
 RENAMED: Mapping[str, Callable[[Any], str | None]] = {
@@ -107,7 +79,7 @@ RENAMED: Mapping[str, Callable[[Any], str | None]] = {
     ),
     "distributed_backend": _strategy,
     "accelerator": _strategy_as_accelerator,
-    "strategy": lambda value: _strategy(value) if value in (*_NEW_NAMES, "ddp_cpu") else None,
+    "strategy": lambda value: _strategy(value) if value in (*NEW_NAMES, "ddp_cpu") else None,
     "plugins": _strategy_as_plugin,
     "replace_sampler_ddp": lambda value: f"is now called use_distributed_sampler={value!r}",
     "resume_from_checkpoint": lambda value: f"is now called fit(..., ckpt_path={value!r})",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.nests import map_values
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from stratagem.runtime.session import Session
 
 
-class Ranks:
+class Ranks(RankFacade):
     """What a live `Runtime` knows of its process and of the others."""
 
     if TYPE_CHECKING:
@@ -35,23 +36,8 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """This process among all, from 0."""
+        """The same as `global_rank`."""
         return self.collectives.rank
-
-    @property
-    def global_rank(self) -> int:
-        """The same as `rank`."""
-        return self.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
-        return self.collectives.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.collectives.world_size
 
     @property
     def data_rank(self) -> int:
@@ -80,14 +66,6 @@ class Ranks:
     def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
         """Stack each tensor and number in `data`, nested or not, over ranks. See `Collectives.all_gather`."""
         return map_values(lambda tensor: self.collectives.all_gather(tensor, sync_grads), data, self.device)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """See `Collectives.broadcast`."""
-        return self.collectives.broadcast(value, src)
-
-    def barrier(self, name: str | None = None) -> None:
-        """See `Collectives.barrier`."""
-        self.collectives.barrier(name)
 
     @contextmanager
     def rank_zero_first(self, local: bool = False) -> Iterator[None]:

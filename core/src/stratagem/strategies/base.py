@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem.accelerators.base import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
+from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
 from stratagem.names.lazy import import_from
@@ -38,7 +39,7 @@ _LIVE: dict[int, Collectives] = {}
 """Identity of a strategy → the collectives of its run that is live in this process: no part of its configuration."""
 
 
-class Strategy(LiveMembers):
+class Strategy(LiveMembers, RankFacade):
     """Trains on one device in one process; the base of all strategies.
 
     Args:
@@ -195,21 +196,6 @@ class Strategy(LiveMembers):
             raise StratagemError(f"{type(self).__name__} has ranks only during a run")
         return live
 
-    @property
-    def global_rank(self) -> int:
-        """This process among all."""
-        return self.collectives.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This process among those of its node."""
-        return self.collectives.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.collectives.world_size
-
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
         """See `Collectives.all_gather`."""
         return self.collectives.all_gather(tensor, sync_grads)
@@ -217,14 +203,6 @@ class Strategy(LiveMembers):
     def all_reduce(self, tensor: torch.Tensor, reduce_op: ReduceOp = "mean") -> torch.Tensor:
         """See `Collectives.all_reduce`."""
         return self.collectives.all_reduce(tensor, reduce_op)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """See `Collectives.broadcast`: a tensor, or any picklable object."""
-        return self.collectives.broadcast(value, src)
-
-    def barrier(self, name: str | None = None) -> None:
-        """See `Collectives.barrier`."""
-        self.collectives.barrier(name)
 
 
 class ParallelStrategy(Strategy):
