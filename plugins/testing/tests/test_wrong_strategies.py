@@ -10,6 +10,7 @@ from averaging import Averaging
 from stratagem_testing import StrategySubject, run_check
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from wrong_configuration import CountsRuns, PicklesLess
+from wrong_own_loops import KeepsNoOptimizers, StepsPastTheModule
 from wrong_resumption import SeedsWorkersOnceStrategy
 from wrong_strategies import (
     WRONG,
@@ -82,6 +83,19 @@ def test_weights_that_mixed_precision_rounds_are_caught(strategy: type[Averaging
 )
 def test_settings_that_change_or_are_lost_are_caught(strategy: type[Averaging], words: str) -> None:
     outcome = run_check(CHECKS["configuration"], StrategySubject(strategy), 1)
+    assert outcome.verdict == "failed"
+    assert words in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (KeepsNoOptimizers, "after loading, the loss of the actor in step 3"),
+        (StepsPastTheModule, "the loss of the actor in step 0"),
+    ],
+)
+def test_a_second_module_that_is_lost_is_caught(strategy: type[Averaging], words: str) -> None:
+    outcome = run_check(CHECKS["own_loop"], StrategySubject(strategy), 2)
     assert outcome.verdict == "failed"
     assert words in outcome.reason
 

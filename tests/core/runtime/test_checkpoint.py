@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from stratagem_single import SingleDeviceStrategy
@@ -50,3 +52,56 @@ def test_a_strategy_without_resharding_refuses_what_other_ranks_wrote(tmp_path) 
         stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, two, quiet=True)
     stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, one, quiet=True)
     stratagem.Runtime("single", accelerator="cpu").launch(_load, two, quiet=True)
+
+
+def _pair(runtime: stratagem.Runtime) -> tuple[torch.nn.Module, torch.nn.Module, torch.optim.Optimizer]:
+    """Set up two modules whose names and shapes are the same; the second has an optimizer with a state."""
+    actor, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    made = torch.optim.Adam(critic.parameters(), lr=0.1)
+    return (runtime.setup(actor), *runtime.setup(critic, made))
+
+
+def _save_pair(runtime: stratagem.Runtime, path: str) -> list[float]:
+    actor, critic, optimizer = _pair(runtime)
+    runtime.backward(critic(torch.ones(1, 2)).sum(), critic)
+    optimizer.step()
+    optimizer.zero_grad()
+    runtime.save(path, {"actor": actor, "critic": critic, "step": 1})
+    return _outputs(runtime, actor, critic, optimizer)
+
+
+def _outputs(runtime: stratagem.Runtime, actor: Any, critic: Any, optimizer: Any) -> list[float]:
+    """What both make of a sample, and what the critic makes after a step that its moments decide."""
+    x = torch.ones(1, 2)
+    before = [float(actor(x).detach()), float(critic(x).detach())]
+    runtime.backward((critic(x) * 1e-3).sum(), critic)
+    optimizer.step()
+    return [*before, float(critic(x).detach())]
+
+
+def _load_pair(runtime: stratagem.Runtime, path: str, keys: tuple[str, ...]) -> list[float]:
+    actor, critic, optimizer = _pair(runtime)
+    state: dict[str, Any] = {**dict(zip(keys, (actor, critic))), "step": 0}
+    runtime.load(path, state)
+    assert state["step"] == 1
+    return _outputs(runtime, actor, critic, optimizer)
+
+
+def test_several_modules_are_in_one_checkpoint_by_their_keys(tmp_path) -> None:
+    path, plain = str(tmp_path / "both"), str(tmp_path / "one")
+    two = stratagem.Runtime("ddp", accelerator="cpu", devices=2)
+    saved = two.launch(_save_pair, path, quiet=True)
+    assert saved[0] != saved[1] != saved[2]
+    for strategy, devices in (("ddp", 2), ("single", 1), ("fsdp", 2)):
+        runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=devices)
+        read = runtime.launch(_load_pair, path, ("actor", "critic"), quiet=True)
+        assert read == pytest.approx(saved, abs=1e-6), strategy
+    single = stratagem.Runtime("single", accelerator="cpu")
+    said = r"both has \['actor', 'critic'\], and this run has set up \['0', 'critics'\]: set up the same"
+    with pytest.raises(CheckpointError, match=said):
+        single.launch(_load_pair, path, ("", "critics"), quiet=True)
+    with pytest.raises(CheckpointError, match=r"it lacks bias, weight and has actor\.bias, actor\.weight"):
+        single.launch(_load, path, quiet=True)
+    single.launch(_save, plain, quiet=True)
+    with pytest.raises(CheckpointError, match="one has one module, and this run has set up"):
+        single.launch(_load_pair, plain, ("actor", "critic"), quiet=True)

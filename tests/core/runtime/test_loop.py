@@ -20,12 +20,13 @@ from stratagem.runtime.loop import (
     PreparedModule,
     PreparedOptimizer,
     is_of,
-    only_prepared,
+    named,
     optimizers_for,
     prepared_of,
     prepared_of_optimizer,
     wrap,
 )
+from stratagem.runtime.methods import MethodModule
 from stratagem.strategies.prepared import Prepared
 
 CPU = torch.device("cpu")
@@ -96,7 +97,7 @@ def session(is_active: bool = False, collectives: Any = ALONE) -> Any:
 
 def test_a_module_calls_the_strategy_and_evaluates_by_it() -> None:
     prepared = prepare(Told)
-    module, _ = wrap(prepared, session())
+    module, _ = wrap(prepared, prepared.original_module, session())
     assert isinstance(module, PreparedModule)
     assert module(torch.ones(1, 2)).item() == 2
     module.eval()
@@ -108,10 +109,17 @@ def test_a_module_is_otherwise_the_users() -> None:
     prepared = prepare(Told)
     module, net = PreparedModule(prepared), prepared.original_module
     assert list(module.state_dict()) == ["weight", "bias"]
+    assert dict(module.named_parameters()) == dict(net.named_parameters())
+    assert (dict(module.named_modules()), list(module.modules())) == ({"": net}, [net])
     state = {"weight": torch.zeros(1, 2), "bias": torch.ones(1)}
     module.load_state_dict(state)
     assert net.bias.item() == 1
     assert (module.hint, module.weight, module.original_module) == ("an attribute", net.weight, net)
+    module.hint, module.bias, module.scale = "another", nn.Parameter(torch.ones(1)), 2.0
+    assert (net.hint, net.bias.item(), net.scale) == ("another", 1, 2.0)
+    assert "scale" not in module.__dict__
+    module.eval()
+    assert [module.training, net.training] == [False, False]
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = module.no_such_name
     # What was prepared is no submodule.
@@ -123,7 +131,7 @@ def test_a_module_is_otherwise_the_users() -> None:
 
 def wrapped(prepared: Any, made: Any = None, index: int = 0) -> Any:
     made = made or session(is_active=True)
-    return wrap(prepared, made)[1][index]
+    return wrap(prepared, prepared.original_module, made)[1][index]
 
 
 def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
@@ -131,7 +139,7 @@ def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
         prepare(Told, lambda net: SGD([net.weight], lr=0.5), lambda net: SGD([net.bias], lr=0.5)),
         session(),
     )
-    first, second = wrap(prepared, made)[1]
+    first, second = wrap(prepared, prepared.original_module, made)[1]
     prepared.original_module(torch.ones(1, 2)).sum().backward()
     assert second.step() is None
     assert (prepared.original_module.bias.item(), made.its_guard.steps) == (-0.5, 1)
@@ -145,7 +153,7 @@ def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
 def test_gradients_are_filled_with_zeros_where_the_loop_asks_for_that() -> None:
     """A parameter without a gradient isn't stepped; one with zeros is, as by momentum."""
     prepared = prepare(Told)
-    module, (optimizer,) = wrap(prepared, session())
+    module, (optimizer,) = wrap(prepared, prepared.original_module, session())
     module(torch.ones(1, 2)).sum().backward()
     optimizer.zero_grad(set_to_none=False)
     net = prepared.original_module
@@ -203,7 +211,7 @@ def test_states_are_those_of_the_optimizer_it_stands_for() -> None:
 
 def test_what_can_be_called_directly_is_not_wrapped() -> None:
     prepared = prepare()
-    module, optimizers = wrap(prepared, session())
+    module, optimizers = wrap(prepared, prepared.original_module, session())
     assert module is prepared.original_module
     assert optimizers == list(prepared.optimizers)
 
@@ -225,7 +233,16 @@ def test_modules_are_wrapped_where_a_call_is_not_the_strategys() -> None:
             return super().forward(*args, **kwargs)
 
     for cls in (Replaced, Forwards):
-        assert isinstance(wrap(prepare(cls), session())[0], PreparedModule)
+        prepared = prepare(cls)
+        assert isinstance(wrap(prepared, prepared.original_module, session())[0], PreparedModule)
+
+
+def test_with_methods_it_is_wrapped_where_a_call_is_the_strategys() -> None:
+    for cls, kind in ((Prepared, Net), (Told, PreparedModule)):
+        net = Net()
+        given = MethodModule(net, ["extra_repr"])
+        prepared = cls(SetupRequest(given, net, list, (CPU,), ALONE, Precision(), LoopPlan(False)))
+        assert type(wrap(prepared, given, session(), ["extra_repr"])[0]) is kind
 
 
 def test_optimizers_are_pointed_at_the_parameters_of_today() -> None:
@@ -251,9 +268,9 @@ def test_what_was_prepared_is_found_by_its_module() -> None:
         assert prepared_of(both, PreparedModule(each)) is each
     assert prepared_of([first], None) is first
     for everything, module, said in (
-        (both, None, "^2 modules were set up: pass module="),
-        (both, Net(), "^2 modules were set up: pass module="),
-        ([first], PreparedModule(second), "^1 modules were set up: pass module="),
+        (both, None, "^2 modules were set up: pass the one"),
+        (both, Net(), "^2 modules were set up: pass the one"),
+        ([first], PreparedModule(second), "^1 modules were set up: pass the one"),
         ([], None, r"^no module was set up: call setup\(\) first"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -272,13 +289,20 @@ def test_what_was_prepared_is_found_by_its_optimizer() -> None:
 def test_what_is_of_it_is_known_in_either_form() -> None:
     prepared, other = prepare(), prepare()
     own = (prepared.original_module, prepared.optimizers[0], PreparedModule(prepared), wrapped(prepared))
-    assert all(is_of(prepared, value) for value in own)
-    assert not any(is_of(other, value) for value in (*own, 3, None, "model"))
+    assert all(is_of([other, prepared], value) for value in own)
+    assert not any(is_of([other], value) for value in (*own, 3, None, "model"))
 
 
-def test_only_one_can_be_saved() -> None:
-    one = prepare()
-    assert only_prepared([one]) is one
-    for everything in ([], [one, prepare()]):
-        with pytest.raises(ConfigError, match=f"and there are {len(everything)}: put several into"):
-            only_prepared(everything)
+def test_modules_have_the_names_that_the_state_has_for_them() -> None:
+    one, other = prepare(), prepare()
+    assert named([one], {"model": one.original_module}) == {"": one}
+    assert named([one, other], {}) == {"0": one, "1": other}
+    state = {
+        "critic": PreparedModule(other),
+        "optimizer": other.optimizers[0],
+        "net": Net(),
+        "a.b": one.original_module,
+    }
+    assert named([one, other], state) == {"0": one, "critic": other}
+    with pytest.raises(ConfigError, match=r"no module was set up: call setup\(\) first"):
+        named([], state)

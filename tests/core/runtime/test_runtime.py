@@ -150,7 +150,7 @@ def test_misuse_of_a_live_runtime_is_told() -> None:
         model = Line()
         first = runtime.setup(model)  # no optimizer: for evaluation
         assert torch.equal(first.layer.weight, model.layer.weight)
-        with pytest.raises(ConfigError, match=r"pass module="):
+        with pytest.raises(ConfigError, match=r"pass the one"):
             runtime.backward(torch.zeros(()), module=nn.Linear(1, 1))
         with pytest.raises(ConfigError, match="wasn't set up"):
             runtime.clip(SGD(model.parameters(), lr=1.0), max_norm=1.0)
@@ -241,7 +241,7 @@ def test_several_modules_need_no_name_where_backward_is_autograds_alone() -> Non
 
     assert launch(work, False)
     own = Watches(own_backward=True)
-    with pytest.raises(ConfigError, match="2 modules were set up: pass module="):
+    with pytest.raises(ConfigError, match="2 modules were set up: pass the one"):
         launch(work, False, plugins=[own])
     assert own.backwards == []
     assert launch(work, True, plugins=[own])

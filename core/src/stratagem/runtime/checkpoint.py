@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stratagem.checkpoint.base import Checkpoint
+from stratagem.checkpoint.base import Checkpoint, CheckpointReader
 from stratagem.checkpoint.failing import writing
 from stratagem.data.rng import capture_rng, restore_rng
 from stratagem.errors import CheckpointError
 from stratagem.runtime.loop import is_of
 
 if TYPE_CHECKING:
-    from stratagem.checkpoint.base import CheckpointReader
+    import torch
+
     from stratagem.collectives.base import Collectives
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
+_NAMED = re.compile(r"(optimizer/\d+|[^/]+)/")  # what is before a parameter's name in a tensor's key
 
-def save_session(session: Session, prepared: Prepared, path: str, state: Mapping[str, Any]) -> None:
-    """Write tensors, generators and the user's `state`. Collective."""
+
+def save_session(session: Session, parts: dict[str, Prepared], path: str, state: Mapping[str, Any]) -> None:
+    """Write tensors of what was set up, by name, generators and the user's `state`. Collective."""
     session.checkpointer.wait()
-    session.guard(prepared).compare("before the checkpoint")
+    tensors: dict[str, torch.Tensor] = {}
+    for name, prepared in parts.items():
+        session.guard(prepared).compare("before the checkpoint")
+        own = {**prepared.model_tensors(), **prepared.optimizer_tensors()}
+        tensors.update((_key(key, name), tensor) for key, tensor in own.items())
+    states = {name: prepared.state() for name, prepared in parts.items()}
     checkpoint = Checkpoint(
-        tensors={**prepared.model_tensors(), **prepared.optimizer_tensors()},
+        tensors=tensors,
         state={
-            "prepared": prepared.state(),
+            "prepared": states.get("", {"modules": states}),
             "data_ranks": session.collectives.data.world_size,
             "user": dict(state),
             "strategy": session.run.strategy_name,
@@ -42,15 +51,48 @@ def save_session(session: Session, prepared: Prepared, path: str, state: Mapping
         session.checkpointer.save(path, checkpoint)
 
 
-def load_session(session: Session, prepared: Prepared, path: str, verify: bool) -> dict[str, Any]:
+def load_session(session: Session, parts: dict[str, Prepared], path: str, verify: bool) -> dict[str, Any]:
     """Read what `save_session` or a trainer wrote; return the user's state. Collective."""
     reader = session.open_checkpoint(path, verify)
     with fitting(reader):
-        prepared.load(reader, dict(reader.state["prepared"]))
+        saved = dict(reader.state["prepared"])
+        states = {"": saved} if "" in parts else saved.get("modules", {})
+        if states.keys() != parts.keys():
+            raise CheckpointError(
+                f"{path} has {sorted(states) or 'one module'}, and this run has set up {sorted(parts)}: set up "
+                "the same, and give load a state with the keys that save had"
+            )
+        for name, prepared in parts.items():
+            prepared.load(_PartReader(reader, name) if name else reader, dict(states[name]))
         own = reader.rank_state(session.collectives.rank)
         if own is not None and same_ranks(reader, session.collectives):
             restore_rng(own["rng"], session.device)
         return dict(reader.state.get("user", {}))
+
+
+def _key(key: str, part: str) -> str:
+    """Return a tensor's key with `part` before the name in it, as in one nn.ModuleDict."""
+    return _NAMED.sub(rf"\g<0>{part}.", key, count=1) if part else key
+
+
+class _PartReader(CheckpointReader):
+    """Of a checkpoint of several modules what one of them has."""
+
+    def __init__(self, reader: CheckpointReader, part: str) -> None:
+        self.state, self.world_size, self.path = reader.state, reader.world_size, reader.path
+        self._reader, self._part = reader, part
+        own = {key: _NAMED.match(key) for key in reader.tensors}
+        self.tensors = {
+            found[0] + key[found.end() + len(part) + 1 :]: reader.tensors[key]
+            for key, found in own.items()
+            if found is not None and key.startswith(f"{part}.", found.end())
+        }
+
+    def rank_state(self, rank: int) -> Mapping[str, Any] | None:
+        return self._reader.rank_state(rank)
+
+    def read(self, targets: Mapping[str, torch.Tensor]) -> None:
+        self._reader.read({_key(key, self._part): tensor for key, tensor in targets.items()})
 
 
 def resumption(world_size: int, exact: Sequence[str], inexact: Mapping[str, str]) -> dict[str, Any]:
@@ -66,22 +108,24 @@ def resumption(world_size: int, exact: Sequence[str], inexact: Mapping[str, str]
     return {"exact": [*own, *exact], "inexact": dict(inexact)}
 
 
-def states_of(prepared: Prepared, state: Mapping[str, Any]) -> dict[str, Any]:
+def states_of(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Any]:
     """Return what there is to keep of a user's `state`: not what was set up, and of objects their `state_dict`."""
     return {
         name: value.state_dict() if hasattr(value, "state_dict") else value
         for name, value in state.items()
-        if not is_of(prepared, value)
+        if not is_of(everything, value)
     }
 
 
-def take_up(prepared: Prepared, saved: dict[str, Any], state: dict[str, Any], path: str) -> dict[str, Any]:
+def take_up(
+    own: Sequence[Prepared], saved: dict[str, Any], state: dict[str, Any], path: str
+) -> dict[str, Any]:
     """Give `state` what was saved by its keys; return the rest.
 
     Raises:
         CheckpointError: a key is missing.
     """
-    wanted = {name: value for name, value in state.items() if not is_of(prepared, value)}
+    wanted = {name: value for name, value in state.items() if not is_of(own, value)}
     missing = sorted(map(str, wanted.keys() - saved.keys()))
     if missing:
         raise CheckpointError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Callable
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 
 from stratagem.collectives.closures import mean_closure
 from stratagem.errors import ConfigError
+from stratagem.runtime.methods import without_layers
 from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
@@ -22,17 +24,33 @@ if TYPE_CHECKING:
 class PreparedModule(nn.Module):
     """Calls go through the strategy and the precision; everything else is the user's module.
 
-    `state_dict` has the user's module's names. Other attributes are looked up on that module.
+    Names of parameters and in `state_dict` are that module's; other attributes are looked up, and set, on it.
+
+    Args:
+        prepared: of the module.
+        methods: where there are some, the strategy has a `MethodModule`, and calls of these go through it too; other
+            methods may call no layers.
+        advice: what to do about one that does.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        methods: Collection[str] = (),
+        advice: str = "set the module up with forward_methods=[{!r}], or call the module itself",
+    ) -> None:
         super().__init__()
         self.original_module = prepared.original_module
-        object.__setattr__(self, "prepared", prepared)
+        self._methods, self._advice = methods, advice
+        self.prepared: Prepared = prepared
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        prepared: Prepared = self.__dict__["prepared"]
-        return prepared.forward(*args, **kwargs) if self.training else prepared.evaluate(*args, **kwargs)
+        if self._methods:
+            args = ("forward", *args)
+        return (self.prepared.forward if self.training else self.prepared.evaluate)(*args, **kwargs)
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original_module.named_modules(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module.state_dict(*args, **kwargs)
@@ -40,11 +58,22 @@ class PreparedModule(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module.load_state_dict(*args, **kwargs)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = "prepared" not in self.__dict__ or name in self.__dict__ or hasattr(type(self), name)
+        super().__setattr__(name, value) if is_own else setattr(self.original_module, name, value)
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("original_module"), name)
+            module = super().__getattr__("original_module")
+        value = getattr(module, name)
+        if getattr(value, "__self__", None) is not module:
+            return value
+        if name in self._methods:
+            through = self.prepared.forward if self.training else self.prepared.evaluate
+            return wraps(value)(partial(through, name))
+        return without_layers(value, self._advice.format(name))
 
 
 class PreparedOptimizer(Optimizer):
@@ -108,10 +137,12 @@ def optimizers_for(
     return make
 
 
-def wrap(prepared: Prepared, session: Session) -> tuple[nn.Module, list[Optimizer]]:
-    """Return what a loop of the user's own calls for what was prepared; the objects themselves, where they can."""
-    is_module = prepared.module is prepared.original_module and prepared.forwards_directly
-    wrapped = prepared.original_module if is_module else PreparedModule(prepared)
+def wrap(
+    prepared: Prepared, given: nn.Module, session: Session, methods: Collection[str] = ()
+) -> tuple[nn.Module, list[Optimizer]]:
+    """Return what a loop of the user's own calls for what was prepared of `given`: the objects, where they can be."""
+    is_module = prepared.module is given and prepared.forwards_directly
+    wrapped = prepared.original_module if is_module else PreparedModule(prepared, methods)
     guard, data_ranks, checkpointer = session.guard(prepared), session.collectives.data, session.checkpointer
     needs_step = guard.is_active or checkpointer.is_async or data_ranks.world_size > 1
     if prepared.steps_directly and not needs_step:
@@ -135,17 +166,29 @@ def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Pre
         if prepared is wrapped or prepared.original_module is module:
             return prepared
     raise ConfigError(
-        f"{len(everything)} modules were set up: pass module=, one that setup() returned"
+        f"{len(everything)} modules were set up: pass the one that setup() returned for it, too"
         if everything
         else "no module was set up: call setup() first"
     )
 
 
-def is_of(prepared: Prepared, value: Any) -> bool:
-    """Whether a value is the module or an optimizer of `prepared`, as it was given or is wrapped."""
+def is_of(everything: Sequence[Prepared], value: Any) -> bool:
+    """Whether a value is a module or an optimizer of `everything`, as it was given or is wrapped."""
     if isinstance(value, (PreparedModule, PreparedOptimizer)):
-        return bool(value.prepared is prepared)
-    return value is prepared.original_module or any(value is each for each in prepared.optimizers)
+        return value.prepared in everything
+    return any(value is own for each in everything for own in (each.original_module, *each.optimizers))
+
+
+def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Prepared]:
+    """Return what was set up by the key that its module has in `state`, or by its place; by "" where it is all."""
+    if len(everything) < 2:
+        return {"": prepared_of(everything, None)}
+    names = {str(place): each for place, each in enumerate(everything)}
+    for key, value in state.items():
+        if isinstance(value, nn.Module) and key.isidentifier() and is_of(everything, value):
+            found = prepared_of(everything, value)
+            names = {key if each is found else name: each for name, each in names.items()}
+    return names
 
 
 def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) -> tuple[Prepared, int]:
@@ -161,17 +204,3 @@ def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) 
             if candidate is optimizer:
                 return prepared, index
     raise ConfigError("clip got an optimizer that wasn't set up: pass one that setup() returned")
-
-
-def only_prepared(everything: Sequence[Prepared]) -> Prepared:
-    """Return the one of `everything`.
-
-    Raises:
-        ConfigError: there is none, or there are several.
-    """
-    if len(everything) != 1:
-        raise ConfigError(
-            f"save and load take the one module that was set up, and there are {len(everything)}: put several into "
-            "one nn.ModuleDict"
-        )
-    return everything[0]

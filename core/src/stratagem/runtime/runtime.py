@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Literal, overload
@@ -19,7 +19,8 @@ from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.checkpoint import load_session, save_session, states_of, take_up
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
-from stratagem.runtime.loop import only_prepared, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.loop import named, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.methods import MethodModule
 from stratagem.runtime.plan import announce, announce_by_value
 from stratagem.runtime.ranks import Ranks
 from stratagem.runtime.script_flags import run_config
@@ -139,6 +140,7 @@ class Runtime(Ranks):
         *optimizers: Optimizer | Callable[[nn.Module], Optimizer],
         accumulate: int = 1,
         clipping: Clipping | None = None,
+        forward_methods: Collection[str] = (),
     ) -> Any:
         """Prepare a module and its optimizers. Collective.
 
@@ -147,19 +149,21 @@ class Runtime(Ranks):
             optimizers: over the module's parameters, or functions that make one from the module.
             accumulate: micro-batches per optimizer step.
             clipping: what is going to be passed to `clip`, for engines that must know it beforehand.
+            forward_methods: names of methods that the loop calls, as it calls the module, and that call layers.
 
         Returns:
             The module alone, or a tuple of the module and the optimizers.
         """
+        given = MethodModule(module, forward_methods) if forward_methods else module
         prepared = self.session.prepare(
-            module,
+            given,
             module,
             optimizers_for(module, optimizers),
             LoopPlan(bool(optimizers), accumulate=accumulate, clipping=clipping or Clipping()),
             run_dir=self.config.run_dir,
         )
         self._prepared.append(prepared)
-        wrapped, stepped = wrap(prepared, self.session)
+        wrapped, stepped = wrap(prepared, given, self.session, forward_methods)
         return (wrapped, *stepped) if optimizers else wrapped
 
     @overload
@@ -268,10 +272,10 @@ class Runtime(Ranks):
         Args:
             path: a folder to be made or replaced, or an fsspec URL.
             state: what else to keep: JSON-able values, small tensors, and objects with a `state_dict`; rank 0's is
-                written. What `setup` returned may be in it, and is kept anyway.
+                written. What `setup` returned is kept anyway; of several modules each has its key here as its name.
         """
-        prepared = only_prepared(self._prepared)
-        save_session(self.session, prepared, os.fspath(path), states_of(prepared, state or {}))
+        parts = named(self._prepared, state or {})
+        save_session(self.session, parts, os.fspath(path), states_of(self._prepared, state or {}))
 
     def load(
         self, path: str | os.PathLike[str], state: dict[str, Any] | None = None, *, verify: bool = True
@@ -289,6 +293,6 @@ class Runtime(Ranks):
         Raises:
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
-        prepared = only_prepared(self._prepared)
-        saved = load_session(self.session, prepared, os.fspath(path), verify)
-        return take_up(prepared, saved, state or {}, os.fspath(path))
+        parts = named(self._prepared, state or {})
+        saved = load_session(self.session, parts, os.fspath(path), verify)
+        return take_up(self._prepared, saved, state or {}, os.fspath(path))

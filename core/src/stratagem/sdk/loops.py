@@ -9,6 +9,7 @@ from stratagem.data.sharing import batch_size_in, reads_by_sampler
 from stratagem.data.train import TrainData
 from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.launching import launch
+from stratagem.runtime.loop import PreparedModule
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
 from stratagem.strategies.replica_guard import ReplicaGuard
@@ -16,6 +17,7 @@ from stratagem.strategies.stepping import drop_gradients, loss_of
 
 __all__ = [
     "EvalData",
+    "PreparedModule",
     "ReplicaGuard",
     "TrainData",
     "announce",

@@ -19,6 +19,7 @@ from stratagem_testing.strategies import (
     modules,
     optimizer_hooks,
     optimizers,
+    own_loop,
     parity,
     penalties,
     preemption,
@@ -50,5 +51,6 @@ STRATEGY_CHECKS = checks_in(
     resumption,
     preemption,
     stages,
+    own_loop,
     launching,
 )

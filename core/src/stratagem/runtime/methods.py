@@ -1,0 +1,50 @@
+"""Methods of a module, other than `forward`, that a loop of one's own calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from stratagem.errors import ConfigError
+
+
+class MethodModule(nn.Module):
+    """What a strategy wraps where several methods train: its forward calls the one that is named first."""
+
+    def __init__(self, module: nn.Module, methods: Collection[str]) -> None:
+        super().__init__()
+        self.module = module
+        unknown = [name for name in methods if not callable(getattr(module, name, None))]
+        if unknown or isinstance(methods, str):
+            raise ConfigError(
+                f"forward_methods={methods!r} isn't a list of names of methods of {type(module).__qualname__}"
+            )
+
+    def forward(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return (self.module if method == "forward" else getattr(self.module, method))(*args, **kwargs)
+
+
+def without_layers(method: Callable[..., Any], advice: str) -> Callable[..., Any]:
+    """Return a `method` that raises ConfigError where it calls its module, or layers of it that have parameters."""
+    module: nn.Module = method.__self__  # type: ignore[attr-defined]
+
+    def refuse(layer: nn.Module, args: Any) -> None:
+        if any(layer is own for own in module.modules()) and next(layer.parameters(), None) is not None:
+            raise ConfigError(
+                f"{method.__qualname__} calls layers, which the strategy and the precision "
+                f"wouldn't see: {advice}"
+            )
+
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        handle = register_module_forward_pre_hook(refuse)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            handle.remove()
+
+    return called
