@@ -98,7 +98,6 @@ MEMBERS: dict[str, dict[str, str]] = {
         "backward": "set automatic_optimization = False, and call manual_backward",
         "configure_sharded_model": "it is now called configure_model",
         "device_mesh": "parallelize(mesh) gets it",
-        "fabric": "Runtime is for a loop of one's own",
         "on_validation_model_zero_grad": "gradients are dropped right after a step",
         "to_onnx": "torch.onnx.export does it",
         "to_torchscript": "torch.export or torch.jit.script does it",
@@ -211,21 +210,13 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "0 in its place",
         "refused at the first checkpoint after a validation",
     ),
-    (
-        "`Tuner.scale_batch_size`",
-        "returns the size after the last that fits",
-        "returns the last that fits",
-    ),
+    ("`Tuner.scale_batch_size`", "returns the size after the last that fits", "returns the last that fits"),
     (
         "a second `fit` of one trainer",
         "goes on from the epoch that it has reached, so that nothing is trained at `max_epochs`",
         "begins with epoch 0, with the module's weights",
     ),
-    (
-        "what a sanity check adds to metric objects",
-        "stays, where nothing resets them",
-        "is dropped",
-    ),
+    ("what a sanity check adds to metric objects", "stays, where nothing resets them", "is dropped"),
     (
         "`val_check_interval` with `accumulate_grad_batches`",
         "validates after that batch, also between the batches of a step",
@@ -236,21 +227,13 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "shuffled by the sampler that the trainer makes",
         "kept",
     ),
-    (
-        "an evaluation's `DataLoader(drop_last=True)`",
-        "leaves the last samples out",
-        "each sample comes once",
-    ),
+    ("an evaluation's `DataLoader(drop_last=True)`", "leaves the last samples out", "each sample comes once"),
     (
         "metrics that are logged for steps and for the epoch",
         "loggers get `x_step` and `x_epoch`",
         "loggers get `x`, which is the epoch's, too",
     ),
-    (
-        "`self.log` in hooks that log nothing, as `on_train_end`",
-        "refused",
-        "logged with the epoch",
-    ),
+    ("`self.log` in hooks that log nothing, as `on_train_end`", "refused", "logged with the epoch"),
     (
         "a class path of a command line",
         "imports what it names",
@@ -260,6 +243,21 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "hyperparameters in a checkpoint",
         "anything that can be pickled",
         "what JSON has, and classes by name; others are named and left out",
+    ),
+    (
+        "what `Tuner.lr_find` tries",
+        "rates that leave out the second; its first loss counts half, which ends many a search at once",
+        "`num_training` rates evenly apart in the exponent",
+    ),
+    (
+        "`should_stop` in the first epoch, before `min_steps`",
+        "the fit ends with the epoch",
+        "it ends after `min_steps`, as in later epochs",
+    ),
+    (
+        "methods of `Fabric`'s modules on one device, in mixed precision",
+        "in full precision, also where they are marked",
+        "in the run's precision where they are marked, and refused where not",
     ),
 ]
 """What is done otherwise on purpose: what, there, here."""

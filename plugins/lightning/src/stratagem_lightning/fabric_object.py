@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.seeding import seed_everything
 from torch import nn
 
 from stratagem import Logger, Runtime
 from stratagem.errors import ConfigError
 from stratagem.sdk.tensors import map_tensors, to_device
+from stratagem_lightning.fabric_module import FabricModule
+from stratagem_lightning.in_fabric import InFabric
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 
 
@@ -110,11 +113,16 @@ class Fabric(Runtime):
 
     def setup(self, module: nn.Module, *optimizers: Any, **how: Any) -> Any:
         """Prepare a module and its optimizers. Collective; what the module returns is in torch's default dtype."""
-        made = super().setup(module, *optimizers, **how)
+        steps = STEP_NAMES if isinstance(module, InFabric) else ()
+        methods = {"forward", *steps}
+        made = super().setup(module, *optimizers, forward_methods=methods, **how)
+        first, *stepped = made if isinstance(made, tuple) else (made,)
+        wrapped = FabricModule(self.session.set_up_modules()[-1][0], methods, is_direct=first is module)
+        if isinstance(module, InFabric):
+            module.run_on(self, stepped)
         if self.config.precision != "32-true":
-            prepared = made[0] if isinstance(made, tuple) else made
-            prepared.register_forward_hook(_in_default_dtype)
-        return made
+            wrapped.register_forward_hook(_in_default_dtype)
+        return (wrapped, *stepped) if stepped else wrapped
 
     def setup_module(self, module: nn.Module, move_to_device: bool = True) -> Any:
         """Prepare a module whose optimizers are set up later, or that has none. Collective."""
@@ -238,8 +246,9 @@ class Fabric(Runtime):
 
     def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values on rank 0."""
+        values = {name: _number(name, value) for name, value in metrics.items()}
         for logger in self._loggers:
-            logger.log_metrics({name: float(value) for name, value in metrics.items()}, step)
+            logger.log_metrics(values, step)
 
 
 class _Called:
@@ -250,6 +259,16 @@ class _Called:
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args, **self.kwargs)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number, or a tensor's one element, as a number."""
+    try:
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name!r} is logged with a {type(value).__name__}, not a number or a tensor of one element"
+        ) from error
 
 
 def _in_default_dtype(module: nn.Module, args: Any, output: Any) -> Any:

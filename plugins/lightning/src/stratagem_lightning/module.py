@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from stratagem_trainer.module import Module
-
 from stratagem.errors import ConfigError
+from stratagem_lightning.in_fabric import InFabric
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class LightningModule(Module):
+class LightningModule(InFabric):
     """A model with its steps, optimizers and data: docs/guides/modules.md says what each method does."""
 
     strict_loading: bool = True

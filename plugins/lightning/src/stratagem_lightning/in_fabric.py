@@ -1,0 +1,87 @@
+"""What a `LightningModule` does in a loop of one's own, on `Fabric`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_trainer.module import Module
+
+if TYPE_CHECKING:
+    from stratagem_lightning.fabric_object import Fabric
+
+
+class FabricAsTrainer:
+    """`self.trainer` of a module that Fabric has set up: what of a trainer Fabric has, and what a module asks of one.
+
+    Args:
+        fabric: what has set the module up.
+        optimizers: of the module, as `Fabric.setup` returned them.
+    """
+
+    is_live = has_state = True
+    current_epoch = global_step = 0
+
+    def __init__(self, fabric: Fabric, optimizers: Sequence[Any]) -> None:
+        self.fabric, self._optimizers = fabric, list(optimizers)
+        self.metrics = FabricMetrics(fabric)
+
+    def manual_optimizers(self) -> Any:
+        """Return the module's optimizer, or a list where it has several."""
+        return self._optimizers[0] if len(self._optimizers) == 1 else self._optimizers
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self.fabric, name)
+        except AttributeError as error:
+            raise AttributeError(
+                f"self.trainer.{name} isn't there on Fabric: ask for it where self.fabric is None"
+            ) from error
+
+
+class FabricMetrics:
+    """Where a module logs on Fabric: to all its loggers, at once."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+
+    def log(self, name: str, value: Any, prog_bar: bool, logger: bool, *others: Any) -> None:
+        """Log a value, unless `logger` is False; there is no bar, and no epoch that Fabric knows of."""
+        if logger:
+            self._fabric.log(name, value)
+
+
+class InFabric(Module):
+    """Names of a module that mean `Fabric`'s, where that has set it up."""
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """What has set this module up; None under a trainer, and before."""
+        trainer = self.trainer if self.has_trainer else None
+        return trainer.fabric if isinstance(trainer, FabricAsTrainer) else None
+
+    def run_on(self, fabric: Fabric, optimizers: Sequence[Any]) -> None:
+        """Note what has set this module up, and its optimizers as that returned them."""
+        self.__dict__["_trainer"] = FabricAsTrainer(fabric, optimizers)
+
+    def manual_backward(self, loss: torch.Tensor, **how: Any) -> None:
+        """Run backward through the strategy. Collective."""
+        if self.fabric is None:
+            super().manual_backward(loss, **how)
+        else:
+            self.fabric.backward(loss, model=self, **how)
+
+    def clip_gradients(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Limit the gradients of `optimizer`, by norm unless the algorithm is "value"."""
+        if self.fabric is None:
+            super().clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val is not None:
+            by_value = gradient_clip_algorithm == "value"
+            limits = (gradient_clip_val, None) if by_value else (None, gradient_clip_val)
+            self.fabric.clip_gradients(self, optimizer, *limits)
