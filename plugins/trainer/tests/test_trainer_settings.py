@@ -82,6 +82,19 @@ def test_a_wish_to_stop_is_heard_after_the_least_of_epochs_and_steps(
     run = trainer(tmp_path, max_epochs=5, callbacks=StopsAtOnce(), **least)
     run.fit(Net(), loader())
     assert (run.global_step, run.current_epoch) == ended
+    assert run.should_stop
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2)])
+def test_afterwards_a_trainer_says_whether_a_fit_was_stopped(
+    tmp_path: Path, strategy: str, devices: int
+) -> None:
+    run = trainer(tmp_path, max_epochs=1, callbacks=StopsAtOnce(), strategy=strategy, devices=devices)
+    run.fit(Net(), loader())
+    assert (run.global_step, run.should_stop) == (1, True)
+    run.callbacks.clear()
+    run.fit(Net(), loader())
+    assert (run.global_step, run.should_stop) == (4 // devices, False)
 
 
 @pytest.mark.parametrize("limit", ["00:00:00:01", timedelta(seconds=1), {"seconds": 1}])

@@ -93,7 +93,12 @@ def fit(name, module, **settings):
         **settings,
     )
     trainer.fit(module, loader, loader if isinstance(module, Net) else None)
-    shown = (trainer.current_epoch, trainer.global_step, *trainer.callback_metrics.values())
+    shown = (
+        trainer.current_epoch,
+        trainer.global_step,
+        trainer.should_stop,
+        *trainer.callback_metrics.values(),
+    )
     print("RESULT", *(float(value) for value in shown), flush=True)
     return trainer
 

@@ -28,3 +28,5 @@ class Seen:
     """Stage → batches per rank of each loader, where known."""
     run_dir: str | None = None
     world_size: int = 1
+    was_stopped: bool = False
+    """Whether something asked a fit to end before its limits."""

@@ -74,8 +74,10 @@ class TrainerView(RunView, RankView):
 
     @property
     def should_stop(self) -> bool:
-        """Whether the fit ends after the current step; set it alike on all ranks."""
-        return self._state is not None and self._state.should_stop
+        """Whether the fit ends after the current step, or was ended so; set it alike on all ranks."""
+        if self._state is not None:
+            return self._state.should_stop
+        return self._worker is None and self._seen.was_stopped
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
@@ -232,6 +234,7 @@ class TrainerView(RunView, RankView):
             state.eval_batches,
             self.run_dir,
             self.world_size,
+            state.should_stop,
         )
 
     @property
