@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import zipfile
 
 import pytest
@@ -159,8 +160,14 @@ def test_wandb_goes_on_with_the_fits_run(tmp_path, monkeypatch, devices):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "240")  # wandb's process, on a busy machine
     version = fitted_and_tested(WandbLogger(project="mine", offline=True), tmp_path, devices)
-    runs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{version}*/run-{version}.wandb"))
-    assert [b"test_loss" in run.read_bytes() for run in runs] == [False, True]
+    runs = (tmp_path / "wandb").glob(f"offline-run-*-{version}*/run-{version}.wandb")
+    # Of two that begin within a second, the later one's folder ends with "-1".
+    fitted, tested = sorted(runs, key=lambda run: (len(run.parent.name), run.parent.name))
+    until = time.monotonic() + 60  # wandb's process may write after it has answered
+    while b"test_loss" not in tested.read_bytes():
+        assert time.monotonic() < until, "the test's values aren't in the run's second file"
+        time.sleep(0.1)
+    assert b"test_loss" not in fitted.read_bytes()
 
 
 def test_mlflow_goes_on_with_the_fits_run(tmp_path):
