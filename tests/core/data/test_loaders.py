@@ -26,6 +26,9 @@ class Combined:
         for name in names:
             setattr(self, name, [])
 
+    def __iter__(self):
+        return iter(())
+
 
 @pytest.mark.parametrize(
     "loader",
@@ -53,6 +56,8 @@ def test_one_loader_is_taken(loader):
         ),
         ({"a": BATCH}, "^a dict isn't a loader, since its keys would be read as batches: pass a list"),
         ({}, "^a dict isn't a loader"),
+        (None, "^an object of NoneType isn't a loader: pass a DataLoader, or an iterable of batches"),
+        (3, "^an object of int isn't a loader"),
         ([LOADER, LOADER], "^a list of 2 loaders was given"),
         ((LOADER,), "^a tuple of 1 loaders was given"),
         ([BATCH, iter([BATCH])], "^a list of 2 loaders was given"),

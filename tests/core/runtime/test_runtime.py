@@ -10,6 +10,7 @@ import torch
 from small import Line, samples
 from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 import stratagem
@@ -152,8 +153,27 @@ def test_misuse_of_a_live_runtime_is_told() -> None:
         assert torch.equal(first.layer.weight, model.layer.weight)
         with pytest.raises(ConfigError, match=r"pass the one"):
             runtime.backward(torch.zeros(()), module=nn.Linear(1, 1))
+        optimizer = SGD(model.parameters(), lr=1.0)
         with pytest.raises(ConfigError, match="wasn't set up"):
-            runtime.clip(SGD(model.parameters(), lr=1.0), max_norm=1.0)
+            runtime.clip(optimizer, max_norm=1.0)
+        with pytest.raises(ConfigError, match="clip got no limit: give max_norm or max_value"):
+            runtime.clip(optimizer)
+        for given, said in (
+            ([nn.Linear], "the class Linear first: give an nn.Module, and then"),
+            ([optimizer, model], "an object of SGD first: give an nn.Module"),
+            ([model, [optimizer]], "an object of list for an optimizer: give optimizers one by one"),
+            (
+                [model, StepLR(optimizer, 1)],
+                "an object of StepLR for an optimizer: .*; schedulers stay as they are",
+            ),
+        ):
+            with pytest.raises(ConfigError, match=f"^setup got {said}"):
+                runtime.setup(*given)
+        for call in (runtime.save, runtime.load):
+            with pytest.raises(
+                ConfigError, match=r"^state is an object of list: give a dict of what to keep, by name"
+            ):
+                call("somewhere", [1])
 
     launch(work)
 

@@ -20,8 +20,8 @@ def refuse_several(loader: Any) -> None:
     A list of batches is one loader.
 
     Raises:
-        DataError: `loader` is a list, tuple or mapping of loaders, an object that combines some, or any
-            mapping.
+        DataError: `loader` is a list, tuple or mapping of loaders, an object that combines some, any mapping,
+            or nothing that can be iterated.
     """
     kind = type(loader).__name__
     if isinstance(loader, Mapping):
@@ -35,6 +35,8 @@ def refuse_several(loader: Any) -> None:
     # Lightning's CombinedLoader, whose batches are (batch, index, index of the loader).
     if hasattr(loader, "mode") and (hasattr(loader, "iterables") or hasattr(loader, "loaders")):
         raise DataError(f"a {kind} was given where one loader belongs: {_ONE}")
+    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise DataError(f"an object of {kind} isn't a loader: pass a DataLoader, or an iterable of batches")
 
 
 def can_be_read_once(loader: Any) -> bool:

@@ -120,11 +120,7 @@ def states_of(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[
 def take_up(
     own: Sequence[Prepared], saved: dict[str, Any], state: dict[str, Any], path: str
 ) -> dict[str, Any]:
-    """Give `state` what was saved by its keys; return the rest.
-
-    Raises:
-        CheckpointError: a key is missing.
-    """
+    """Give `state` what was saved by its keys, none of which may be missing; return the rest."""
     wanted = {name: value for name, value in state.items() if not is_of(own, value)}
     missing = sorted(map(str, wanted.keys() - saved.keys()))
     if missing:

@@ -116,15 +116,7 @@ def share_loader(
     evaluation: bool,
     share: bool,
 ) -> EpochLoader | EvalLoader:
-    """Return `loader` shared among ranks and on the device; see `Runtime.dataloader`. Collective.
-
-    Args:
-        session: live.
-        loader: the user's.
-        mover: yields batches on the device.
-        evaluation: whether each sample comes once.
-        share: False leaves the loader as it is.
-    """
+    """Return `loader` shared among ranks unless not `share`, on the device by `mover`; see `Runtime.dataloader`."""
     data, run = session.collectives.data, session.run
     if evaluation:
         is_collective = "collective_forward" in run.capabilities.features

@@ -117,9 +117,14 @@ def optimizers_for(
 ) -> Callable[[], list[Optimizer]]:
     """Return a factory that a strategy calls once parameters are in their final place.
 
-    Given optimizers are pointed at the parameters that then have the names of those they were made
-    with; functions are called with the module.
+    Optimizers are pointed at the parameters that then have the names of theirs; functions are called with the module.
     """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"setup got {_named(module)} first: give an nn.Module, and then its optimizers")
+    for each in optimizers:
+        if not isinstance(each, Optimizer) and not callable(each):
+            said = "give optimizers one by one, or functions that make one of the module; schedulers stay as they are"
+            raise ConfigError(f"setup got {_named(each)} for an optimizer: {said}")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
     def make() -> list[Optimizer]:
@@ -135,6 +140,14 @@ def optimizers_for(
         return made
 
     return make
+
+
+def _named(value: Any) -> str:
+    return (
+        f"the class {value.__qualname__}"
+        if isinstance(value, type)
+        else f"an object of {type(value).__name__}"
+    )
 
 
 def wrap(
@@ -154,11 +167,7 @@ def wrap(
 
 
 def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Prepared:
-    """Return what of `everything` is of `module`, as it was given or is wrapped; the only one for None.
-
-    Raises:
-        ConfigError: there is none, or there are several.
-    """
+    """Return what of `everything` is of `module`, as it was given or is wrapped; the only one for None."""
     if module is None and len(everything) == 1:
         return everything[0]
     wrapped = module.prepared if isinstance(module, PreparedModule) else None
@@ -181,6 +190,8 @@ def is_of(everything: Sequence[Prepared], value: Any) -> bool:
 
 def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Prepared]:
     """Return what was set up by the key that its module has in `state`, or by its place; by "" where it is all."""
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"state is {_named(state)}: give a dict of what to keep, by name")
     if len(everything) < 2:
         return {"": prepared_of(everything, None)}
     names = {str(place): each for place, each in enumerate(everything)}
@@ -192,11 +203,7 @@ def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str,
 
 
 def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) -> tuple[Prepared, int]:
-    """Return what of `everything` has `optimizer`, and its index there.
-
-    Raises:
-        ConfigError: none has it.
-    """
+    """Return what of `everything` has `optimizer`, and its index there."""
     if isinstance(optimizer, PreparedOptimizer):
         return optimizer.prepared, optimizer.index
     for prepared in everything:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from stratagem.config import Devices
 from stratagem.data.batches import moved
-from stratagem.errors import NonFiniteError, StratagemError, UsageError
+from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
@@ -242,6 +242,8 @@ class Runtime(Ranks):
         Returns:
             The total norm before clipping, when `max_norm` is given.
         """
+        if max_norm is None and max_value is None:
+            raise ConfigError("clip got no limit: give max_norm or max_value")
         prepared, index = prepared_of_optimizer(self._prepared, optimizer)
         return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
 
