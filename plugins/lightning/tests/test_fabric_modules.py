@@ -127,3 +127,28 @@ def test_what_fabric_has_not_is_told(fabric: Any) -> None:
         module.quiet(torch.ones(2))
     with pytest.raises(ConfigError, match="'value' is logged with a str, not"):
         module.quiet("high")
+
+
+def test_what_fabric_cannot_is_told_by_name(fabric: Any) -> None:
+    wrapped, optimizer = fabric.setup(net := Net(), torch.optim.SGD(net.parameters(), lr=1.0))
+    with pytest.raises(
+        AttributeError, match="Fabric has no attribute 'setup_optimizers': pass them to setup, with"
+    ):
+        fabric.setup_optimizers(optimizer)
+    assert not hasattr(fabric, "bogus")
+    with pytest.raises(
+        AttributeError, match="Trainer has no attribute 'received_sigterm': should_stop ends a fit"
+    ):
+        _ = L.Trainer(accelerator="cpu").received_sigterm
+    with pytest.raises(ConfigError, match="clip_gradients got clip_val and max_norm: give one of them"):
+        fabric.clip_gradients(wrapped, optimizer, clip_val=1.0, max_norm=1.0)
+    with pytest.raises(ConfigError, match="setup got an object of FabricModule first"):
+        fabric.setup(wrapped)
+
+
+def test_numbers_are_gathered_in_tensors_on_one_rank_too(fabric: Any) -> None:
+    gathered = fabric.all_gather({"a": 2, "b": torch.ones(2)})
+    assert (gathered["a"].item(), gathered["b"].tolist()) == (2, [1.0, 1.0])
+    module = Stepping()
+    fabric.setup(module)
+    assert module.all_gather(0.5).item() == 0.5

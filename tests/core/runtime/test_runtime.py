@@ -17,6 +17,7 @@ import stratagem
 from stratagem import Clipping, PreparedWrapper, hookimpl
 from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageError
 from stratagem.runtime.loaders import EpochLoader, EvalLoader
+from stratagem.sdk.loops import PreparedModule
 
 HERE = {"strategy": "single", "accelerator": "cpu"}
 
@@ -159,8 +160,9 @@ def test_misuse_of_a_live_runtime_is_told() -> None:
         with pytest.raises(ConfigError, match="clip got no limit: give max_norm or max_value"):
             runtime.clip(optimizer)
         for given, said in (
-            ([nn.Linear], "the class Linear first: give an nn.Module, and then"),
-            ([optimizer, model], "an object of SGD first: give an nn.Module"),
+            ([nn.Linear], "the class Linear first: give your module, and then"),
+            ([optimizer, model], "an object of SGD first: give your module"),
+            ([PreparedModule(runtime._prepared[0])], "an object of PreparedModule first: give your module"),
             ([model, [optimizer]], "an object of list for an optimizer: give optimizers one by one"),
             (
                 [model, StepLR(optimizer, 1)],

@@ -119,8 +119,8 @@ def optimizers_for(
 
     Optimizers are pointed at the parameters that then have the names of theirs; functions are called with the module.
     """
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"setup got {_named(module)} first: give an nn.Module, and then its optimizers")
+    if not isinstance(module, nn.Module) or isinstance(module, PreparedModule):
+        raise ConfigError(f"setup got {_named(module)} first: give your module, and then its optimizers")
     for each in optimizers:
         if not isinstance(each, Optimizer) and not callable(each):
             said = "give optimizers one by one, or functions that make one of the module; schedulers stay as they are"

@@ -18,6 +18,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.tensors import map_tensors, to_device
 from stratagem_lightning.fabric_module import FabricModule
 from stratagem_lightning.in_fabric import InFabric
+from stratagem_lightning.missing import in_tensors, no_member
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 
 
@@ -129,16 +130,30 @@ class Fabric(Runtime):
         return self.setup(module)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
-        """Stack what all ranks have along a new first dim; on a single rank `data` as they are. Collective."""
+        """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
-        return data if self.world_size == 1 else super().all_gather(data, sync_grads)
+        return in_tensors(data, self.device) if self.world_size == 1 else super().all_gather(data, sync_grads)
 
     def all_reduce(self, data: Any, group: Any = None, reduce_op: str = "mean") -> Any:
         """Reduce what all ranks have. Collective."""
         if group is not None:
             raise ConfigError("all_reduce takes no group: it reduces over all ranks")
         return super().all_reduce(data, reduce_op)  # type: ignore[arg-type]
+
+    def clip_gradients(
+        self,
+        module: nn.Module,
+        optimizer: Any,
+        clip_val: float | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = True,
+    ) -> torch.Tensor | None:
+        """Limit the gradients of `optimizer`, by `clip_val` or by norm. Collective."""
+        if clip_val is not None and max_norm is not None:
+            raise ConfigError("clip_gradients got clip_val and max_norm: give one of them")
+        return super().clip_gradients(module, optimizer, clip_val, max_norm, norm_type, error_if_nonfinite)
 
     def to_device(self, obj: Any) -> Any:
         """Return a module or nested tensors on the run's device."""
@@ -204,6 +219,10 @@ class Fabric(Runtime):
     ) -> int:
         """Seed all generators of this process, and return the seed."""
         return seed_everything(seed, workers, verbose)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only of what isn't there.
+        raise AttributeError(no_member("Fabric", name))
 
     # Callbacks and loggers ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError
 from stratagem_lightning.in_fabric import InFabric
+from stratagem_lightning.missing import in_tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,10 +68,12 @@ class LightningModule(InFabric):
         return super().load_from_checkpoint(checkpoint_path, map_location, is_strict, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
-        """Stack what all ranks have along a new first dim; on a single rank `data` as they are. Collective."""
+        """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
-        return data if self.trainer.world_size == 1 else super().all_gather(data, sync_grads)
+        if self.trainer.world_size == 1:
+            return in_tensors(data, self.device)
+        return super().all_gather(data, sync_grads)
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Any:
         """The optimizers to step by hand: one, or a list where there are several."""

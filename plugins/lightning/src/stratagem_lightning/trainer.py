@@ -18,8 +18,10 @@ from stratagem_trainer.state import StageState
 
 from stratagem import Accelerator, Callback, Logger, Strategy
 from stratagem.errors import ConfigError
+from stratagem_lightning.absent import MEMBERS
 from stratagem_lightning.callbacks import ModelCheckpoint
 from stratagem_lightning.loggers import default_logger
+from stratagem_lightning.missing import no_member
 from stratagem_lightning.module import LightningModule
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.results import without_steps
@@ -178,6 +180,12 @@ class Trainer(SettingsView):
     def lightning_module(self) -> Any:
         """The module."""
         return self.model
+
+    def __getattr__(self, name: str) -> Any:
+        # Only of what isn't there.
+        if name in MEMBERS["Trainer"]:
+            raise AttributeError(no_member("Trainer", name))
+        return super().__getattr__(name)
 
 
 def _with_checkpoints(callbacks: Any) -> list[Callback]:
