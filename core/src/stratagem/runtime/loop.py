@@ -29,8 +29,7 @@ class PreparedModule(nn.Module):
     Args:
         prepared: of the module.
         methods: where there are some, the strategy has a `MethodModule`, and calls of these go through it too; other
-            methods may call no layers.
-        advice: what to do about one that does.
+            methods may call no layers, and `advice` is what to do about one that does.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
 from stratagem.data.evaluate import EvalData
 from stratagem.data.generators import global_kept
 from stratagem.data.loaders import holds_loaders
-from stratagem.data.rebuild import in_order
+from stratagem.data.rebuild import in_order, with_sampler
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
-from stratagem.data.sharing import batch_size_in, reads_by_sampler
+from stratagem.data.sharing import batch_size_in, knows_its_part, reads_by_sampler
 from stratagem.data.train import TrainData
 from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.launching import launch
@@ -30,11 +30,13 @@ __all__ = [
     "global_kept",
     "holds_loaders",
     "in_order",
+    "knows_its_part",
     "launch",
     "loss_of",
     "reads_by_sampler",
     "restore_rng",
     "seed_everything",
+    "with_sampler",
 ]
 
 __getattr__ = replaced_names(__name__)

@@ -259,6 +259,11 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "in full precision, also where they are marked",
         "in the run's precision where they are marked, and refused where not",
     ),
+    (
+        "a `batch_sampler` of one's own, under ddp",
+        "made again over a sampler that shares the samples out",
+        "left alone, with a warning where ranks read the same; samplers are shared as there",
+    ),
 ]
 """What is done otherwise on purpose: what, there, here."""
 

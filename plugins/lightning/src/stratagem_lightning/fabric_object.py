@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from stratagem_trainer.data.shared_sampler import share_sampler
 from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.seeding import seed_everything
 from torch import nn
@@ -18,7 +19,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.tensors import map_tensors, to_device
 from stratagem_lightning.fabric_module import FabricModule
 from stratagem_lightning.in_fabric import InFabric
-from stratagem_lightning.missing import in_tensors, no_member
+from stratagem_lightning.missing import in_tensors, no_member, number
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 
 
@@ -175,6 +176,9 @@ class Fabric(Runtime):
         """Return loaders whose samples are shared among ranks, and whose batches are on the device. Collective."""
         if not move_to_device:
             raise ConfigError("setup_dataloaders(move_to_device=False) isn't here: batches are on the device")
+        if use_distributed_sampler:
+            ranks, seed = self.collectives.data, self.config.seed or 0
+            dataloaders = tuple(share_sampler(each, ranks, seed) for each in dataloaders)
         return super().setup_dataloaders(*dataloaders, use_distributed_sampler=use_distributed_sampler)
 
     def backward(self, tensor: torch.Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
@@ -265,7 +269,7 @@ class Fabric(Runtime):
 
     def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values on rank 0."""
-        values = {name: _number(name, value) for name, value in metrics.items()}
+        values = {name: number(name, value) for name, value in metrics.items()}
         for logger in self._loggers:
             logger.log_metrics(values, step)
 
@@ -278,16 +282,6 @@ class _Called:
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args, **self.kwargs)
-
-
-def _number(name: str, value: Any) -> float:
-    """Return a number, or a tensor's one element, as a number."""
-    try:
-        return float(value.detach() if isinstance(value, torch.Tensor) else value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"{name!r} is logged with a {type(value).__name__}, not a number or a tensor of one element"
-        ) from error
 
 
 def _in_default_dtype(module: nn.Module, args: Any, output: Any) -> Any:

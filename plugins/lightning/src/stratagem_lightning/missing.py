@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stratagem.errors import ConfigError
 from stratagem.sdk.tensors import map_values
 from stratagem_lightning.absent import MEMBERS, UNREACHABLE
 
@@ -19,3 +20,13 @@ def no_member(owner: str, name: str) -> str:
 def in_tensors(data: Any, device: torch.device) -> Any:
     """Return nested `data` with numbers in tensors, as what is gathered from several ranks has them."""
     return map_values(lambda tensor: tensor, data, device)
+
+
+def number(name: str, value: Any) -> float:
+    """Return a number, or a tensor's one element, as a number."""
+    try:
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name!r} is logged with a {type(value).__name__}, not a number or a tensor of one element"
+        ) from error

@@ -38,6 +38,7 @@ RULES = LoopRules(
     divides_by_whole_window=True,
     steps_schedulers_before_validation=True,
     callbacks_end_epoch_first=True,
+    shares_samplers=True,
     validates_skipped_epoch=False,
 )
 

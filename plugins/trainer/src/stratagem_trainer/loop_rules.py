@@ -23,5 +23,7 @@ class LoopRules:
     `on_train_epoch_end`, for what that logs."""
     callbacks_end_epoch_first: bool = False
     """`on_train_epoch_end` of callbacks comes before the module's, but for those with `judges_epochs`."""
+    shares_samplers: bool = False
+    """Under several ranks each reads its share of what a training `DataLoader`'s sampler of the user's draws."""
     validates_skipped_epoch: bool = True
     """Whether an epoch that `on_train_batch_start` ends by -1 is validated."""

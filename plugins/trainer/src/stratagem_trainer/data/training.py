@@ -17,6 +17,7 @@ from stratagem_trainer.data.combined_loader import (
     filled,
     side_by_side,
 )
+from stratagem_trainer.data.shared_sampler import share_sampler
 
 if TYPE_CHECKING:
     from stratagem import Runtime
@@ -39,6 +40,8 @@ def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any) -> AnyT
     """
 
     def of_one(one: Any) -> TrainData:
+        if settings.rules.shares_samplers and settings.use_distributed_sampler:
+            one = share_sampler(one, runtime.collectives.data, runtime.config.seed or 0)
         return TrainData(
             one,
             collectives=runtime.collectives.data,

@@ -1,0 +1,89 @@
+"""A sampler of the user's, shared among the ranks, for programs of trainers that do that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
+
+from stratagem.sdk.loops import global_kept, knows_its_part, reads_by_sampler, seed_everything, with_sampler
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+
+
+class SharedSampler(Sampler[int]):
+    """Every `num_replicas`-th index of what `sampler` draws for an epoch, from index `rank` on.
+
+    What it draws from global generators depends on the seed and the epoch alone, so that ranks draw alike. An epoch
+    is filled up with its first indices to a multiple of the number of ranks.
+
+    Args:
+        sampler: the user's; has a length.
+        rank: which share is read.
+        num_replicas: number of shares.
+        seed: of the run.
+    """
+
+    def __init__(self, sampler: Any, rank: int, num_replicas: int, seed: int) -> None:
+        self.sampler, self.rank, self.num_replicas, self.seed = sampler, rank, num_replicas, seed
+        self.epoch = 0
+        self.generator = getattr(sampler, "generator", None)
+        """In checkpoints, as it would be of the user's own."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Note which epoch is drawn next."""
+        self.epoch = epoch
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        with global_kept():
+            seed_everything(self.seed + self.epoch)
+            drawn = list(self.sampler)
+        missing = -len(drawn) % self.num_replicas
+        while missing:
+            added = drawn[:missing]
+            drawn, missing = drawn + added, missing - len(added)
+        return iter(drawn[self.rank :: self.num_replicas])
+
+    def __len__(self) -> int:
+        return -(-len(self.sampler) // self.num_replicas)
+
+
+def share_sampler(loader: Any, ranks: Collectives, seed: int) -> Any:
+    """Return a DataLoader with a sampler of the user's, read by ranks in shares; any other loader as it is.
+
+    Left alone are samplers that know their share already, those without a length, batch samplers of the user's, and
+    those that a DataLoader makes itself, which are shared anyway.
+
+    Args:
+        loader: the user's.
+        ranks: those that read different data.
+        seed: of the run.
+
+    Raises:
+        DataError: the loader's class can't be built again with another sampler.
+    """
+    if ranks.world_size == 1 or not isinstance(loader, DataLoader) or not reads_by_sampler(loader):
+        return loader
+    has_own_batches = loader.batch_sampler is not None and loader.batch_size is None
+    if (
+        has_own_batches
+        or _is_default(loader)
+        or knows_its_part(loader)
+        or not isinstance(loader.sampler, Sized)
+    ):
+        return loader
+    sampler = SharedSampler(loader.sampler, ranks.rank, ranks.world_size, seed)
+    return with_sampler(loader, sampler, drop_last=loader.drop_last)
+
+
+def _is_default(loader: DataLoader[Any]) -> bool:
+    sampler: Any = loader.sampler
+    if getattr(sampler, "data_source", None) is not loader.dataset:
+        return False
+    if type(sampler) is RandomSampler:
+        return sampler.generator is loader.generator
+    return type(sampler) is SequentialSampler or type(sampler).__module__.startswith("torchdata.")
