@@ -77,6 +77,20 @@ def test_an_epoch_is_filled_up_to_equal_shares(count: int) -> None:
     assert list(SharedSampler([], 0, 2, seed=0)) == []
 
 
+def test_in_evaluations_each_index_is_read_once() -> None:
+    shares = [SharedSampler(list(range(7)), rank, 3, seed=0, pad=False) for rank in range(3)]
+    assert [list(share) for share in shares] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [len(share) for share in shares] == [3, 2, 2]
+    loader = DataLoader(DATA, 4, sampler=[3, 1, 2])
+    assert not share_sampler(loader, ranks(), 0, evaluation=True).sampler.pad
+    dropping = DataLoader(DATA, 4, sampler=[3, 1, 2], drop_last=True)
+    assert share_sampler(dropping, ranks(), 0, evaluation=True) is dropping
+    # What isn't the whole of the data isn't shared by default.
+    drawn = DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=8))
+    assert share_sampler(drawn, ranks(), 0) is drawn
+    assert share_sampler(drawn, ranks(), 0, evaluation=True) is not drawn
+
+
 @pytest.mark.parametrize(
     "sampler", [WeightedRandomSampler(EVEN, 8), SubsetRandomSampler(range(8)), Drawn(), [3, 1, 2]]
 )

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torch.utils.data import DataLoader
+
 from stratagem.errors import DataError
 from stratagem.sdk.loops import EvalData
 from stratagem_trainer.data.combined_loader import (
@@ -15,9 +17,10 @@ from stratagem_trainer.data.combined_loader import (
     filled,
     side_by_side,
 )
+from stratagem_trainer.data.shared_sampler import share_sampler
 
 if TYPE_CHECKING:
-    from stratagem import Runtime
+    from stratagem import Collectives, Runtime
     from stratagem_trainer.settings import TrainerSettings
 
 
@@ -48,10 +51,12 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
     """
 
     def of_one(one: Any) -> EvalData:
-        return EvalData(
-            one,
-            collectives=runtime.collectives.data,
-            distributed_sampler=settings.use_distributed_sampler,
+        ranks, is_shared = runtime.collectives.data, settings.use_distributed_sampler
+        shared = share_sampler(one, ranks, runtime.config.seed or 0, evaluation=True) if is_shared else one
+        return (EvalData if shared is one else OwnOrder)(
+            shared,
+            collectives=ranks,
+            distributed_sampler=is_shared,
             equal_batches="collective_forward" in runtime.session.run.capabilities.features,
         )
 
@@ -69,6 +74,27 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
             "mode 'sequential', or a list of loaders"
         )
     return [SideBySide(combined, parts)]
+
+
+class OwnOrder(EvalData):
+    """Evaluation batches by a sampler of the user's: ranks read in turns what it draws, each index once."""
+
+    def __init__(self, loader: DataLoader[Any], *, collectives: Collectives, **how: Any) -> None:
+        super().__init__(loader, collectives=collectives, **how)
+        sampler: Any = loader.sampler
+        self._length = len(sampler.sampler)
+        self.description = (
+            f"{self._length:,} samples as a {type(sampler.sampler).__name__} draws them over "
+            f"{collectives.world_size} ranks, each once"
+        )
+
+    def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
+        """Return how many samples were in each of the batches that counted, by rank."""
+        size, count = self.batch_size or 1, len(parts)
+        shares = [len(range(rank, self._length, count)) for rank in range(count)]
+        batches = [[min(size, share - first) for first in range(0, share, size)] for share in shares]
+        # A limit on the number of batches leaves the last ones out.
+        return [own[: len(part)] for own, part in zip(batches, parts)]
 
 
 class SideBySide:

@@ -1,4 +1,4 @@
-"""A sampler of the user's, shared among the ranks, for programs of trainers that do that."""
+"""A sampler of the user's, shared among the ranks: in evaluations, and for programs of trainers that do that."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ class SharedSampler(Sampler[int]):
     """Every `num_replicas`-th index of what `sampler` draws for an epoch, from index `rank` on.
 
     What it draws from global generators depends on the seed and the epoch alone, so that ranks draw alike. An epoch
-    is filled up with its first indices to a multiple of the number of ranks.
+    is filled up with its first indices to a multiple of the number of ranks, unless not `pad`.
 
     Args:
         sampler: the user's; has a length.
         rank: which share is read.
         num_replicas: number of shares.
         seed: of the run.
+        pad: whether all shares are equally long.
     """
 
-    def __init__(self, sampler: Any, rank: int, num_replicas: int, seed: int) -> None:
-        self.sampler, self.rank, self.num_replicas, self.seed = sampler, rank, num_replicas, seed
+    def __init__(self, sampler: Any, rank: int, num_replicas: int, seed: int, pad: bool = True) -> None:
+        self.sampler, self.rank, self.num_replicas, self.seed, self.pad = (
+            sampler,
+            rank,
+            num_replicas,
+            seed,
+            pad,
+        )
         self.epoch = 0
         self.generator = getattr(sampler, "generator", None)
         """In checkpoints, as it would be of the user's own."""
@@ -42,26 +49,28 @@ class SharedSampler(Sampler[int]):
         with global_kept():
             seed_everything(self.seed + self.epoch)
             drawn = list(self.sampler)
-        missing = -len(drawn) % self.num_replicas
+        missing = -len(drawn) % self.num_replicas if self.pad else 0
         while missing:
             added = drawn[:missing]
             drawn, missing = drawn + added, missing - len(added)
         return iter(drawn[self.rank :: self.num_replicas])
 
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.num_replicas)
+        drawn = len(self.sampler)
+        return -(-drawn // self.num_replicas) if self.pad else len(range(self.rank, drawn, self.num_replicas))
 
 
-def share_sampler(loader: Any, ranks: Collectives, seed: int) -> Any:
+def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool = False) -> Any:
     """Return a DataLoader with a sampler of the user's, read by ranks in shares; any other loader as it is.
 
     Left alone are samplers that know their share already, those without a length, batch samplers of the user's, and
-    those that a DataLoader makes itself, which are shared anyway.
+    those that a DataLoader makes itself, which are shared anyway; and in evaluations loaders with `drop_last`.
 
     Args:
         loader: the user's.
         ranks: those that read different data.
         seed: of the run.
+        evaluation: whether each index of a draw is read once; shares are equally long otherwise.
 
     Raises:
         DataError: the loader's class can't be built again with another sampler.
@@ -69,21 +78,19 @@ def share_sampler(loader: Any, ranks: Collectives, seed: int) -> Any:
     if ranks.world_size == 1 or not isinstance(loader, DataLoader) or not reads_by_sampler(loader):
         return loader
     has_own_batches = loader.batch_sampler is not None and loader.batch_size is None
-    if (
-        has_own_batches
-        or _is_default(loader)
-        or knows_its_part(loader)
-        or not isinstance(loader.sampler, Sized)
-    ):
+    if has_own_batches or knows_its_part(loader) or not isinstance(loader.sampler, Sized):
         return loader
-    sampler = SharedSampler(loader.sampler, ranks.rank, ranks.world_size, seed)
+    if _is_default(loader, evaluation) or (evaluation and loader.drop_last):
+        return loader
+    sampler = SharedSampler(loader.sampler, ranks.rank, ranks.world_size, seed, pad=not evaluation)
     return with_sampler(loader, sampler, drop_last=loader.drop_last)
 
 
-def _is_default(loader: DataLoader[Any]) -> bool:
+def _is_default(loader: DataLoader[Any], evaluation: bool) -> bool:
     sampler: Any = loader.sampler
     if getattr(sampler, "data_source", None) is not loader.dataset:
         return False
     if type(sampler) is RandomSampler:
-        return sampler.generator is loader.generator
+        is_whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+        return sampler.generator is loader.generator and (is_whole or not evaluation)
     return type(sampler) is SequentialSampler or type(sampler).__module__.startswith("torchdata.")
