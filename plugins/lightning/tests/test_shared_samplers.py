@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from typing import Any
 
 import stratagem_lightning as L
@@ -9,6 +11,16 @@ import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 DATA = TensorDataset(torch.arange(16.0).view(16, 1))
+
+
+class DrawnApart:
+    """Each process draws by a generator of its own, which nobody seeds."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter(random.Random(os.getpid()).sample(range(8), 8))
 
 
 class Net(L.LightningModule):
@@ -57,3 +69,9 @@ def test_ranks_of_a_lightning_program_share_what_a_sampler_draws(tmp_path, monke
     assert seen_by(2, 2, SubsetRandomSampler(range(8)), max_steps=3, **saved) == two[:3]
     (path,) = [each for each in (tmp_path / "saved").iterdir() if each.name.startswith("step=3")]
     assert seen_by(2, 2, SubsetRandomSampler(range(8)), max_epochs=2, ckpt_path=str(path)) == two[3:]
+
+
+def test_ranks_that_draw_otherwise_train_on_shares_of_one_draw(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (first, second) = seen_by(2, 2, DrawnApart(), max_epochs=1)
+    assert sorted(first + second) == list(range(8))

@@ -47,11 +47,12 @@ class Stream(IterableDataset):
 
 
 def ranks(rank: int = 0, world_size: int = 2) -> Any:
-    return SimpleNamespace(rank=rank, world_size=world_size)
+    """Ranks that draw alike."""
+    return SimpleNamespace(rank=rank, world_size=world_size, broadcast=lambda value: value)
 
 
 def test_shares_are_of_one_draw_which_the_seed_and_the_epoch_decide() -> None:
-    samplers = [SharedSampler(Drawn(), rank, 3, seed=5) for rank in range(3)]
+    samplers = [SharedSampler(Drawn(), ranks(rank, 3), seed=5) for rank in range(3)]
     drawn = []
     for epoch in (0, 1, 0):
         shares = []
@@ -68,17 +69,17 @@ def test_shares_are_of_one_draw_which_the_seed_and_the_epoch_decide() -> None:
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
 def test_an_epoch_is_filled_up_to_equal_shares(count: int) -> None:
     order = list(range(10, 10 + count))
-    shares = [SharedSampler(order, rank, 4, seed=0) for rank in range(4)]
+    shares = [SharedSampler(order, ranks(rank, 4), seed=0) for rank in range(4)]
     read = [list(share) for share in shares]
     assert [len(share) for share in shares] == [len(indices) for indices in read] == [-(-count // 4)] * 4
     together = [index for row in zip(*read) for index in row]
     assert together[:count] == order
     assert set(together) == set(order)
-    assert list(SharedSampler([], 0, 2, seed=0)) == []
+    assert list(SharedSampler([], ranks(0, 2), seed=0)) == []
 
 
 def test_in_evaluations_each_index_is_read_once() -> None:
-    shares = [SharedSampler(list(range(7)), rank, 3, seed=0, pad=False) for rank in range(3)]
+    shares = [SharedSampler(list(range(7)), ranks(rank, 3), seed=0, pad=False) for rank in range(3)]
     assert [list(share) for share in shares] == [[0, 3, 6], [1, 4], [2, 5]]
     assert [len(share) for share in shares] == [3, 2, 2]
     loader = DataLoader(DATA, 4, sampler=[3, 1, 2])

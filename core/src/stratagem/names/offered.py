@@ -1,7 +1,5 @@
 """Names that the project itself offers, and the distributions that have them: for hints, and for former names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

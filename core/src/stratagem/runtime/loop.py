@@ -119,11 +119,11 @@ def optimizers_for(
     Optimizers are pointed at the parameters that then have the names of theirs; functions are called with the module.
     """
     if not isinstance(module, nn.Module) or isinstance(module, PreparedModule):
-        raise ConfigError(f"setup got {_named(module)} first: give your module, and then its optimizers")
+        raise ConfigError(f"setup got {_kind_of(module)} first: give your module, and then its optimizers")
     for each in optimizers:
         if not isinstance(each, Optimizer) and not callable(each):
             said = "give optimizers one by one, or functions that make one of the module; schedulers stay as they are"
-            raise ConfigError(f"setup got {_named(each)} for an optimizer: {said}")
+            raise ConfigError(f"setup got {_kind_of(each)} for an optimizer: {said}")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
     def make() -> list[Optimizer]:
@@ -141,7 +141,7 @@ def optimizers_for(
     return make
 
 
-def _named(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     return (
         f"the class {value.__qualname__}"
         if isinstance(value, type)
@@ -190,7 +190,7 @@ def is_of(everything: Sequence[Prepared], value: Any) -> bool:
 def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Prepared]:
     """Return what was set up by the key that its module has in `state`, or by its place; by "" where it is all."""
     if not isinstance(state, Mapping):
-        raise ConfigError(f"state is {_named(state)}: give a dict of what to keep, by name")
+        raise ConfigError(f"state is {_kind_of(state)}: give a dict of what to keep, by name")
     if len(everything) < 2:
         return {"": prepared_of(everything, None)}
     names = {str(place): each for place, each in enumerate(everything)}

@@ -3,7 +3,7 @@
 from stratagem.data.evaluate import EvalData
 from stratagem.data.generators import global_kept
 from stratagem.data.loaders import holds_loaders
-from stratagem.data.rebuild import in_order, with_sampler
+from stratagem.data.rebuild import in_order, order_of, with_sampler
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sharing import batch_size_in, knows_its_part, reads_by_sampler
 from stratagem.data.train import TrainData
@@ -33,6 +33,7 @@ __all__ = [
     "knows_its_part",
     "launch",
     "loss_of",
+    "order_of",
     "reads_by_sampler",
     "restore_rng",
     "seed_everything",

@@ -49,10 +49,15 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
     Raises:
         DataError: a loader that can't be read, or a prediction that would read several side by side.
     """
+    combined = as_combined(loader, "sequential")
+    # Side by side, ranks with shares of unequal lengths would begin a loader again unequally often.
+    in_turn = combined is None or combined.mode == "sequential"
 
     def of_one(one: Any) -> EvalData:
         ranks, is_shared = runtime.collectives.data, settings.use_distributed_sampler
-        shared = share_sampler(one, ranks, runtime.config.seed or 0, evaluation=True) if is_shared else one
+        shared = one
+        if is_shared and in_turn:
+            shared = share_sampler(one, ranks, runtime.config.seed or 0, evaluation=True)
         return (EvalData if shared is one else OwnOrder)(
             shared,
             collectives=ranks,
@@ -60,7 +65,6 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
             equal_batches="collective_forward" in runtime.session.run.capabilities.features,
         )
 
-    combined = as_combined(loader, "sequential")
     if combined is None:
         return [of_one(loader)]
     parts = [of_one(each) for each in combined.flattened]

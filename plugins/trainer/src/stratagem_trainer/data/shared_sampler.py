@@ -5,36 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler
 
-from stratagem.sdk.loops import global_kept, knows_its_part, reads_by_sampler, seed_everything, with_sampler
+from stratagem.sdk.loops import (
+    global_kept,
+    knows_its_part,
+    order_of,
+    reads_by_sampler,
+    seed_everything,
+    with_sampler,
+)
 
 if TYPE_CHECKING:
     from stratagem import Collectives
 
 
 class SharedSampler(Sampler[int]):
-    """Every `num_replicas`-th index of what `sampler` draws for an epoch, from index `rank` on.
+    """This rank's share, every n-th index, of what `sampler` draws on rank 0. Iterating is collective.
 
-    What it draws from global generators depends on the seed and the epoch alone, so that ranks draw alike. An epoch
-    is filled up with its first indices to a multiple of the number of ranks, unless not `pad`.
+    What it draws from global generators depends on the seed and the epoch alone. An epoch is filled up with its first
+    indices to a multiple of the number of ranks, unless not `pad`.
 
     Args:
         sampler: the user's; has a length.
-        rank: which share is read.
-        num_replicas: number of shares.
+        ranks: those that read different data.
         seed: of the run.
         pad: whether all shares are equally long.
     """
 
-    def __init__(self, sampler: Any, rank: int, num_replicas: int, seed: int, pad: bool = True) -> None:
-        self.sampler, self.rank, self.num_replicas, self.seed, self.pad = (
-            sampler,
-            rank,
-            num_replicas,
-            seed,
-            pad,
-        )
+    def __init__(self, sampler: Any, ranks: Collectives, seed: int, pad: bool = True) -> None:
+        self.sampler, self.seed, self.pad = sampler, seed, pad
+        self.rank, self.num_replicas, self._broadcast = ranks.rank, ranks.world_size, ranks.broadcast
         self.epoch = 0
         self.generator = getattr(sampler, "generator", None)
         """In checkpoints, as it would be of the user's own."""
@@ -48,7 +49,9 @@ class SharedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         with global_kept():
             seed_everything(self.seed + self.epoch)
-            drawn = list(self.sampler)
+            own = list(self.sampler)
+        # Ranks may draw otherwise: from generators of a sampler's own, or by what a rank has seen.
+        drawn: list[int] = self._broadcast(own)
         missing = -len(drawn) % self.num_replicas if self.pad else 0
         while missing:
             added = drawn[:missing]
@@ -80,17 +83,9 @@ def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool =
     has_own_batches = loader.batch_sampler is not None and loader.batch_size is None
     if has_own_batches or knows_its_part(loader) or not isinstance(loader.sampler, Sized):
         return loader
-    if _is_default(loader, evaluation) or (evaluation and loader.drop_last):
+    order = order_of(loader)
+    is_shared_anyway = order is not None and (order.is_whole or not evaluation)
+    if is_shared_anyway or (evaluation and loader.drop_last):
         return loader
-    sampler = SharedSampler(loader.sampler, ranks.rank, ranks.world_size, seed, pad=not evaluation)
+    sampler = SharedSampler(loader.sampler, ranks, seed, pad=not evaluation)
     return with_sampler(loader, sampler, drop_last=loader.drop_last)
-
-
-def _is_default(loader: DataLoader[Any], evaluation: bool) -> bool:
-    sampler: Any = loader.sampler
-    if getattr(sampler, "data_source", None) is not loader.dataset:
-        return False
-    if type(sampler) is RandomSampler:
-        is_whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-        return sampler.generator is loader.generator and (is_whole or not evaluation)
-    return type(sampler) is SequentialSampler or type(sampler).__module__.startswith("torchdata.")
