@@ -125,9 +125,3 @@ def test_plugins_import_public_names_only():
                 f"{path.name}: {name}" for name in names if name.startswith("_") and name != "__future__"
             ]
     assert private == []
-
-
-def test_no_file_is_longer_than_300_lines():
-    files = [*CORE.rglob("*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
-    long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 300}
-    assert long == {}
