@@ -86,6 +86,71 @@ def test_it_goes_on_bitwise(where: dict[str, int], step: int, tmp_path: Path) ->
     assert rows[0] == rows[1]
 
 
+class SignalAt(stratagem.Callback):
+    """Sends its process a signal in one of its hooks, in the epoch of that index."""
+
+    def __init__(self, hook: str, epoch: int) -> None:
+        def signalled(trainer: Any, *args: Any) -> None:
+            if trainer.current_epoch == epoch:
+                signal.raise_signal(signal.SIGUSR1)
+
+        setattr(self, hook, signalled)
+
+
+@pytest.mark.parametrize(
+    ("hook", "step"), [("on_train_epoch_end", 6), ("on_train_start", 0), ("on_train_epoch_start", 1)]
+)
+def test_a_stop_between_epochs_goes_on_bitwise(hook: str, step: int, tmp_path: Path) -> None:
+    whole, resumed = Line(dropout=0.3), Line(dropout=0.3)
+    trainer(tmp_path / "whole").fit(whole)
+    last = tmp_path / "run/checkpoints/last"
+    # The second run stops again before it has made a step.
+    for stops in (SignalAt(hook, 0), SignalAt("on_train_start", step // 6)):
+        with pytest.raises(Preempted) as stopped:
+            trainer(tmp_path, callbacks=stops).fit(Line(dropout=0.3), ckpt_path="auto")
+        assert os.path.realpath(last) == os.path.realpath(stopped.value.path)
+        assert stopped.value.step == step
+        torch.manual_seed(999)  # what the process drew meanwhile doesn't matter
+        torch.rand(7)
+    trainer(tmp_path).fit(resumed, ckpt_path=last)
+    assert resumed.seen == whole.seen[step * 8 :]
+    assert torch.equal(weights(whole), weights(resumed))
+
+
+def test_last_names_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    whole, resumed = Line(dropout=0.3), Line(dropout=0.3)
+    trainer(tmp_path / "whole").fit(whole)
+    # One folder is elsewhere, and one can't have links.
+    elsewhere = stratagem.ModelCheckpoint(dirpath=tmp_path / "elsewhere")
+    taken = stratagem.ModelCheckpoint(dirpath=tmp_path / "taken", filename="{step}")
+    (tmp_path / "taken/last").mkdir(parents=True)
+    with pytest.raises(Preempted):
+        trainer(tmp_path, callbacks=[elsewhere, taken]).fit(Stopped())
+    assert os.path.realpath(tmp_path / "elsewhere/last").endswith("checkpoints/preempted-step=9")
+    assert (tmp_path / "taken/last/manifest.json").exists()
+    for folder in ("elsewhere", "taken"):
+        again = trainer(tmp_path, callbacks=stratagem.ModelCheckpoint(dirpath=tmp_path / folder))
+        again.fit(resumed, ckpt_path=tmp_path / folder / "last")
+        assert torch.equal(weights(whole), weights(resumed))
+    # Resumed where nothing is left to do: `last` doesn't name what is removed then.
+    with pytest.raises(Preempted):
+        trainer(tmp_path / "over", max_epochs=2, callbacks=SignalAt("on_train_epoch_end", 0)).fit(Line())
+    trainer(tmp_path / "over", max_epochs=1).fit(Line(), ckpt_path="auto")
+    assert (tmp_path / "over/run/checkpoints/last/manifest.json").exists()
+
+
+class Stopped(Line):
+    """Its process gets a signal in the second epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.trainer.current_epoch == 1 and batch_idx == 5:
+            signal.raise_signal(signal.SIGUSR1)
+        return super().training_step(batch, batch_idx)
+
+
 def test_a_time_limit_stops_it_in_time(tmp_path: Path) -> None:
     class Slow(Line):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

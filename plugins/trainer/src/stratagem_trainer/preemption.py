@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stratagem_launch import Heartbeat, Preempted, PreemptionWatch, SlurmJob, preemption_watch
 
+from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
 from stratagem_trainer.durations import duration_s
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
     path = os.path.join(folder, f"{PREFIX}{step}")
     began = watch.told_at or time.monotonic()
     save(path)
+    runtime.session.checkpointer.wait()
+    for callback in trainer.callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callback.name_last(trainer, path, save)
     runtime.session.checkpointer.wait()
     remove_preempted(trainer, but=path)
     runtime.barrier("preempted")

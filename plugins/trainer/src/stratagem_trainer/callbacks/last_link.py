@@ -50,7 +50,7 @@ def can_link(path: str) -> bool:
 
 
 def link(target: str, path: str) -> None:
-    """Make `path` a link to `target` in the same folder, in one step: it always names a whole one."""
+    """Make `path` a relative link to `target`, in one step: it always names a whole one."""
     trial = f"{path}.link-{os.getpid()}"
-    os.symlink(os.path.basename(target), trial)
+    os.symlink(os.path.relpath(target, os.path.dirname(path)), trial)
     os.replace(trial, path)

@@ -14,13 +14,15 @@ from stratagem_trainer.callbacks.after_error import save_after_error
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.checkpoint_decision import Decision, Keeper, Moment
 from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
-from stratagem_trainer.callbacks.last_link import folder_of, lies_in, link
+from stratagem_trainer.callbacks.last_link import can_link, folder_of, is_url, lies_in, link
 from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, check_mode
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
 from stratagem_trainer.callbacks.retention import Retention, check_interval
 from stratagem_trainer.loggers.base import tell_saved
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stratagem_trainer.module import Module
     from stratagem_trainer.view import TrainerView
 
@@ -212,6 +214,9 @@ class ModelCheckpoint(Callback):
             self._fitting = self._is_due = False
             if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
                 self._checkpoint(trainer, early=True, ranks=self.ranks_last and self.monitor is None)
+            elif trainer.is_main and os.path.islink(self._ranking.last_path):
+                # It may still name what a stopped run has saved, which the trainer removes after the fit.
+                trainer.when_saved(partial(link, self._ranking.newest, self._ranking.last_path))
             for monitor in self._monitors:
                 monitor.finish(trainer)
 
@@ -222,6 +227,23 @@ class ModelCheckpoint(Callback):
             metrics = {name: trainer.callback_metrics.get(name, float("nan")) for name in self._name.metrics}
             name = self._name.fill(trainer.current_epoch, trainer.global_step, metrics)
             save_after_error(trainer, f"{self._folder(trainer)}/{name}-exception", self.save_weights_only)
+
+    def name_last(self, trainer: TrainerView, path: str, save: Callable[[str], object]) -> None:
+        """Let `last` name a checkpoint that isn't this callback's. Collective.
+
+        Args:
+            trainer: of the fit.
+            path: of the newest checkpoint, which is complete.
+            save: writes a checkpoint, for folders that can't have links.
+        """
+        if not self.save_last:
+            return
+        last = f"{self._folder(trainer)}/last{self.ending}"
+        can = not is_url(path) and can_link(last) if trainer.is_main else False
+        if not trainer.collectives.broadcast(can):
+            save(last)
+        elif trainer.is_main:
+            link(path, last)
 
     def _is_epoch(self, trainer: TrainerView) -> bool:
         return self.every_n_epochs is not None and (trainer.current_epoch + 1) % self.every_n_epochs == 0

@@ -4,6 +4,7 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
 
     on_start, on_fit_start, on_train_start
     for epoch in epochs:
+        save and end here, if the run is to stop (StopNow)
         on_train_epoch_start
         for window in windows of `accumulate_grad_batches` batches:
             for batch in window:
@@ -13,7 +14,7 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.hooks has 
                 optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
                                        log (after the window's last batch)
                 on_train_batch_end
-            save and end here, if the run was told to stop (StopNow; also between batches of a validation)
+            save and end here, if the run is to stop (StopNow; also between batches of a validation)
             validate, where val_check_interval says so
         validate, epoch schedulers
         on_train_epoch_end
@@ -52,8 +53,8 @@ class FitLoop:
         state: the stage's objects.
         data: training and validation batches.
         validate: runs a validation; None where there is none.
-        resume: called once, when the first epoch's iterator exists, to restore random number
-            generators; None where nothing is resumed.
+        resume: called once to restore random number generators: before the first epoch begins, or, within an
+            epoch that was begun, when its iterator exists; None where nothing is resumed.
     """
 
     def __init__(
@@ -99,9 +100,13 @@ class FitLoop:
         """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
         while not self._is_over() or self._is_unfinished():
             self.run_epoch()
-        if self._resume is not None:
-            # Resumed where it was over already.
-            self._resume()
+        self._restore_generators()  # where it was over already when it was resumed
+
+    def _restore_generators(self) -> None:
+        """Restore the random number generators of a resumed run, once."""
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
 
     def _is_over(self) -> bool:
         epochs, steps = self.settings.epochs, self.settings.steps
@@ -120,14 +125,21 @@ class FitLoop:
         """Run one epoch, or what is left of one that is resumed."""
         progress, hooks, metrics = self.progress, self.state.hooks, self.metrics
         self.module.train()
+        is_begun = progress.batch > 0
+        if not is_begun:
+            # The iterator and on_train_epoch_start draw random numbers, and belong to the epoch: a run that stops
+            # here saves what was before them, as the checkpoint of an epoch's end does.
+            self._restore_generators()
+            self._pass_boundary()
         iterator = self._epoch_iterator()
-        if progress.batch == 0:
+        if not is_begun:
             hooks("on_train_epoch_start")
         self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         self._stops = self._has_to_stop()
-        self._pass_boundary()
+        if is_begun:
+            self._pass_boundary()
         metrics.begin_steps()
         if not self._stops:
             self._run_steps(iterator)
@@ -217,19 +229,13 @@ class FitLoop:
 
     def _epoch_iterator(self) -> Iterator[Any]:
         state, self._data_state = self._data_state, None
-        resume, self._resume = self._resume, None
-        if resume is not None and self.progress.batch == 0:
-            # The uninterrupted run drew the epoch's numbers from here.
-            resume()
-            resume = None
         if self.data.made_again(self.progress.epoch):
             self.num_batches = self.state.num_train_batches = self.data.num_train_batches
             if self._times is not None:
                 self._times = ValidationTimes(self.settings, self.progress, self.num_batches)
         batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, state)
         iterator = iter(on_device(self.state, batches))
-        if resume is not None:
-            resume()
+        self._restore_generators()  # of an epoch that was begun before: after what making its iterator draws
         return iterator
 
     # One window -------------------------------------------------------------------------------------
