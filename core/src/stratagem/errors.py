@@ -99,6 +99,10 @@ class ShardedUseError(UsageError):
     """Parameters were used where this process has only its shard of them."""
 
 
+class GradientError(UsageError):
+    """A gradient that isn't the average over all ranks was about to be used; the message names the parameter."""
+
+
 class LoggingError(StratagemError):
     """Ranks logged different values, or a value that is no number."""
 

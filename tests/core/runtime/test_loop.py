@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from threads import on_threads
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
 
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import ConfigError
@@ -27,6 +29,7 @@ from stratagem.runtime.loop import (
     wrap,
 )
 from stratagem.runtime.methods import MethodModule
+from stratagem.runtime.session import Session
 from stratagem.strategies.prepared import Prepared
 
 CPU = torch.device("cpu")
@@ -70,11 +73,30 @@ class Told(Prepared):
 
 
 class Guard:
-    def __init__(self, is_active: bool = False) -> None:
-        self.is_active, self.steps = is_active, 0
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def before_step(self, index: int) -> None:
+        pass
 
     def after_step(self) -> None:
         self.steps += 1
+
+
+class LiveSession(Session):
+    """A session without a run: of what it opens it has the collectives alone."""
+
+    def __init__(self, collectives: Any, steps_alone: bool) -> None:
+        self.collectives, self.its_guard = collectives, Guard()
+        self.checkpointer: Any = SimpleNamespace(is_async=False, poll=lambda: None)
+        self._steps_alone = steps_alone
+
+    @property
+    def steps_alone(self) -> bool:
+        return self._steps_alone
+
+    def guard(self, prepared: Any) -> Any:
+        return self.its_guard
 
 
 def prepare(cls: Any = Prepared, *makers: Any) -> Any:
@@ -85,11 +107,7 @@ def prepare(cls: Any = Prepared, *makers: Any) -> Any:
 
 
 def session(is_active: bool = False, collectives: Any = ALONE) -> Any:
-    guard = Guard(is_active)
-    checkpointer = SimpleNamespace(is_async=False, poll=lambda: None)
-    return SimpleNamespace(
-        guard=lambda prepared: guard, collectives=collectives, its_guard=guard, checkpointer=checkpointer
-    )
+    return LiveSession(collectives, steps_alone=not is_active and collectives.world_size == 1)
 
 
 # Modules ------------------------------------------------------------------------------------------------
@@ -124,6 +142,23 @@ def test_a_module_is_otherwise_the_users() -> None:
         _ = module.no_such_name
     # What was prepared is no submodule.
     assert dict(module.named_children()) == {"original_module": net}
+
+
+def test_a_container_is_indexed_iterated_over_and_copied() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    prepared = Told(SetupRequest(net, net, list, (CPU,), ALONE, Precision(), LoopPlan(False)))
+    module = PreparedModule(prepared)
+    assert (module[1], list(module), len(module), net[0] in module) == (net[1], list(net), 2, True)
+    copied = copy.deepcopy(module)
+    assert type(copied) is nn.Sequential
+    assert torch.equal(copied[1].weight, net[1].weight)
+    assert copied[1].weight is not net[1].weight
+    averaged = AveragedModel(module)
+    averaged.update_parameters(module)
+    assert torch.equal(averaged.module[1].weight, net[1].weight)
+    assert bool(PreparedModule(prepare()))
+    with pytest.raises(TypeError, match="not subscriptable"):
+        PreparedModule(prepare())[0]
 
 
 # Optimizers ---------------------------------------------------------------------------------------------
@@ -204,6 +239,94 @@ def test_states_are_those_of_the_optimizer_it_stands_for() -> None:
     assert optimizer.state is inner.state
     assert optimizer.param_groups is inner.param_groups
     assert inner.state[target.original_module.bias]["momentum_buffer"].item() == 1
+
+
+def test_a_schedule_goes_on_after_a_load() -> None:
+    """Loading replaces the groups of the user's optimizer."""
+    source, target = prepare(), prepare()
+    optimizer = wrapped(target)
+    scheduler = StepLR(optimizer, 1, gamma=0.1)
+    optimizer.load_state_dict(wrapped(source).state_dict())
+    target.optimizers[0].load_state_dict(source.optimizers[0].state_dict())
+    optimizer.step()
+    scheduler.step()
+    assert target.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_a_schedule_may_be_made_before_or_after() -> None:
+    for before in (True, False):
+        prepared = prepare(Told)
+        inner = prepared.optimizers[0]
+        if before:
+            scheduler = StepLR(inner, 1, gamma=0.1)
+        optimizer = wrapped(prepared)
+        if not before:
+            scheduler = StepLR(optimizer, 1, gamma=0.1)
+        prepared.original_module(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        assert prepared.calls == [("step", 0)]
+        assert (prepared.original_module.bias.item(), inner.param_groups[0]["lr"]) == (-0.5, 0.05)
+
+
+class Sharp(SGD):
+    """Has attributes and methods that `Optimizer` doesn't have."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.5)
+        self.radius = 1.0
+
+    def grow(self) -> float:
+        self.radius *= 2
+        return self.radius
+
+
+def test_an_optimizer_is_otherwise_the_users() -> None:
+    prepared = prepare(Prepared, lambda net: Sharp(net.parameters()))
+    optimizer, inner, net = wrapped(prepared), prepared.optimizers[0], prepared.original_module
+    called: list[Any] = []
+    optimizer.register_step_pre_hook(lambda opt, *_: called.append(opt))
+    assert (optimizer.grow(), inner.radius, optimizer.radius) == (2.0, 2.0, 2.0)
+    optimizer.radius = 3.0
+    assert inner.radius == 3.0
+    optimizer.state = {net.bias: {"seen": 1}}
+    assert inner.state == {net.bias: {"seen": 1}}
+    optimizer.param_groups = [{**inner.param_groups[0], "params": [net.bias]}]
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert (net.bias.item(), net.weight.tolist(), called) == (-0.5, [[1, 1]], [inner])
+    optimizer.add_param_group({"params": [net.weight], "lr": 1.0})
+    optimizer.step()
+    assert net.weight.tolist() == [[0, 0]]
+    assert repr(optimizer) == repr(inner)
+
+
+def test_a_closures_first_loss_is_returned() -> None:
+    losses = iter([3.0, 2.0])
+    assert wrapped(prepare()).step(lambda: next(losses)) == 3.0
+
+    class Twice(SGD):
+        def step(self, closure: Any = None) -> None:
+            closure()
+            closure()
+
+    losses = iter([3.0, 2.0])
+    assert (
+        wrapped(prepare(Prepared, lambda net: Twice(net.parameters(), lr=1.0))).step(lambda: next(losses))
+        == 3.0
+    )
+
+
+def test_gradients_are_completed_before_a_step_and_after_each_evaluation() -> None:
+    class Completes(Told):
+        def complete_gradients(self, index: int) -> None:
+            self.calls.append("complete")
+
+    prepared = prepare(Completes)
+    optimizer = wrapped(prepared)
+    optimizer.step()
+    optimizer.step(lambda: prepared.calls.append("evaluated"))
+    assert prepared.calls == ["complete", ("step", 0), ("step", 0), "evaluated", "complete"]
 
 
 # Wrapping -----------------------------------------------------------------------------------------------

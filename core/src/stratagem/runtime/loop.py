@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any, Callable
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem.collectives.closures import mean_closure
 from stratagem.errors import ConfigError
 from stratagem.runtime.methods import without_layers
-from stratagem.strategies.stepping import drop_gradients
+from stratagem.runtime.prepared_optimizer import PreparedOptimizer
 
 if TYPE_CHECKING:
-    from stratagem.collectives.base import Collectives
     from stratagem.runtime.session import Session
-    from stratagem.strategies import ReplicaGuard
     from stratagem.strategies.prepared import Prepared
+
+
+_CONTAINER_METHODS = (
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__len__",
+    "__iter__",
+    "__contains__",
+    "__reversed__",
+)
+"""Python looks these up on an object's class, where `__getattr__` isn't asked."""
 
 
 class PreparedModule(nn.Module):
@@ -31,6 +40,13 @@ class PreparedModule(nn.Module):
         methods: where there are some, the strategy has a `MethodModule`, and calls of these go through it too; other
             methods may call no layers, and `advice` is what to do about one that does.
     """
+
+    def __new__(cls, prepared: Prepared, *args: Any, **kwargs: Any) -> PreparedModule:
+        """Make an object that is indexed and iterated over as the user's module is, where that is a container."""
+        kind = type(prepared.original_module)
+        forwarded = {name: _forwarded(name) for name in _CONTAINER_METHODS if hasattr(kind, name)}
+        made: PreparedModule = super().__new__(type(cls.__name__, (cls,), forwarded) if forwarded else cls)
+        return made
 
     def __init__(
         self,
@@ -74,41 +90,15 @@ class PreparedModule(nn.Module):
             return wraps(value)(partial(through, name))
         return without_layers(value, self._advice.format(name))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.prepared.copy_module(memo)
 
-class PreparedOptimizer(Optimizer):
-    """An optimizer whose `step` goes through the strategy and the precision.
 
-    It shares groups and state with the optimizer it stands for, so that schedulers work on it.
-    """
+def _forwarded(name: str) -> Callable[..., Any]:
+    def forwarded(self: PreparedModule, *args: Any) -> Any:
+        return getattr(self.original_module, name)(*args)
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        index: int,
-        guard: ReplicaGuard,
-        data_ranks: Collectives,
-        poll: Callable[[], None],
-    ) -> None:
-        inner = prepared.optimizers[index]
-        # Optimizer.__init__ would copy the groups; schedulers must change the inner ones.
-        self.__dict__.update({k: v for k, v in inner.__dict__.items() if k != "step"})
-        self.prepared, self.index, self.inner, self.guard = prepared, index, inner, guard
-        self.data_ranks, self.poll = data_ranks, poll
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        self.prepared.step(self.index, mean_closure(closure, self.data_ranks))
-        self.guard.after_step()
-        self.poll()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        drop_gradients(self.prepared, self.index, set_to_none)
-
-    def state_dict(self) -> Any:
-        return self.inner.state_dict()
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        self.inner.load_state_dict(state_dict)
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+    return forwarded
 
 
 def optimizers_for(
@@ -155,14 +145,9 @@ def wrap(
     """Return what a loop of the user's own calls for what was prepared of `given`: the objects, where they can be."""
     is_module = prepared.module is given and prepared.forwards_directly
     wrapped = prepared.original_module if is_module else PreparedModule(prepared, methods)
-    guard, data_ranks, checkpointer = session.guard(prepared), session.collectives.data, session.checkpointer
-    needs_step = guard.is_active or checkpointer.is_async or data_ranks.world_size > 1
-    if prepared.steps_directly and not needs_step:
+    if prepared.steps_directly and session.steps_alone and not session.checkpointer.is_async:
         return wrapped, list(prepared.optimizers)
-    return wrapped, [
-        PreparedOptimizer(prepared, index, guard, data_ranks, checkpointer.poll)
-        for index in range(len(prepared.optimizers))
-    ]
+    return wrapped, [PreparedOptimizer(prepared, index, session) for index in range(len(prepared.optimizers))]
 
 
 def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Prepared:
@@ -209,4 +194,4 @@ def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) 
         for index, candidate in enumerate(prepared.optimizers):
             if candidate is optimizer:
                 return prepared, index
-    raise ConfigError("clip got an optimizer that wasn't set up: pass one that setup() returned")
+    raise ConfigError("got an optimizer that wasn't set up: pass one that setup() returned")

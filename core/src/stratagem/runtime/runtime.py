@@ -245,7 +245,17 @@ class Runtime(Ranks):
         if max_norm is None and max_value is None:
             raise ConfigError("clip got no limit: give max_norm or max_value")
         prepared, index = prepared_of_optimizer(self._prepared, optimizer)
+        prepared.complete_gradients(index)
         return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
+
+    def average_gradients(self, optimizer: Optimizer) -> None:
+        """Average the gradients of `optimizer` over ranks, before a step with those that you computed; collective.
+
+        Gradients by `backward` are averaged already. Those that your loop assigns, as from `torch.autograd.grad`, are
+        this rank's own, and only you know whether the average of the ranks' gradients is what you want.
+        """
+        prepared, index = prepared_of_optimizer(self._prepared, optimizer)
+        prepared.average_gradients(index)
 
     def clip_gradients(
         self,

@@ -7,11 +7,12 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
 
+from stratagem.collectives.closures import mean_loss
 from stratagem.errors import CheckpointError, CombinationError, DigestMismatchError
 from stratagem.plugin.requests import (
     CheckpointRequest,
@@ -52,6 +53,7 @@ class Session:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
+        self._guards: dict[Prepared, ReplicaGuard] = {}
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
@@ -173,8 +175,50 @@ class Session:
 
     def guard(self, prepared: Prepared) -> ReplicaGuard:
         """Return what compares copies of `prepared` while it trains."""
-        every = self.run.config.check_replicas_every if prepared.has_copies else 0
-        return ReplicaGuard(prepared, self.collectives, every)
+        if prepared not in self._guards:
+            every = self.run.config.check_replicas_every if prepared.has_copies else 0
+            self._guards[prepared] = ReplicaGuard(prepared, self.collectives, every)
+        return self._guards[prepared]
+
+    @property
+    def steps_alone(self) -> bool:
+        """Whether this process has no other rank to compare or reduce with before and after a step."""
+        return self.collectives.world_size == 1
+
+    def step(
+        self, prepared: Prepared, index: int, closure: Callable[[], Any] | None = None
+    ) -> tuple[bool, Any]:
+        """Step optimizer `index` of `prepared` with gradients that are complete. Collective.
+
+        Args:
+            prepared: returned by `prepare`.
+            index: of the optimizer.
+            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+
+        Returns:
+            Whether the step was applied, and the loss of the closure's first evaluation.
+
+        Raises:
+            GradientError: a gradient isn't complete, and can't be completed.
+            ReplicaError: gradients differ between ranks.
+        """
+        guard = self.guard(prepared)
+        if closure is None:
+            prepared.complete_gradients(index)
+            guard.before_step(index)
+            return prepared.step(index), None
+        losses: list[Any] = []
+
+        def evaluate() -> Any:
+            loss = mean_loss(closure(), self.collectives.data)
+            prepared.complete_gradients(index)
+            if not losses:
+                guard.before_step(index)
+            losses.append(loss)
+            return loss
+
+        applied = prepared.step(index, evaluate)
+        return applied, losses[0] if losses else None
 
     def close(self, failed: bool = False) -> None:
         """Release what was prepared, leave the process group, undo the environment. Collective.
@@ -188,18 +232,25 @@ class Session:
             rest.callback(show_session, self.run.strategy, None)
             rest.callback(self.collectives.close, failed)
             rest.callback(self.checkpointer.close, failed)
-            while self._prepared:
-                prepared, (ledger, _) = self._prepared.popitem()
-                try:
-                    if not failed:
-                        prepared.restore_module()
-                finally:
-                    prepared.release()
-                ledger.carry_over()
-                if prepared.leaves_module_sharded:
-                    world_size, rank = self.collectives.world_size, self.collectives.rank
-                    left = LeftSharded(self.run.strategy_name, world_size, rank, prepared.left_shards)
-                    leave_sharded(prepared.original_module, left)
+            rest.callback(self._release, failed)
+            if not failed:
+                for prepared in self._prepared:
+                    self.guard(prepared).compare_last_steps("at the end of the run")
+
+    def _release(self, failed: bool) -> None:
+        self._guards.clear()
+        while self._prepared:
+            prepared, (ledger, _) = self._prepared.popitem()
+            try:
+                if not failed:
+                    prepared.restore_module()
+            finally:
+                prepared.release()
+            ledger.carry_over()
+            if prepared.leaves_module_sharded:
+                world_size, rank = self.collectives.world_size, self.collectives.rank
+                left = LeftSharded(self.run.strategy_name, world_size, rank, prepared.left_shards)
+                leave_sharded(prepared.original_module, left)
 
 
 def seed_everything(seed: int) -> None:

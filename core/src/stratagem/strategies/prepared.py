@@ -8,6 +8,7 @@ nothing else, and never asks which class it has.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable
@@ -17,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
+from stratagem.errors import ConfigError
 from stratagem.names.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.overriding import is_overridden
@@ -157,6 +159,38 @@ class Prepared:
             return None
         return nn.utils.clip_grad_norm_(parameters, clipping.max_norm, clipping.norm_type)
 
+    def complete_gradients(self, index: int) -> None:
+        """Complete the gradients of optimizer `index` before they are clipped or stepped. Collective.
+
+        The user's code may have made gradients in ways that a strategy doesn't reduce: a micro-batch within
+        `no_sync` that was the last one, a second backward of one graph, `torch.autograd.grad`. A strategy with
+        several ranks averages what is well defined, and refuses the rest.
+
+        Raises:
+            GradientError: names the parameter whose gradient isn't complete, and what to write instead.
+        """
+
+    def average_gradients(self, index: int) -> None:
+        """Average the gradients of optimizer `index` over ranks, whatever made them. Collective."""
+        self.complete_gradients(index)
+
+    def step_late_optimizer(self, optimizer: Optimizer) -> None:
+        """Complete the gradients of an optimizer that `setup` didn't get, or refuse it. Collective.
+
+        Called before each step of an optimizer that has parameters of this module.
+
+        Raises:
+            ConfigError: this strategy has to get optimizers in `setup`.
+        """
+        raise ConfigError(
+            f"{type(optimizer).__name__} steps parameters of {type(self.original_module).__name__}, and setup() "
+            "didn't get it: pass optimizers to setup() with their module, and step those that it returns"
+        )
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""
+        return iter(())
+
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Step optimizer `index`; False when the step was skipped, as after an overflow."""
         return self.precision.step(self.optimizers[index], closure)
@@ -203,6 +237,14 @@ class Prepared:
         yield "the set of parameters that require gradients", trained
         for index, optimizer in enumerate(self.optimizers):
             yield from optimizer_replicas(index, optimizer, self.has_all_states)
+
+    def copy_module(self, memo: dict[int, Any]) -> nn.Module:
+        """Return a copy of the user's module, as `copy.deepcopy` of what `setup` returned does.
+
+        Args:
+            memo: of `copy.deepcopy`.
+        """
+        return copy.deepcopy(self.original_module, memo)
 
     # Data ---------------------------------------------------------------------------------------
 

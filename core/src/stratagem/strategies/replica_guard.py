@@ -34,9 +34,25 @@ class ReplicaGuard:
 
     def __init__(self, prepared: Prepared, collectives: Collectives, every: int) -> None:
         self._prepared, self._collectives, self._every = prepared, collectives, every
-        self._step = 0
+        self._step = self._compared_at = 0
         self.is_active = every > 0 and collectives.world_size > 1
         """Whether there is anything to compare."""
+
+    def before_step(self, index: int) -> None:
+        """Compare gradients before a step after which `after_step` compares. Collective where it does.
+
+        Under some strategies ranks become equal again in the step, whatever their gradients were.
+
+        Args:
+            index: of the optimizer that is about to step.
+
+        Raises:
+            ReplicaError: gradients that should be averages over ranks differ between them.
+        """
+        if self.is_active and self._is_due(self._step + 1):
+            gradients = [Replica(*each) for each in self._prepared.gradient_replicas(index)]
+            if gradients:
+                self._compare(gradients, f"before step {self._step + 1}", _GRADIENT_ADVICE)
 
     def after_step(self, step: int | None = None) -> None:
         """Compare if it is time. Collective where it is: every rank must call it after each step.
@@ -50,9 +66,24 @@ class ReplicaGuard:
         self._step = self._step + 1 if step is None else step
         if not self.is_active:
             return
-        # Powers of two: whatever goes wrong from the beginning is seen at once.
-        if self._step % self._every == 0 or (self._step < self._every and not self._step & (self._step - 1)):
+        if self._is_due(self._step):
             self.compare(f"after step {self._step}")
+
+    def _is_due(self, step: int) -> bool:
+        # Powers of two: what goes wrong from the beginning is seen at once.
+        return step % self._every == 0 or (step < self._every and not step & (step - 1))
+
+    def compare_last_steps(self, when: str) -> None:
+        """Compare now if steps were made since the last comparison. Collective.
+
+        Args:
+            when: as for `compare`.
+
+        Raises:
+            ReplicaError: as for `compare`.
+        """
+        if self._step > self._compared_at:
+            self.compare(when)
 
     def compare(self, when: str) -> None:
         """Compare now. Collective.
@@ -65,7 +96,10 @@ class ReplicaGuard:
         """
         if not self.is_active:
             return
-        copies = list(self._copies())
+        self._compared_at = self._step
+        self._compare(list(self._copies()), when, _ADVICE)
+
+    def _compare(self, copies: list[Replica], when: str, advice: str) -> None:
         by_layout: dict[str, list[Replica]] = defaultdict(list)
         for copy in copies:
             by_layout[copy.layout].append(copy)
@@ -79,7 +113,7 @@ class ReplicaGuard:
             numbers[3 + 2 * index] = _number(by_layout[layout], device)
         gathered = self._collectives.all_gather(numbers).tolist()
         if not _agree(gathered):
-            self._raise(copies, when)
+            self._raise(copies, when, advice)
 
     def _copies(self) -> Iterator[Replica]:
         for each in self._prepared.replicas():
@@ -89,11 +123,11 @@ class ReplicaGuard:
                 replica = Replica(replica.name, local, layout or replica.layout, shard or replica.shard)
             yield replica
 
-    def _raise(self, copies: list[Replica], when: str) -> None:
+    def _raise(self, copies: list[Replica], when: str, advice: str) -> None:
         device = self._collectives.device
         own = {c.name: (c.layout, c.shard, int(_number([c], device))) for c in copies}
         difference = _difference(self._collectives.gather_objects(own))
-        raise ReplicaError(f"{when}, {difference}: {_ADVICE}")
+        raise ReplicaError(f"{when}, {difference}: {advice}")
 
 
 def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
@@ -121,6 +155,10 @@ def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
     return "ranks that hold copies differed, and were equal again when asked in what"
 
 
+_GRADIENT_ADVICE = (
+    "compute gradients by runtime.backward(loss) and the module that setup() returned, or average what you computed "
+    "otherwise by runtime.average_gradients(optimizer)"
+)
 _ADVICE = (
     "look for what depends on the rank, as a step that only one rank makes; check_replicas_every=0 goes on without "
     "comparing"

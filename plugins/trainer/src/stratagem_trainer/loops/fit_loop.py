@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import DataError
@@ -66,6 +67,7 @@ class FitLoop:
         resume: Callable[[], None] | None = None,
     ) -> None:
         self.state, self.data, self.validate = state, data, validate
+        self._has_validated = False
         self.settings, self.module, self._rules = state.settings, state.module, state.settings.rules
         self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
         self.num_batches = state.num_train_batches = data.num_train_batches
@@ -87,8 +89,9 @@ class FitLoop:
             state.steps_schedules_by_hand = self._rules.counts_each_optimizer or mentions(
                 type(self.module), "lr_schedulers"
             )
+            step_completed = partial(state.runtime.session.step, self.prepared)
             state.manual_optimizers = [
-                ManualOptimizer(self.prepared, index, self._count_manual_step, self.data_ranks, hooks)
+                ManualOptimizer(self.prepared, index, self._count_manual_step, step_completed, hooks)
                 for index in range(len(self.prepared.optimizers))
             ]
         elif state.wants_closure:
@@ -180,7 +183,15 @@ class FitLoop:
 
     def _validate_if_due(self) -> None:
         if self.validate is not None and self._validation_is_due():
-            self.validate()
+            self._run_validation()
+
+    def _run_validation(self) -> None:
+        assert self.validate is not None
+        if not self._has_validated:
+            # The first figures that are looked at are of a model that ranks agree on.
+            self.state.guard.compare_last_steps("before the first validation")
+            self._has_validated = True
+        self.validate()
 
     def _validation_is_due(self) -> bool:
         return self._times is not None and self._times.is_due()
@@ -192,7 +203,7 @@ class FitLoop:
         if is_early and not is_cut:
             step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=False)
         if self.validate is not None and self._validates_at_the_end(is_cut, is_skipped):
-            self.validate()
+            self._run_validation()
         self.metrics.end_epoch(progress.step, progress.epoch)
         if not is_early and not is_cut:
             step_schedules(self.state, "epoch", progress.epoch + 1)

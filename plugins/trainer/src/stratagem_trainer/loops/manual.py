@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem import Clipping
 from stratagem.errors import ConfigError
-from stratagem.sdk.collectives import mean_closure
 from stratagem.sdk.loops import drop_gradients
 from stratagem_trainer.hooks import tell_before_step
 
 if TYPE_CHECKING:
     import torch
 
-    from stratagem import Collectives, Prepared
+    from stratagem import Prepared
     from stratagem_trainer.hooks import HookRunner
 
 
@@ -29,7 +28,7 @@ class ManualOptimizer:
         prepared: has the optimizer.
         index: of the optimizer.
         on_step: called with the index after a step that was applied.
-        data_ranks: those that read different batches.
+        step_completed: `Session.step` of `prepared`.
         hooks: of callbacks and the module.
     """
 
@@ -38,11 +37,11 @@ class ManualOptimizer:
         prepared: Prepared,
         index: int,
         on_step: Callable[[int], None],
-        data_ranks: Collectives,
+        step_completed: Callable[[int, Callable[[], Any] | None], tuple[bool, Any]],
         hooks: HookRunner,
     ) -> None:
         self._prepared, self._index, self._on_step = prepared, index, on_step
-        self._data_ranks = data_ranks
+        self._step_completed = step_completed
         self._before_step = hooks.of("on_before_optimizer_step")
         self._before_zero_grad = hooks.of("on_before_zero_grad")
         self.optimizer = prepared.optimizers[index]
@@ -55,7 +54,7 @@ class ManualOptimizer:
         """
         if self._before_step:
             tell_before_step(self._before_step, self._prepared, self._index, has_gradients=closure is None)
-        applied = self._prepared.step(self._index, mean_closure(closure, self._data_ranks))
+        applied, _ = self._step_completed(self._index, closure)
         if applied:
             self._on_step(self._index)
         return applied
@@ -71,6 +70,7 @@ class ManualOptimizer:
 
     def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
         """Limit its gradients; returns the norm before, when `max_norm` is given. Collective."""
+        self._prepared.complete_gradients(self._index)
         return self._prepared.clip(self._index, Clipping(max_norm, max_value))
 
     @contextmanager
@@ -118,7 +118,7 @@ class LoopOptimizer(ManualOptimizer):
         prepared: has the optimizer.
         index: of the optimizer.
         step: what the loop does where the module says nothing: hooks, clipping and the step.
-        data_ranks: those that read different batches.
+        step_completed: as for `ManualOptimizer`.
         hooks: of callbacks and the module.
     """
 
@@ -127,10 +127,10 @@ class LoopOptimizer(ManualOptimizer):
         prepared: Prepared,
         index: int,
         step: Callable[[int, Callable[[], Any] | None], bool],
-        data_ranks: Collectives,
+        step_completed: Callable[[int, Callable[[], Any] | None], tuple[bool, Any]],
         hooks: HookRunner,
     ) -> None:
-        super().__init__(prepared, index, lambda _: None, data_ranks, hooks)
+        super().__init__(prepared, index, lambda _: None, step_completed, hooks)
         self._loop_step = step
         self._evaluate: Callable[[], Any] | None = None
         self._loss: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratagem.sdk.loops import loss_of
@@ -35,9 +36,10 @@ class OptimizerSteps:
         hooks = state.hooks
         self._before_step = hooks.of("on_before_optimizer_step")
         self._before_zero_grad = hooks.of("on_before_zero_grad")
-        data_ranks = state.runtime.collectives.data
+        session = state.runtime.session
+        self._step_completed = partial(session.step, self._prepared)
         self.optimizers = [
-            LoopOptimizer(self._prepared, index, self._step_one, data_ranks, hooks)
+            LoopOptimizer(self._prepared, index, self._step_one, self._step_completed, hooks)
             for index in range(len(self._prepared.optimizers))
         ]
         self._clip: Callable[[int], object] | None = None
@@ -45,7 +47,7 @@ class OptimizerSteps:
             self._clip = self._clip_by_module
         elif self._settings.gradient_clip_val is not None:
             self._clip = self._clip_by_settings
-        self._poll = state.runtime.session.checkpointer.poll
+        self._poll = session.checkpointer.poll
         self._batch_idx = 0
         self._after_step = state.guard.after_step if state.guard.is_active else None
         self._does_more = finite.ends_run or self._after_step is not None or bool(state.schedules)
@@ -59,6 +61,8 @@ class OptimizerSteps:
         )
         # One optimizer that nobody has a hook for is stepped in fewer words.
         self._is_plain = is_plain and len(self.optimizers) == 1
+        # Hooks may have assigned gradients that other ranks don't have.
+        self._step_prepared = self._prepared.step if session.steps_alone else self._step_complete
 
     def step(self, batch_idx: int, outputs: Any = None, closure: Callable[[int], Any] | None = None) -> None:
         """Step.
@@ -72,7 +76,7 @@ class OptimizerSteps:
         if closure is not None or not self._is_plain:
             applied = self._step_all(batch_idx, outputs, closure)
         else:
-            applied = _ONLY if prepared.step(0) else ()
+            applied = _ONLY if self._step_prepared(0) else ()
             prepared.zero_grad(0)
         progress.batch = self._state.batch_idx
         if not applied:
@@ -99,7 +103,7 @@ class OptimizerSteps:
         if self._step_by_hook:
             applied = [index for index in indices if self._step_by_module(index, outputs, closure)]
         elif closure is None and self._steps_alone:
-            applied = [index for index in indices if prepared.step(index)]
+            applied = [index for index in indices if self._step_prepared(index)]
         else:
             applied = [
                 index for index in indices if self._step_one(index, closure and _bound(closure, index))
@@ -121,7 +125,7 @@ class OptimizerSteps:
         if evaluate is None:
             if self._clip is not None:
                 self._clip(index)
-            return self._prepared.step(index, None)
+            return self._step_prepared(index)
         return self._prepared.step(index, lambda: self._watched(evaluate()))
 
     def _watched(self, loss: Any) -> Any:
@@ -137,10 +141,15 @@ class OptimizerSteps:
     def _zero_grad_by_module(self, index: int) -> None:
         self._module.optimizer_zero_grad(self._progress.epoch, self._batch_idx, self.optimizers[index])
 
+    def _step_complete(self, index: int) -> bool:
+        return self._step_completed(index, None)[0]
+
     def _clip_by_settings(self, index: int) -> None:
+        self._prepared.complete_gradients(index)
         self._prepared.clip(index, self._settings.clipping)
 
     def _clip_by_module(self, index: int) -> None:
+        self._prepared.complete_gradients(index)
         self._prepared.precision.unscale(self._prepared.optimizers[index])
         algorithm = self._settings.gradient_clip_algorithm
         self._module.configure_gradient_clipping(

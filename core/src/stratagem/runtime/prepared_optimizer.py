@@ -1,0 +1,91 @@
+"""`PreparedOptimizer`: the optimizer that `Runtime.setup` returns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from stratagem.strategies.stepping import drop_gradients
+
+if TYPE_CHECKING:
+    from stratagem.runtime.session import Session
+    from stratagem.strategies.prepared import Prepared
+
+
+class PreparedOptimizer(Optimizer):
+    """The user's optimizer, whose `step` goes through the strategy and the precision.
+
+    Both objects have one `__dict__`, so that groups, states, defaults, hooks and every other attribute are the
+    user's optimizer's, also when they are replaced or loaded. Methods of its class are called on it.
+
+    Args:
+        prepared: has the optimizer.
+        index: of the optimizer.
+        session: the live run.
+    """
+
+    # Stored outside of `__dict__`, which belongs to the user's optimizer.
+    __slots__ = ("_patched_step", "_session", "index", "inner", "prepared")
+
+    def __init__(self, prepared: Prepared, index: int, session: Session) -> None:
+        # Optimizer.__init__ would make groups and states of its own.
+        self.prepared, self.index, self.inner = prepared, index, prepared.optimizers[index]
+        self._session = session
+        self._patched_step: Callable[..., Any] | None = None
+        self.__dict__ = self.inner.__dict__
+
+    @property
+    def step(self) -> Callable[..., Any]:
+        """Step through the strategy; collective.
+
+        Args:
+            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+
+        Returns:
+            The loss of the closure's first evaluation, the mean over ranks; None without a closure.
+        """
+        patched = self._patched_step
+        return MethodType(_step, self) if patched is None else patched
+
+    @step.setter
+    def step(self, value: Callable[..., Any]) -> None:
+        # A scheduler replaces `step` of the object that it got. In the shared `__dict__` that would replace the
+        # user's optimizer's own `step`, which this one calls.
+        self._patched_step = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        drop_gradients(self.prepared, self.index, set_to_none)
+
+    def state_dict(self) -> Any:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.inner.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.inner.add_param_group(param_group)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PreparedOptimizer.__slots__:  # while it is made from a pickle or a copy
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.inner, memo)
+
+    def __reduce__(self) -> Any:
+        return self.inner.__reduce_ex__(2)
+
+
+def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None) -> Any:
+    _, loss = self._session.step(self.prepared, self.index, closure)
+    self._session.guard(self.prepared).after_step()
+    self._session.checkpointer.poll()
+    return loss
