@@ -1,4 +1,6 @@
-"""1 GiB of data that the launching process holds, in 4 processes: python tests/benchmarks/data_in_memory.py
+"""1 GiB of data that the launching process holds, in 4 processes: python tests/benchmarks/data_in_memory.py [shared]
+
+With `shared`, the data is moved into shared memory before, by `stratagem.shared`.
 
 The same program with a loader over 1 GiB and over next to nothing, alternating. Time goes from the call of
 `launch` to rank 0's first optimizer step. Memory is the proportional set size (PSS) of all processes together:
@@ -24,7 +26,7 @@ SIZE_BYTES = 1 << 30
 GIB = 1 << 30
 
 
-def program(size_bytes: int, folder: str) -> None:
+def program(size_bytes: int, folder: str, is_shared: bool) -> None:
     """Launch ranks that read a loader's data; the parent measures until it makes the file `measured`."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -34,6 +36,9 @@ def program(size_bytes: int, folder: str) -> None:
     features = torch.empty(size_bytes // 1024, 256)
     for rows in features.split(1 << 16):
         rows.normal_()
+    del rows  # a view would keep the original
+    if is_shared:
+        features = stratagem.shared(features)
     loader = DataLoader(TensorDataset(features), 64)
     runtime = stratagem.Runtime(strategy="ddp", accelerator="cpu", devices=PROCESSES)
     Path(folder, "launched").write_text(repr(time.time()))
@@ -58,10 +63,10 @@ def work(runtime: Any, loader: Any, folder: str) -> None:
         time.sleep(0.02)
 
 
-def measure(size_bytes: int) -> tuple[float, float, float]:
+def measure(size_bytes: int, *how: str) -> tuple[float, float, float]:
     """Run the program; return seconds of its start, and PSS in bytes: the highest, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, str(size_bytes), folder]
+        command = [sys.executable, __file__, str(size_bytes), folder, *how]
         with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as started:
             highest, process = 0, psutil.Process(started.pid)
             while len(list(Path(folder).glob("read.*"))) < PROCESSES:
@@ -87,8 +92,8 @@ def pss(process: psutil.Process) -> int:
     return total
 
 
-def main() -> None:
-    pairs = [(measure(SIZE_BYTES), measure(1024)) for _ in range(ROUNDS)]
+def main(*how: str) -> None:
+    pairs = [(measure(SIZE_BYTES, *how), measure(1024, *how)) for _ in range(ROUNDS)]
     starts = [full[0] / empty[0] for full, empty in pairs]
     print(f"start: {statistics.median(starts):.3f}x ({min(starts):.3f} to {max(starts):.3f})")
     for name, column in (("highest", 1), ("once all ranks have read it", 2)):
@@ -103,7 +108,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        program(int(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 2:
+        program(int(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["shared"])
     else:
-        main()
+        main(*sys.argv[1:])

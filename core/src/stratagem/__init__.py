@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stratagem_checkpoint.initial_weights import InitialWeights as InitialWeights
     from stratagem_checkpoint.initial_weights import WeightsReport as WeightsReport
     from stratagem_cli.flags import options as options
+    from stratagem_launch.transfer.shared import shared as shared
     from stratagem_sharding.deferring import DeferringStrategy as DeferringStrategy
     from stratagem_trainer.callbacks.base import Callback as Callback
     from stratagem_trainer.callbacks.early_stopping import EarlyStopping as EarlyStopping
@@ -107,6 +108,7 @@ _HOMES = {
     "stratagem.strategies.wrapper": "PreparedWrapper",
     "stratagem_checkpoint.initial_weights": "InitialWeights WeightsReport",
     "stratagem_cli.flags": "options",
+    "stratagem_launch.transfer.shared": "shared",
     "stratagem_sharding.deferring": "DeferringStrategy",
     "stratagem_trainer.callbacks.base": "Callback",
     "stratagem_trainer.callbacks.early_stopping": "EarlyStopping",

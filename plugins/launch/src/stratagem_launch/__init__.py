@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stratagem_launch.slurm_job import SlurmJob
     from stratagem_launch.stop_points import preemption_watch, stopping
     from stratagem_launch.transfer.pickling import loads, sending
+    from stratagem_launch.transfer.shared import shared
 
 __all__ = [
     "LAUNCH_VARIABLE",
@@ -55,6 +56,7 @@ __all__ = [
     "restart_state",
     "save_restart_state",
     "sending",
+    "shared",
     "stopping",
 ]
 
@@ -72,5 +74,6 @@ __getattr__, __dir__ = lazy_names(
         ".slurm_job": "SlurmJob",
         ".stop_points": "preemption_watch stopping",
         ".transfer.pickling": "loads sending",
+        ".transfer.shared": "shared",
     },
 )

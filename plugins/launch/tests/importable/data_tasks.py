@@ -48,6 +48,15 @@ def maps(*paths: str) -> list[int]:
     return [sum(line.endswith(path) for line in lines) for path in paths]
 
 
+def inode_of(tensor: torch.Tensor) -> int:
+    """Return the inode of the file that a tensor's memory is a map of; 0 for none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if begin <= tensor.data_ptr() < end:
+            return int(line.split()[4])
+    raise LookupError(tensor.data_ptr())
+
+
 def sum_of(loader: object) -> float:
     """Return the sum of all that a loader gives."""
     return sum(float(batch.sum()) for batch in loader)

@@ -1,10 +1,10 @@
-"""Tensors and arrays reach workers by shared pages: each byte once, views as views, and writes unshared."""
+"""Tensors and arrays reach workers by shared pages: one copy for all, views as views, and writes unshared."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,10 +16,10 @@ import pytest
 import torch
 from stratagem_launch.elastic import ElasticLauncher
 from stratagem_launch.transfer import data_file
-from stratagem_launch.transfer.mapped_memory import MappedMemory
 from stratagem_launch.transfer.pickling import dumps, loads
 from torch import nn
 
+import stratagem
 from stratagem import LaunchPlan, Task
 from stratagem.errors import UsageError
 
@@ -99,44 +99,87 @@ def test_the_launching_process_keeps_its_memory_to_itself(tmp_path: Path, size: 
     torch.testing.assert_close(tensor[2:], torch.arange(2.0, size))
 
 
+def test_a_thread_that_writes_meanwhile_loses_nothing(tmp_path: Path) -> None:
+    # The launching process may train, or fill a buffer of experience, while workers are started.
+    counts = torch.zeros(32 * MIB // 8, dtype=torch.float64)
+    rows, done, over = counts.view(64, -1), [0], threading.Event()
+
+    def count() -> None:
+        while not over.is_set():
+            for row in rows:
+                row.add_(1)
+                done[0] += row.numel()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(10):
+            dumps(counts, "spawn", str(tmp_path)).close()
+    finally:
+        over.set()
+        thread.join()
+    assert counts.sum().item() == done[0] > 0
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's")
-def test_large_memory_is_there_once(tmp_path: Path) -> None:
-    whole = torch.ones(64 * MIB // 4)
-    assert MappedMemory().own_block(whole.data_ptr(), whole.nbytes).size_bytes >= whole.nbytes
-    assert MappedMemory().own_block(whole.data_ptr(), 8 * MIB) is None
-    assert MappedMemory().own_block(whole.data_ptr() + MIB, 8 * MIB) is None
-    before = anonymous_bytes()
-    with sent([whole, whole[5:]], tmp_path):
-        assert anonymous_bytes() < before - 60 * MIB
-        assert MappedMemory().own_block(whole.data_ptr(), whole.nbytes).is_written
-    assert whole.sum() == whole.numel()
-    whole.add_(1)
-    assert anonymous_bytes() > before - 4 * MIB
-    with sent(whole, tmp_path) as again:
-        assert again.sum() == whole.sum() == 2 * whole.numel()
-        assert anonymous_bytes() < before - 60 * MIB
-    assert files_in_memory() == 1
-    del again, whole
-    assert anonymous_bytes() < before - 60 * MIB
-    assert files_in_memory() == 0
-
-
-def test_an_array_that_was_sent_can_grow(start_program: Any) -> None:
-    # realloc would make the map longer than the file: the next access would end the process by SIGBUS.
-    program = start_program(
-        """
-        import numpy as np
-        from contextlib import closing
-        from stratagem_launch.transfer.pickling import dumps
-        array = np.ones(8 << 20)
-        with closing(dumps(array, "spawn", ".")):
-            pass
-        array.resize(16 << 20, refcheck=False)
-        print(array.sum() / (8 << 20))
-        """
+def test_shared_memory_is_there_once(tmp_path: Path) -> None:
+    before, open_before = anonymous_bytes(), len(os.listdir("/proc/self/fd"))
+    whole = stratagem.shared(torch.arange(64 * MIB // 4, dtype=torch.float32))
+    assert (whole[-1], anonymous_bytes() < before + 4 * MIB, files_in_memory()) == (
+        whole.numel() - 1,
+        True,
+        1,
     )
-    out, err = program.communicate(timeout=240)
-    assert (program.returncode, out) == (0, "1.0\n"), err
+    with sent([whole, whole[5:]], tmp_path) as (got, part):
+        assert files_in_memory() == 1  # workers map the very file
+        got[5] = -1
+        assert (part[0], whole[5]) == (-1, 5)
+        torch.testing.assert_close(got[6:], whole[6:])
+    whole.add_(1)  # this process's alone, and sent as a copy like other memory
+    with sent(whole, tmp_path) as again:
+        assert files_in_memory() == 2
+        torch.testing.assert_close(again, whole)
+    del again, whole, got, part
+    assert files_in_memory() == 0
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_shared_takes_data_of_any_dtype_and_shape(tmp_path: Path) -> None:
+    given = [
+        torch.arange(12).view(3, 4).t(),
+        torch.tensor(True),
+        torch.randn(5, dtype=torch.complex64).conj(),
+        torch.randn(7, 2).bfloat16()[::2],
+        torch.empty(0, 3),
+    ]
+    for tensor in given:
+        kept = tensor.clone()
+        got = stratagem.shared(tensor)
+        assert (got.dtype, got.shape) == (kept.dtype, kept.shape)
+        assert torch.equal(got, kept)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's")
+def test_workers_map_shared_memory_itself() -> None:
+    whole = stratagem.shared(torch.ones(MIB))
+    launcher = ElasticLauncher(LaunchPlan(2))
+    assert launcher.launch(Task(data_tasks.inode_of, (whole[9:],))) == data_tasks.inode_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([1, 2], "shared got list"),
+        (nn.Linear(2, 2).weight, "shared got Parameter: give it a torch.Tensor that holds data"),
+        (torch.ones(3, requires_grad=True), "shared got a tensor that requires gradients"),
+        (torch.ones(3).to_sparse(), "shared got a tensor on cpu with torch.sparse_coo: give it a dense one"),
+        (torch.ones(3, device="meta"), "shared got a tensor on meta"),
+    ],
+)
+def test_shared_refuses_what_is_no_data(wrong: Any, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        stratagem.shared(wrong)
+    assert said in str(refused.value)
 
 
 def test_what_was_sent_can_be_shared_again(tmp_path: Path) -> None:
@@ -260,8 +303,3 @@ def test_nobody_can_change_what_workers_map(tmp_path: Path) -> None:
         os.pwrite(file.descriptor, b"x", 0)
     task.close()
     assert not os.path.exists(file.path)
-
-
-def test_memory_of_another_allocator_is_left_alone() -> None:
-    size = ctypes.create_string_buffer(64 * MIB)  # a block of glibc's, after whose begin nothing says so
-    assert MappedMemory().own_block(ctypes.addressof(size) + 32, MIB) is None

@@ -1,4 +1,4 @@
-"""Memory that a pickled task refers to: in files that workers map, each byte once.
+"""Memory that a pickled task refers to: copied once, into files that all workers map.
 
 Workers map them privately: they share the pages until one of them writes to a page, which makes that page
 its own. So no process sees another's writes, as if each had been sent a copy.
@@ -16,12 +16,11 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem_launch.transfer.data_file import DataFile, has_memory_for
-from stratagem_launch.transfer.mapped_memory import NORESERVE, Block, MappedMemory
+from stratagem_launch.transfer.mapped_memory import MappedMemory
+from stratagem_launch.transfer.shared import NORESERVE
 
 SMALL_BYTES = 16 << 10
 """What is smaller travels within the pickle."""
-_OWN_BLOCK_BYTES = 1 << 20
-"""From which size on the launching process's own memory becomes a map, too."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,6 @@ class _Region:
     end: int
     file: tuple[str, int] | None
     """The file that it is a map of already, and which address the file's begin would have."""
-    block: Block | None = None
-    """The whole pages that are there for it alone."""
 
     @property
     def size_bytes(self) -> int:
@@ -85,14 +82,6 @@ class _Region:
         return index < len(addresses) and addresses[index] < self.end
 
 
-def _append(region: _Region, target: DataFile) -> int:
-    """Write a region, and return where in the file it begins."""
-    if region.block is None or not target.is_in_memory:
-        return target.append(region.address, region.size_bytes, becomes_map=False)
-    block = region.block
-    return target.append(block.address, block.size_bytes, becomes_map=True) + region.address - block.address
-
-
 class SentBuffers:
     """Takes the buffers of a pickle, as its `buffer_callback`, and writes them where workers find them.
 
@@ -102,8 +91,6 @@ class SentBuffers:
     def __init__(self) -> None:
         self.copied: set[int] = set()
         """Addresses of what workers copy into memory of their own, so that it needn't stay in memory here."""
-        self.pinned: set[int] = set()
-        """Addresses of what devices read, which must stay in its place."""
         self._found: list[tuple[int, int, Any]] = []
         """Address, size in bytes, and what keeps the memory."""
         self._written: list[DataFile] = []
@@ -122,8 +109,7 @@ class SentBuffers:
     def write(self, folder: str) -> Layout:
         """Write all buffers, but those that are maps of files already, and return where they are.
 
-        Where glibc has mapped a block for one of them alone, this process's memory becomes a private map
-        of the written pages as it goes, so that they are there once.
+        This process's own memory stays as it is, so that its threads may go on writing there.
 
         Args:
             folder: of the launch.
@@ -135,30 +121,24 @@ class SentBuffers:
             return Layout([], [])
         memory = MappedMemory()
         regions = self._regions(memory)
-        to_copy, pinned = sorted(self.copied), sorted(self.pinned)
+        to_copy = sorted(self.copied)
         mapped: list[tuple[_Region, tuple[str, int]]] = []
         copied: list[_Region] = []
-        remapped: list[_Region] = []
         shared: list[_Region] = []
         for region in dict.fromkeys(regions):
             if region.file is not None:
                 mapped.append((region, region.file))
-            elif region.holds(to_copy):
-                copied.append(region)
             else:
-                if region.size_bytes >= _OWN_BLOCK_BYTES and not region.holds(pinned):
-                    region.block = memory.own_block(region.address, region.size_bytes)
-                is_free = region.block is not None and not region.block.is_written
-                (remapped if is_free else shared).append(region)
+                (copied if region.holds(to_copy) else shared).append(region)
         fits = has_memory_for(sum(region.size_bytes for region in shared), folder)
         files = [(path, region.address - begin, region.size_bytes) for region, (path, begin) in mapped]
         starts = {region: (index, 0) for index, (region, _) in enumerate(mapped)}
-        for group, in_memory in ((remapped, True), (shared, fits), (copied, False)):
+        for group, in_memory in ((shared, fits), (copied, False)):
             if group:
                 target = DataFile(folder, f"data.{len(files)}", in_memory)
                 self._written.append(target)
                 for region in group:
-                    starts[region] = (len(files), _append(region, target))
+                    starts[region] = (len(files), target.append(region.address, region.size_bytes))
                 files.append(target.seal())
         buffers = []
         for (address, size_bytes, _), region in zip(self._found, regions):

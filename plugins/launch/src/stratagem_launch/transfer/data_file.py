@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratagem.errors import UsageError
-from stratagem_launch.transfer.mapped_memory import NAME, PAGE, become_map, memory_at
+from stratagem_launch.transfer.mapped_memory import memory_at
+from stratagem_launch.transfer.shared import NAME
 
 _ALIGNED_BYTES = 64
 _CHUNK_BYTES = 64 << 20
@@ -48,27 +49,19 @@ class DataFile:
         os.close(self.descriptor)
         return False
 
-    def append(self, address: int, size_bytes: int, becomes_map: bool) -> int:
+    def append(self, address: int, size_bytes: int) -> int:
         """Write memory of this process, and return where in the file it begins.
 
         Args:
             address: of the memory.
             size_bytes: of it.
-            becomes_map: whether the memory, several whole pages then, becomes a private map of what is written. The
-                first page doesn't: the kernel then moves no such memory to make it longer than the file, but
-                refuses, and realloc copies it.
 
         Raises:
             UsageError: there is no room.
         """
-        unit = PAGE if becomes_map else _ALIGNED_BYTES
-        begin = self._size_bytes + (address - self._size_bytes) % unit
+        begin = self._size_bytes + (address - self._size_bytes) % _ALIGNED_BYTES
         for done in range(0, size_bytes, _CHUNK_BYTES):
-            chunk = memory_at(address + done, min(_CHUNK_BYTES, size_bytes - done))
-            self._write(chunk, begin + done)
-            if becomes_map:  # as it goes, so that little is there twice
-                kept = 0 if done else PAGE
-                become_map(address + done + kept, chunk.nbytes - kept, self.descriptor, begin + done + kept)
+            self._write(memory_at(address + done, min(_CHUNK_BYTES, size_bytes - done)), begin + done)
         self._size_bytes = begin + size_bytes
         return begin
 

@@ -1,22 +1,16 @@
-"""What this process's memory is a map of, and how it becomes a private map of a file that has the same content."""
+"""Which files this process's memory is a map of, so that workers can map the same file instead of a copy."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
-import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from stratagem_launch.transfer.shared import memory_file
+
 PAGE = mmap.PAGESIZE
-NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-"""Private maps of much data shall not count as memory before they are written to."""
-_MAP_FIXED = 0x10
-_HEADER_BYTES, _FLAGS, _IS_MMAPPED = 16, 0x7, 0x2
-NAME = "stratagem"
-"""Of files in memory."""
-_WRITTEN = f"/memfd:{NAME} (deleted)"
 
 
 @dataclass(frozen=True)
@@ -29,17 +23,7 @@ class _Area:
     """As "rw-p"; the last letter is s where writes are shared."""
     offset: int
     path: str
-    """Empty where it is a map of no file."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Whole pages that belong to one tensor or array."""
-
-    address: int
-    size_bytes: int
-    is_written: bool
-    """Whether it is a map of a file that an earlier launch has written."""
+    """Of a file that can be opened; empty where it is a map of none."""
 
 
 class MappedMemory:
@@ -50,11 +34,14 @@ class MappedMemory:
         try:
             with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
                 for line in file:
-                    span, mode, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+                    span, mode, offset, _, inode, *path = line.rstrip("\n").split(maxsplit=5)
                     begin, _, end = span.partition("-")
-                    self._areas.append(
-                        _Area(int(begin, 16), int(end, 16), mode, int(offset, 16), path[0] if path else "")
-                    )
+                    file_path = path[0] if path else ""
+                    if file_path.startswith(
+                        "/memfd:"
+                    ):  # files of other kinds may have the same inode's number
+                        file_path = memory_file(int(inode)) or ""
+                    self._areas.append(_Area(int(begin, 16), int(end, 16), mode, int(offset, 16), file_path))
         except OSError:
             pass
         self._begins = [area.begin for area in self._areas]
@@ -76,32 +63,6 @@ class MappedMemory:
         if area.mode[3] == "p" and "w" in area.mode and _is_changed(address, size_bytes):
             return None
         return area.path, offset
-
-    def own_block(self, address: int, size_bytes: int) -> Block | None:
-        """Return the block that glibc has mapped for what begins at an address, and will unmap as a whole.
-
-        None where at least half of the block is something else.
-
-        Told by the block's header (malloc/malloc.c, `munmap_chunk`). None for other blocks, too: they are
-        used again by the allocator, and other allocators may presume that what they dropped is zero.
-        """
-        header = address - _HEADER_BYTES
-        end, is_written = header, False
-        while end < address + size_bytes:  # huge pages are areas of their own
-            area = self._area_of(end)
-            if area is None or area.mode != "rw-p" or area.path not in ("", _WRITTEN):
-                return None
-            end, is_written = area.end, is_written or area.path == _WRITTEN
-        if address % _HEADER_BYTES or ctypes.sizeof(ctypes.c_size_t) != 8:
-            return None
-        before, size = (ctypes.c_size_t * 2).from_address(header)
-        block = Block(header - before, before + (size & ~_FLAGS), is_written)
-        if not size & _IS_MMAPPED or block.address % PAGE or block.size_bytes % PAGE:
-            return None
-        if not address + size_bytes <= block.address + block.size_bytes <= end:
-            return None
-        is_filled = block.size_bytes <= 2 * size_bytes
-        return block if is_filled and self._area_of(block.address) is not None else None
 
     def _area_of(self, address: int) -> _Area | None:
         index = bisect_right(self._begins, address) - 1
@@ -129,27 +90,3 @@ def _is_changed(address: int, size_bytes: int) -> bool:
 def memory_at(address: int, size_bytes: int) -> memoryview:
     """Return the bytes at an address; the caller keeps what they belong to."""
     return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
-
-
-def become_map(address: int, size_bytes: int, file: int, offset: int) -> None:
-    """Put a private map of a file in the place of memory of this process that has the same content.
-
-    The kernel does this at once, so that whoever reads meanwhile notices nothing. What this process writes
-    there afterwards stays its own.
-
-    Args:
-        address: at the begin of a page.
-        size_bytes: whole pages.
-        file: descriptor.
-        offset: in the file, at the begin of a page.
-
-    Raises:
-        OSError: the kernel refuses, and all is as before.
-    """
-    function = ctypes.CDLL(None, use_errno=True).mmap
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    flags = mmap.MAP_PRIVATE | NORESERVE | _MAP_FIXED
-    got = function(address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, offset)
-    if got != address:
-        raise OSError(ctypes.get_errno(), "mmap")

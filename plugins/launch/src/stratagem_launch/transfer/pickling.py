@@ -170,8 +170,6 @@ class JobPickler(pickle.Pickler):
             storage_of_bytes: Any = typed(storage, torch.uint8)
             return _small_storage, storage_of_bytes.__reduce__()
         address = storage.data_ptr()
-        if storage.is_pinned():
-            self._buffers.pinned.add(address)
         memory = (ctypes.c_char * size_bytes).from_address(address)
         memory.storage = storage  # type: ignore[attr-defined]  # as long as the memory is referred to
         return _storage, (pickle.PickleBuffer(memory), address in self._buffers.copied)
