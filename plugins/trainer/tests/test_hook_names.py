@@ -44,6 +44,37 @@ def test_names_that_only_look_like_hooks_of_others(tmp_path: Path) -> None:
     train(Own(), tmp_path, max_epochs=1)
 
 
+def test_methods_that_the_program_calls_itself_are_only_warned_of(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    class Own(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.configure_models()
+
+        def configure_models(self) -> None:
+            called.append("configure_models")
+
+        def on_batch(self) -> None:
+            called.append("on_batch")
+
+        def on_train_epoch_start(self) -> None:
+            self.on_batch()
+
+    class Calls(stratagem.Callback):
+        def on_fit_start(self, trainer: Any, module: Any) -> None:
+            getattr(self, "on_own")()  # noqa: B009 - a name in a string is found, too
+
+        def on_own(self) -> None:
+            called.append("on_own")
+
+    with pytest.warns(UserWarning, match="if your program calls it itself") as warned:
+        train(Own(), tmp_path, callbacks=Calls(), max_epochs=1)
+    said = " ".join(str(each.message) for each in warned)
+    assert all(f" defines {name}," in said for name in ("configure_models", "on_batch", "on_own"))
+    assert called == ["configure_models", "on_own", "on_batch"]
+
+
 def test_a_hook_with_other_arguments_than_it_is_called_with(tmp_path: Path) -> None:
     class Own(Line):
         def setup(self) -> None:

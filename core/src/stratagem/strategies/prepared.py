@@ -59,6 +59,9 @@ class Prepared:
             gradients are accumulated; False unless set.
         has_all_states: whether this rank has states of every parameter, or of a shard of each; True unless set.
         has_copies: whether ranks hold copies, which they meet to compare while it trains; True unless set.
+        supports_inference_mode: whether evaluations may run under `torch.inference_mode`; True unless set. False
+            where buffers outlive an evaluation that has filled them, as those into which shards are gathered: torch
+            lets training neither write to them nor save them for backward.
     """
 
     leaves_module_sharded = False
@@ -66,6 +69,7 @@ class Prepared:
     carries_hooks = False
     has_all_states = True
     has_copies = True
+    supports_inference_mode = True
     plain = Renamed("original_module")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

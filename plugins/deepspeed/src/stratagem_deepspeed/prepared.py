@@ -65,6 +65,7 @@ class DeepSpeedPrepared(Prepared):
         self._collectives = request.collectives
         self._world_size = request.collectives.world_size
         self.leaves_module_sharded = self.stage == 3 and self._world_size > 1
+        self.supports_inference_mode = self.stage != 3  # parameters are gathered into buffers that stay
         module, config = request.original_module, configuration.for_run(request)
         self._folders = OwnFolders(config)
         self._traces = Traces(request.module)

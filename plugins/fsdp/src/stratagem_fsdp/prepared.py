@@ -39,6 +39,7 @@ class FSDPPrepared(Prepared):
     strategy_name = "fsdp"
     """For messages."""
     carries_hooks = True
+    supports_inference_mode = False
     advice = (
         "use them within the block's forward, or set auto_wrap_policy=[] (--set strategy.auto_wrap_policy=[]), by "
         "which all parameters stay gathered throughout a step, or choose ddp"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class LightningDataModule(DataModule):
     """Data apart from the module that they train: docs/guides/data.md."""
 
+    uncalled_hooks = "warn"
+    """As a LightningModule's."""
     name: str | None = None
     """For whoever reads it."""
 

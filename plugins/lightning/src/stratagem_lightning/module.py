@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class LightningModule(InFabric):
     """A model with its steps, optimizers and data: docs/guides/modules.md says what each method does."""
 
+    uncalled_hooks = "warn"
+    """Methods that look like hooks, and aren't, are not refused: Lightning lets programs have them."""
     strict_loading: bool = True
     """Whether names of tensors in a checkpoint must be the module's."""
 

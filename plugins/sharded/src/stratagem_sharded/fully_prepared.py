@@ -40,6 +40,7 @@ class FullyShardedPrepared(Prepared):
     """A module whose parameters are gathered once per step and whose gradients are reduced into shards."""
 
     carries_hooks = True
+    supports_inference_mode = False
 
     def __init__(self, request: SetupRequest, strategy: DDPFullyShardedStrategy) -> None:
         for name, parameter in request.original_module.named_parameters():

@@ -1,4 +1,7 @@
-"""Refuses methods that look like hooks of a trainer and that nothing would ever call."""
+"""Refuses methods that look like hooks of a trainer and that nothing would ever call.
+
+A method that the program calls itself may have any name: of such a one there is only a warning.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from stratagem_trainer.loops.loader_index import NAME as LOADER_INDEX
 from stratagem_trainer.loops.step_module import STEP_NAMES
 from stratagem_trainer.module import Module
 from stratagem_trainer.module_hooks import ModuleHooks
+from stratagem_trainer.own_calls import calls_itself
+from stratagem_trainer.rank_zero import rank_zero_warn
 from stratagem_trainer.transfer_hooks import TransferHooks
 
 ELSEWHERE = {
@@ -49,16 +54,23 @@ def refuse_uncalled(module: Module) -> None:
         if name in ELSEWHERE:
             raise ConfigError(f"{owner} defines {name}, which is never called here: {ELSEWHERE[name]}")
         if name in OF_CALLBACKS:
-            raise ConfigError(
-                f"{owner} defines {name}, which is called of callbacks only: put it into a Callback"
+            _refuse_or_warn(
+                type(module),
+                Module,
+                name,
+                f"{owner} defines {name}, which is called of callbacks only: put it into a Callback",
             )
+            continue
         near = [match for match in get_close_matches(name, _METHODS, 3, 0.92) if match not in names]
         if name.startswith("on_") or near:
             hooks = [hook for hook in OF_MODULES if hook.startswith("on_")]
             known = ", ".join(near or get_close_matches(name, hooks, 3, 0.5) or hooks)
-            raise ConfigError(
+            _refuse_or_warn(
+                type(module),
+                Module,
+                name,
                 f"{owner} defines {name}, which is never called; nearest: {known}. Rename it to one of these, or to "
-                "something else; docs/guides/module-hooks.md has all hooks"
+                "something else; docs/guides/module-hooks.md has all hooks",
             )
 
 
@@ -73,8 +85,11 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
             given = ("trainer", "module", *_ARGUMENTS[name])
             _refuse_wrong_arguments(type(callback).__qualname__, name, getattr(callback, name), given)
         if name.startswith("on_") and name not in OF_CALLBACKS:
-            raise ConfigError(
-                f"{type(callback).__qualname__} defines {name}, which is never called; {nearest(name, OF_CALLBACKS)}"
+            _refuse_or_warn(
+                type(callback),
+                Callback,
+                name,
+                f"{type(callback).__qualname__} defines {name}, which is never called; {nearest(name, OF_CALLBACKS)}",
             )
 
 
@@ -92,9 +107,24 @@ def refuse_uncalled_of_data(data: DataModule) -> None:
         near = [match for match in get_close_matches(name, _OF_DATA, 3, 0.92) if match not in names]
         if name not in _OF_DATA and (name.startswith("on_") or near):
             known = ", ".join(near or [each for each in _OF_DATA if each.startswith("on_")])
-            raise ConfigError(
-                f"{owner} defines {name}, which is never called of data modules; nearest: {known}"
+            _refuse_or_warn(
+                type(data),
+                DataModule,
+                name,
+                f"{owner} defines {name}, which is never called of data modules; nearest: {known}",
             )
+
+
+def _refuse_or_warn(kind: type, base: type, name: str, reason: str) -> None:
+    """Refuse a method that no trainer calls; only warn where the program calls it itself."""
+    is_lenient = getattr(kind, "uncalled_hooks", "refuse") == "warn"
+    if not is_lenient and not calls_itself(kind, base, name):
+        raise ConfigError(reason)
+    rank_zero_warn(f"{reason}. Ignore this if your program calls it itself", category=UncalledHookWarning)
+
+
+class UncalledHookWarning(UserWarning):
+    """A method looks like a hook, and no trainer calls it."""
 
 
 def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:

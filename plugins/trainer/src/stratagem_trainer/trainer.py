@@ -78,7 +78,8 @@ class Trainer(TrainerCommands):
         detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
         deterministic: let torch use deterministic algorithms alone, and raise ("warn": warn) where there is none.
         benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
-        inference_mode: evaluate under `torch.inference_mode` rather than `torch.no_grad`.
+        inference_mode: evaluate under `torch.inference_mode` rather than `torch.no_grad`; with `no_grad` all the same
+            under strategies that gather shards, whose buffers training goes on to use.
         seed: for every generator on every rank.
         run_dir: where metrics and checkpoints go, of one run at a time; runs/<time>-<class> when None.
         default_root_dir: where that runs/ is; the current folder when None.

@@ -72,6 +72,7 @@ class ProcessShardsPrepared(XlaPrepared):
     """
 
     carries_hooks = True
+    supports_inference_mode = False
 
     def __init__(
         self, request: SetupRequest, layout: Layout, wrapped: Wrapped, optimizers: list[Optimizer]

@@ -118,6 +118,8 @@ class _Validated(RecipeModule):
 
 VALIDATED: Mapping[str, Any] = {"module_class": _Validated, "val_check_interval": 4}
 """After steps 2 and 4 of each epoch's 5."""
+TRIED_FIRST: Mapping[str, Any] = {"num_sanity_val_steps": 2, "inference_mode": True}
+"""Buffers that a strategy fills in its first forward are then an evaluation's."""
 
 
 @check
@@ -130,7 +132,7 @@ def check_validation_changes_nothing(subject: StrategySubject) -> None:
 def _with_and_without(subject: StrategySubject) -> tuple[Trained, Trained]:
     return (
         train(subject, STATEFUL),
-        train(subject, STATEFUL, [_SaveAfter((7, 16), subject.folder)], **VALIDATED),
+        train(subject, STATEFUL, [_SaveAfter((7, 16), subject.folder)], **VALIDATED, **TRIED_FIRST),
     )
 
 

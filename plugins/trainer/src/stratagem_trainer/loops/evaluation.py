@@ -252,7 +252,8 @@ def evaluating(state: StageState, stage: str) -> Iterator[None]:
     before, state.running = state.running, stage
     module.eval()
     try:
-        with torch.inference_mode() if state.settings.inference_mode else torch.no_grad():
+        has_inference_mode = state.settings.inference_mode and state.prepared.supports_inference_mode
+        with torch.inference_mode() if has_inference_mode else torch.no_grad():
             yield
     finally:
         state.running = before

@@ -1,0 +1,41 @@
+"""Whether a program calls a method itself: asked of methods that look like hooks and that no trainer calls."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+
+def calls_itself(kind: type, base: type, name: str) -> bool:
+    """Whether code of a class, or of the modules that define it, refers to `name`.
+
+    Args:
+        kind: the class.
+        base: its ancestor from which on classes aren't the program's.
+        name: of a method. A mention is enough, as `self.name`, `model.name` or `getattr(self, "name")`.
+    """
+    classes = [each for each in kind.__mro__ if issubclass(each, base) and each is not base]
+    modules = {each.__module__ for each in classes}
+    spaces: list[Any] = [vars(each) for each in classes]
+    spaces += [vars(sys.modules[module]) for module in modules if module in sys.modules]
+    return any(name in _mentioned(code) for space in spaces for code in _codes(space, modules))
+
+
+def _codes(space: Any, modules: set[str]) -> Iterator[CodeType]:
+    """The code of functions in a class or a module, and of classes that the module defines."""
+    for value in list(space.values()):
+        is_class = isinstance(value, type) and value.__module__ in modules
+        for each in list(vars(value).values()) if is_class else [value]:
+            for found in (each, *(getattr(each, name, None) for name in ("__func__", "fget", "__wrapped__"))):
+                if isinstance(found, FunctionType):
+                    yield found.__code__
+
+
+def _mentioned(code: CodeType) -> set[str]:
+    """Names and strings that a function reads, and those within it; the body of a class only stores its methods."""
+    reads = (each for each in dis.get_instructions(code) if each.opname.startswith("LOAD_"))
+    found = {each.argval for each in reads if isinstance(each.argval, str)}
+    return found.union(*(_mentioned(each) for each in code.co_consts if isinstance(each, CodeType)))
