@@ -30,6 +30,37 @@ def test_what_two_neighbours_had_alone_is_gone(tmp_path: Path) -> None:
         assert answer.startswith("CheckpointError: peers://step=3 isn't whole any more: ")
 
 
+def test_a_flipped_bit_is_found_before_anything_is_loaded(tmp_path: Path) -> None:
+    collectives = LocalCollectives(torch.device("cpu"))
+    checkpointer = PeerCheckpointer(object(), collectives, str(tmp_path))  # type: ignore[arg-type]
+    for step in (1, 2):
+        checkpointer.save(f"peers://step={step}", Checkpoint({"model/w": torch.arange(10.0)}))
+    (file,) = (tmp_path / "step=2").glob("tensors-*")
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(content)
+    checkpointer.open("peers://step=1").verify()
+    with pytest.raises(CheckpointError, match="aren't what was written"):
+        checkpointer.open("peers://step=2").verify()
+    checkpointer.open("peers://step=2", verify=False).verify()
+
+
+def test_the_flag_adds_to_the_callbacks_that_set_gives() -> None:
+    from stratagem_cli.settings import Settings
+    from stratagem_cli.typed import Text
+    from stratagem_trainer.commands.memory import with_memory
+
+    for given, names in (
+        (Text("[a.B, {class_path: c.D}]"), ["a.B", "c.D"]),
+        (Text("a.B"), ["a.B"]),
+        ([], []),
+    ):
+        settings = Settings(trainer={"callbacks": given})
+        *others, ours = with_memory(settings, 5).trainer["callbacks"]
+        assert [each if isinstance(each, str) else each["class_path"] for each in others] == names
+        assert ours["init_args"] == {"every_n_train_steps": 5}
+
+
 def test_without_a_launcher_that_restarts_it_is_refused() -> None:
     checkpointer = PeerCheckpointer(object(), LocalCollectives(torch.device("cpu")), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="nothing here starts workers again"):

@@ -200,3 +200,11 @@ def test_status(
         (tmp_path / "place/exit_code").write_text(f"{code}\n")
     run = PlacedRun(run_dir=str(tmp_path), place="slurm", job={"job_id": "12"})
     assert SlurmPlace().status(run).state == state
+
+
+def test_no_value_becomes_a_line_of_its_own() -> None:
+    for options in ({"partition": "a\rb"}, {"args": ["--comment=a\x0bb"]}):
+        with pytest.raises(ConfigError, match="must be one line"):
+            script(**options)
+    with pytest.raises(ConfigError, match=r"--run-dir is '/runs/a.ntouch x', which has a line break"):
+        script(replace(REQUEST, run_dir="/runs/a\ntouch x"))

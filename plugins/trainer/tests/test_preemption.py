@@ -164,6 +164,66 @@ def test_a_time_limit_stops_it_in_time(tmp_path: Path) -> None:
     assert time.monotonic() - began < 3
 
 
+def flip_a_bit(checkpoint: Path) -> None:
+    file = max(checkpoint.glob("tensors-*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(content)
+
+
+def test_auto_goes_on_from_the_newest_that_is_unchanged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole, resumed = Line(dropout=0.3), Line(dropout=0.3)
+    trainer(tmp_path / "whole", max_epochs=3).fit(whole)
+    every = stratagem.ModelCheckpoint(save_top_k=-1, filename="{epoch}")
+    trainer(tmp_path, callbacks=[every]).fit(Line(dropout=0.3))
+    first, second = sorted((tmp_path / "run/checkpoints").glob("epoch=*"))
+    os.utime(first, (1, 1))
+    flip_a_bit(second)
+    trainer(tmp_path, max_epochs=3).fit(resumed, ckpt_path="auto")
+    assert torch.equal(weights(whole), weights(resumed))
+    said = capfd.readouterr().err
+    assert f"skipped     {second}: " in said
+    assert "aren't what was written" in said
+    assert f"going on    from {first}" in said
+
+
+class FlipsAndFails(Line):
+    """Rank 1 damages the newest checkpoint of the first attempt, and fails."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def on_train_start(self) -> None:
+        with open(os.path.join(self.folder, f"began-{self.trainer.runtime.rank}"), "a") as file:
+            file.write(f"{self.trainer.global_step} ")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        mark = Path(self.folder, "failed")
+        if self.trainer.global_step >= 5 and self.trainer.runtime.rank == 1 and not mark.exists():
+            mark.touch()
+            saved = sorted(Path(self.folder, "checkpoints").glob("step=*"))
+            assert [each.name for each in saved] == ["step=2", "step=4"]
+            flip_a_bit(saved[-1])
+            raise ValueError("as planned")
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_restart_goes_on_from_the_newest_that_is_unchanged(tmp_path: Path) -> None:
+    every = stratagem.ModelCheckpoint(
+        dirpath=str(tmp_path / "checkpoints"),
+        save_top_k=-1,
+        filename="{step}",
+        every_n_train_steps=2,
+        save_last=False,
+    )
+    how = {"strategy": "ddp", "devices": 2, "max_restarts": 1, "max_steps": 6, "accumulate_grad_batches": 1}
+    trainer(tmp_path, callbacks=[every], **how).fit(FlipsAndFails(str(tmp_path)))
+    assert [(tmp_path / f"began-{rank}").read_text() for rank in (0, 1)] == ["0 2 ", "0 2 "]
+
+
 def test_auto_begins_where_there_is_nothing_and_needs_a_folder(tmp_path: Path) -> None:
     first = trainer(tmp_path, max_epochs=1)
     first.fit(Line(), ckpt_path="auto")

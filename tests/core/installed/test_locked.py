@@ -198,6 +198,7 @@ def test_within_a_namespace_only_the_plugins_own_package_counts(site, lock) -> N
     [
         (None, "can't be read: No such file or directory; `stratagem plugins lock` writes one"),
         ("{", "isn't JSON"),
+        ("[" * 100_000, "isn't JSON"),
         ("[]", "isn't of format 1"),
         ('{"format": 2, "plugins": {}}', "isn't of format 1"),
         ('{"format": 1}', "is damaged"),
@@ -223,3 +224,22 @@ def test_one_is_the_file_in_the_working_directory(site, lock, monkeypatch) -> No
 def test_a_place_that_cannot_be_written_is_named(tmp_path) -> None:
     with pytest.raises(LockError, match="can't be written"):
         write_lock(os.fspath(tmp_path / "none" / "stratagem.lock"))
+
+
+def test_files_behind_a_linked_folder_count(site, lock, tmp_path) -> None:
+    package(site, "third", {})
+    behind = tmp_path / "behind"
+    (behind / "deeper").mkdir(parents=True)
+    (behind / "deeper/impl.py").write_text("1")
+    (behind / "up").symlink_to(behind)
+    (site.path / "third/linked").symlink_to(behind)
+    os.mkfifo(site.path / "third/fifo")
+    written(lock)
+    assert refused(lock) == ""
+    (behind / "deeper/impl.py").write_text("2")
+    assert "the files of the plugin third 1.0 aren't those that are locked" in refused(lock)
+
+
+def test_a_lock_file_that_is_none(site, tmp_path) -> None:
+    os.mkfifo(tmp_path / "stratagem.lock")
+    assert "is no regular file" in refused(tmp_path / "stratagem.lock")

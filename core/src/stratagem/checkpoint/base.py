@@ -64,6 +64,15 @@ class CheckpointReader(ABC):
                 that were written.
         """
 
+    def verify(self) -> None:
+        """Compare all that is in the checkpoint with its checksums, before anything is loaded from it. Collective.
+
+        Ranks share the work. A reader without checksums, or one that was opened without `verify`, does nothing.
+
+        Raises:
+            CheckpointError: something isn't what was written; on every rank.
+        """
+
 
 class Checkpointer(ABC):
     """Saves and opens checkpoints. Collective: every rank must call each method in the same order.

@@ -100,13 +100,15 @@ def _difference(name: str, installed: dict[str, str], wanted: dict[str, str] | N
 
 def _read(path: str) -> Lock:
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise LockError(f"the lock file {path!r} is no regular file; `stratagem plugins lock` writes one")
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LockError(
             f"the lock file {path!r} can't be read: {error.strerror or error}; `stratagem plugins lock` writes one"
         ) from error
-    except ValueError as error:
-        raise LockError(f"the lock file {path!r} isn't JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise LockError(f"the lock file {path!r} isn't JSON that can be read: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise LockError(
             f"the lock file {path!r} isn't of format {_FORMAT}: write it again by `stratagem plugins lock`"
@@ -142,7 +144,7 @@ def _direct_url(distribution: Distribution) -> dict[str, dict[str, str]]:
     """PEP 610: where it was installed from, if not from an index."""
     try:
         found = json.loads(distribution.read_text("direct_url.json") or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -168,7 +170,8 @@ def _digest(distribution: Distribution, modules: set[str]) -> str:
 
 def _content_digest(path: Path) -> str:
     try:
-        return sha256(path.read_bytes()).hexdigest()
+        # Reading a FIFO or a device may never end.
+        return sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
     except OSError:
         return "missing"
 
@@ -186,12 +189,32 @@ def _package_files(module: str) -> Iterator[tuple[str, Path]]:
     if spec.submodule_search_locations is None:
         yield "/".join([*depth[:-1], origin.name]), origin
         return
-    for folder, folders, names in os.walk(origin.parent):
-        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
-        for name in names:
-            if not name.startswith("."):
-                path = Path(folder, name)
-                yield "/".join([*depth, path.relative_to(origin.parent).as_posix()]), path
+    for path in _files_below(origin.parent, ()):
+        yield "/".join([*depth, path.relative_to(origin.parent).as_posix()]), path
+
+
+def _files_below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+    """Yield what may be imported, also behind links to folders; a link to a folder above is left out.
+
+    Args:
+        folder: where to look.
+        above: the real paths of the folders on the way here.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
+        path = folder / name
+        if name.startswith(".") or name == "__pycache__":
+            continue
+        if path.is_dir():
+            yield from _files_below(path, (*above, real))
+        else:
+            yield path
 
 
 def _spec(name: str) -> ModuleSpec | None:

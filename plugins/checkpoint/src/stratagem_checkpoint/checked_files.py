@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.checksums import BlockChecksums, CheckedFile
+from stratagem_checkpoint.checksums import CHECKED_BYTES, BlockChecksums, CheckedFile
 from stratagem_checkpoint.filesystem import Filesystem
 
 
@@ -63,3 +63,20 @@ def check_files(
         if verify and not record.name.startswith("tensors-"):
             with opened(filesystem, folder, record, verify) as file:
                 file.verify()
+
+
+def verify_share(
+    filesystem: Filesystem, folder: str, files: Iterable[FileRecord], index: int, count: int
+) -> None:
+    """Compare every `count`-th block of the files, from number `index` on, with its checksum.
+
+    Raises:
+        CheckpointError: names the first file that isn't what was written.
+    """
+    passed = 0
+    for record in files:
+        with opened(filesystem, folder, record, verify=True) as file:
+            for start in range(0, record.size_bytes, CHECKED_BYTES):
+                if passed % count == index:
+                    file.read(start, min(CHECKED_BYTES, record.size_bytes - start))
+                passed += 1

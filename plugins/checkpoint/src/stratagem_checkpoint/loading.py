@@ -11,7 +11,7 @@ from stratagem import CheckpointReader
 from stratagem.errors import CheckpointError, nearest
 from stratagem.sdk.states import TensorInfo
 from stratagem_checkpoint.agreement import on_every_rank
-from stratagem_checkpoint.checked_files import check_files
+from stratagem_checkpoint.checked_files import check_files, verify_share
 from stratagem_checkpoint.filesystem import Filesystem
 from stratagem_checkpoint.manifest import Manifest, decode_manifest
 from stratagem_checkpoint.publication import MANIFEST, locate, unfinished
@@ -71,7 +71,17 @@ def read_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
 
 
 class DirectoryReader(CheckpointReader):
-    """Reads a checkpoint that `find_manifest` has found. Made on every rank."""
+    """Reads a checkpoint that `find_manifest` has found. Made on every rank.
+
+    Args:
+        collectives: of all ranks.
+        filesystem: that of `folder`.
+        folder: where the checkpoint is.
+        manifest: what is in it.
+        shown: how errors name it.
+        verify: whether checksums are compared.
+        share: number of this rank among those that see this folder, and how many they are; all ranks when None.
+    """
 
     def __init__(
         self,
@@ -81,7 +91,9 @@ class DirectoryReader(CheckpointReader):
         manifest: Manifest,
         shown: str,
         verify: bool = True,
+        share: tuple[int, int] | None = None,
     ) -> None:
+        self._share = share or (collectives.rank, collectives.world_size)
         self._collectives = collectives
         self._filesystem = filesystem
         self._folder = folder
@@ -98,6 +110,14 @@ class DirectoryReader(CheckpointReader):
         if not 0 <= rank < self.world_size:
             return None
         return self._read_state(f"rank-{rank:05d}")
+
+    def verify(self) -> None:
+        if self._verify:
+            index, count = self._share
+            on_every_rank(
+                self._collectives,
+                lambda: verify_share(self._filesystem, self._folder, self._manifest.files, index, count),
+            )
 
     def read(self, targets: Mapping[str, torch.Tensor]) -> None:
         def check() -> None:

@@ -81,8 +81,11 @@ def open_node_folder(
     readers: list[DirectoryReader] = []
 
     def make() -> None:
-        readers.append(DirectoryReader(collectives, filesystem, folder, found[0], shown, verify))
+        readers.append(DirectoryReader(collectives, filesystem, folder, found[0], shown, verify, share))
 
     on_every_rank(collectives, find)
+    nodes = collectives.gather_objects(collectives.node_rank)
+    of_node = [rank for rank, node in enumerate(nodes) if node == collectives.node_rank]
+    share = (of_node.index(collectives.rank), len(of_node))
     on_every_rank(collectives, make)
     return readers[0]

@@ -11,8 +11,8 @@ from stratagem.errors import ConfigError, nearest, short
 FORMS = ("job", "jobset", "trainjob")
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 
-_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
+DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _SECRET_KEY = r"[-._a-zA-Z0-9]+"
@@ -84,7 +84,8 @@ class PodOptions:
             )
         if self.gpus is not None and self.gpus < 0:
             raise ConfigError(f"gpus={self.gpus} is negative; give 0 or more")
-        check("namespace", self.namespace, _DNS_LABEL, "lower-case letters, digits and '-'", 63)
+        check("context", self.context, r"[^-\s].*", "a context's name, which doesn't begin with '-'")
+        check("namespace", self.namespace, DNS_LABEL, "lower-case letters, digits and '-'", 63)
         for name in ("pvc", "service_account", "image_pull_secret"):
             check(name, getattr(self, name), _DNS_NAME, "lower-case letters, digits, '-' and '.'", 253)
         for name in self.env_from or ():

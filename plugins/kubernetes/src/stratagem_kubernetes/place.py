@@ -15,7 +15,7 @@ from stratagem.errors import ConfigError, UsageError
 from stratagem_kubernetes.archive import pack
 from stratagem_kubernetes.kubectl import Kubectl, NotThereError
 from stratagem_kubernetes.manifest import KINDS, code_map, first_node, object_name, objects
-from stratagem_kubernetes.options import PodOptions
+from stratagem_kubernetes.options import DNS_LABEL, PodOptions
 from stratagem_kubernetes.pods import PodRun, code_folder, runs_folder
 from stratagem_kubernetes.printed import printed_by_pods
 from stratagem_kubernetes.state import status_of
@@ -70,7 +70,7 @@ class KubernetesPlace(PodOptions, Place):
         return {"name": name, "nodes": request.max_nodes, "devices": request.devices}
 
     def status(self, run: PlacedRun) -> PlaceStatus:
-        name = run.job["name"]
+        name = _name(run)
         try:
             owner = json.loads(self._kubectl.ask("get", KINDS[self.form][0], name, "-o", "json"))
         except NotThereError:
@@ -81,7 +81,7 @@ class KubernetesPlace(PodOptions, Place):
 
     def stop(self, run: PlacedRun) -> None:
         """Delete the run's objects: pods get SIGTERM, and their grace period to save."""
-        self._delete(run.job["name"])
+        self._delete(_name(run))
         with open(_stopped(run), "w", encoding="utf-8"):
             pass
 
@@ -91,13 +91,13 @@ class KubernetesPlace(PodOptions, Place):
         Raises:
             UsageError: the run has no such rank, or it isn't known in which pod a rank is.
         """
-        node = None if rank is None else _node_of(run, rank)
+        name, node = _name(run), None if rank is None else _node_of(run, rank)
         return printed_by_pods(
             self._kubectl,
-            lambda: self._pods(run.job["name"]),
+            lambda: self._pods(name),
             node=node,
             rank=rank,
-            tells_node=run.job["nodes"] > 1,
+            tells_node=run.job_number("nodes") > 1,
             is_over=(lambda: self.status(run).is_over) if follow else None,
         )
 
@@ -165,17 +165,20 @@ def _selector(name: str) -> str:
     return f"app.kubernetes.io/instance={name}"
 
 
+def _name(run: PlacedRun) -> str:
+    """Return the name of the run's objects: an argument of kubectl, which has options that run programs."""
+    return run.job_text("name", DNS_LABEL, "lower-case letters, digits and '-'")
+
+
 def _stopped(run: PlacedRun) -> str:
     return os.path.join(run.run_dir, "place", _STOPPED)
 
 
 def _node_of(run: PlacedRun, rank: int) -> int | None:
     """Return the number of the pod that has a rank; None where all must be looked through."""
-    devices = run.job["devices"]
-    if devices is None:
+    if run.job.get("devices") is None:
         return None
-    if not 0 <= rank < devices * run.job["nodes"]:
-        raise UsageError(
-            f"there is no rank {rank}: the run has {run.job['nodes']} nodes with {devices} processes each"
-        )
-    return int(rank // devices)
+    devices, nodes = run.job_number("devices"), run.job_number("nodes")
+    if not 0 <= rank < devices * nodes:
+        raise UsageError(f"there is no rank {rank}: the run has {nodes} nodes with {devices} processes each")
+    return rank // devices

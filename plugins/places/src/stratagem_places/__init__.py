@@ -11,11 +11,18 @@ from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stratagem_places.place import Place, PlaceStatus, state_of
+    from stratagem_places.processes import is_process, started_at
     from stratagem_places.request import PlaceRequest
     from stratagem_places.run_record import PlacedRun
 
-__all__ = ["Place", "PlaceRequest", "PlaceStatus", "PlacedRun", "state_of"]
+__all__ = ["Place", "PlaceRequest", "PlaceStatus", "PlacedRun", "is_process", "started_at", "state_of"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {".place": "Place PlaceStatus state_of", ".request": "PlaceRequest", ".run_record": "PlacedRun"}
+    __name__,
+    {
+        ".place": "Place PlaceStatus state_of",
+        ".processes": "is_process started_at",
+        ".request": "PlaceRequest",
+        ".run_record": "PlacedRun",
+    },
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from stratagem.errors import UsageError
 from stratagem_places.place import Place, PlaceStatus, state_of
+from stratagem_places.processes import is_process, parent_of, started_at
 from stratagem_places.request import PlaceRequest
 from stratagem_places.run_record import PlacedRun
 
@@ -24,7 +25,7 @@ class LocalPlace(Place):
         return None if os.name == "posix" else "it needs a shell of POSIX"
 
     def render(self, request: PlaceRequest) -> str:
-        """The script of the shell; its path is the process's last argument, by which `status` knows it."""
+        """The script of the shell."""
         if request.max_nodes > 1:
             raise UsageError(
                 f"--on local has one node, this machine, and --num-nodes asks for {request.max_nodes}: leave it "
@@ -50,24 +51,32 @@ class LocalPlace(Place):
                 os.unlink(left)
         with open(script, "w", encoding="utf-8") as file:
             file.write(self.render(request))
-        # The first shell ends at once: what it has started is nobody's child here.
+        # The first shell ends at once: what it has started is no child of this process.
         start = 'sh "$0" > /dev/null 2>&1 < /dev/null & echo $!'
         started = subprocess.run(
             ["sh", "-c", start, script], stdout=subprocess.PIPE, text=True, start_new_session=True, check=True
         )
-        return {"process": int(started.stdout)}
+        process = int(started.stdout)
+        return {"process": process, "started": started_at(process) or ""}
 
     def status(self, run: PlacedRun) -> PlaceStatus:
+        process, started = run.job_number("process", min=2), run.job_text("started", r"[^\n]*", "a text")
         code = _number(run, "exit_code")
         if code is not None:
             return PlaceStatus(state_of(code), f"exit code {code}" if code else "", code)
-        if _is_shell_of(run):
-            return PlaceStatus("running", f"process {run.job['process']}")
+        if is_process(process, started):
+            return PlaceStatus("running", f"process {process}")
         return PlaceStatus("unknown", "its process is gone, as after a restart of the machine")
 
     def stop(self, run: PlacedRun) -> None:
         pid = _number(run, "pid")
-        if pid is not None and self.status(run).state == "running":
+        # The shell is known by its start; what it has started is known by its parent.
+        if (
+            pid is not None
+            and pid > 1
+            and self.status(run).state == "running"
+            and parent_of(pid) == run.job["process"]
+        ):
             os.kill(pid, signal.SIGTERM)
 
 
@@ -77,10 +86,3 @@ def _number(run: PlacedRun, name: str) -> int | None:
             return int(file.read())
     except (OSError, ValueError):
         return None
-
-
-def _is_shell_of(run: PlacedRun) -> bool:
-    """Whether the process still is this run's: its number may have become another's."""
-    asked = ["ps", "-ww", "-p", str(run.job["process"]), "-o", "args="]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    return os.path.join(run.run_dir, "place", "run.sh") in said

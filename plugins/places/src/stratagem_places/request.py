@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stratagem.errors import ConfigError, short
+
 LOG_DIR_VARIABLE = "STRATAGEM_LOG_DIR"
 """Where our launcher keeps what each worker prints, unless the run says so itself."""
 
@@ -40,6 +42,16 @@ class PlaceRequest:
     """How often failed workers are started again; a place may count restarts of the whole run, too."""
     grace_period_s: float = 30.0
     """What a save may take once the run is told to stop."""
+
+    def __post_init__(self) -> None:
+        # These become lines of scripts and manifests: a line break would begin another line there.
+        for name in ("run_dir", "code_dir", "subfolder"):
+            if any(ord(character) < 32 or ord(character) == 127 for character in getattr(self, name)):
+                flag = "--run-dir" if name == "run_dir" else "the folder of the code"
+                raise ConfigError(
+                    f"{flag} is {short(getattr(self, name))}, which has a line break or another control "
+                    "character: name a folder without"
+                )
 
     @property
     def name(self) -> str:

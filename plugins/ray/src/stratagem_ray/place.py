@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from stratagem_places import Place, PlacedRun, PlaceRequest, PlaceStatus, state_of
+from stratagem_places import Place, PlacedRun, PlaceRequest, PlaceStatus, is_process, started_at, state_of
 
 from stratagem.errors import ConfigError, UsageError
 from stratagem_ray.spec import FILE, RaySpec
@@ -82,13 +82,14 @@ class RayPlace(Place):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return {"process": started.pid}
+        return {"process": started.pid, "started": started_at(started.pid) or ""}
 
     def status(self, run: PlacedRun) -> PlaceStatus:
+        process, began = run.job_number("process", min=2), run.job_text("started", r"[^\n]*", "a text")
         code = _read(run, EXIT_CODE)
-        if code:
+        if code.isdecimal():
             return PlaceStatus(state_of(int(code)), f"exit code {code}" if code != "0" else "", int(code))
-        if not _is_driver_of(run):
+        if not is_process(process, began):
             return PlaceStatus("unknown", "its driver is gone, as after a restart of this machine")
         nodes = _read(run, RUNNING)
         return (
@@ -97,7 +98,7 @@ class RayPlace(Place):
 
     def stop(self, run: PlacedRun) -> None:
         if not self.status(run).is_over:
-            os.kill(run.job["process"], signal.SIGTERM)
+            os.kill(run.job_number("process", min=2), signal.SIGTERM)
 
     def _spec(self, request: PlaceRequest) -> RaySpec:
         words = request.words
@@ -170,10 +171,3 @@ def _read(run: PlacedRun, name: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _is_driver_of(run: PlacedRun) -> bool:
-    """Whether the process still is this run's: its number may have become another's."""
-    asked = ["ps", "-ww", "-p", str(run.job["process"]), "-o", "args="]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    return os.path.join(run.run_dir, "place") in said

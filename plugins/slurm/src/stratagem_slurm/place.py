@@ -90,7 +90,12 @@ class SlurmPlace(Place):
         return {"job_id": said("sbatch", "--parsable", script).strip().partition(";")[0]}
 
     def status(self, run: PlacedRun) -> PlaceStatus:
-        return job_status(run, str(run.job["job_id"]))
+        return job_status(run, _job_id(run))
 
     def stop(self, run: PlacedRun) -> None:
-        said("scancel", str(run.job["job_id"]))
+        said("scancel", _job_id(run))
+
+
+def _job_id(run: PlacedRun) -> str:
+    """Return the job's number: an argument of Slurm's commands, which have options that run programs."""
+    return run.job_text("job_id", r"\d{1,18}", "a job's number")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stratagem_places import PlaceRequest
 
+from stratagem.errors import ConfigError, short
 from stratagem.sdk.environments import DERIVED_PORTS
 
 if TYPE_CHECKING:
@@ -65,11 +66,22 @@ def _directives(place: SlurmPlace, request: PlaceRequest) -> Iterator[str]:
     }
     for name, value in wanted.items():
         if value is not None:
-            yield f"#SBATCH --{name}={shlex.quote(str(value))}"
+            yield f"#SBATCH --{name}={shlex.quote(_one_line(name, str(value)))}"
     yield f"#SBATCH --{'requeue' if place.requeue else 'no-requeue'}"
     if request.is_elastic:
         yield "#SBATCH --no-kill"
-    yield from (f"#SBATCH {shlex.quote(arg)}" for arg in place.args or ())
+    yield from (f"#SBATCH {shlex.quote(_one_line('args', arg))}" for arg in place.args or ())
+
+
+def _one_line(name: str, text: str) -> str:
+    """Return a value of a comment of the shell, which ends with its line: what follows would be a command.
+
+    Raises:
+        ConfigError: it has a line break or another control character.
+    """
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ConfigError(f"{name}={short(text)} must be one line, without control characters")
+    return text
 
 
 def _body(place: SlurmPlace, request: PlaceRequest) -> Iterator[str]:

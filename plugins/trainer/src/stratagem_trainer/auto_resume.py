@@ -71,6 +71,8 @@ class AutoResume:
                 reader = self._runtime.session.checkpointer.open(path)
             except CheckpointError:
                 continue  # not whole: the attempt ended while it was written
+            if not is_unchanged(reader, self._runtime.is_main):
+                continue
             self._runtime.session.refuse_other_ranks(reader)
             if self._runtime.is_main:
                 line = f"going on from {path}, step {step}, on {self._runtime.world_size} ranks"
@@ -87,6 +89,25 @@ class AutoResume:
                 "checkpoints": self._checkpoints,
             }
             save_restart_state(self._name, state)
+
+
+def is_unchanged(reader: CheckpointReader, is_main: bool) -> bool:
+    """Whether all of a checkpoint is what was written; prints what isn't. Collective.
+
+    Where the fit itself chooses the checkpoint, a damaged one must leave the choice to the one before it. So this is
+    known before anything is loaded.
+
+    Args:
+        reader: opened.
+        is_main: whether this rank prints.
+    """
+    try:
+        reader.verify()
+    except CheckpointError as error:
+        if is_main:
+            print(f"  {'skipped':<12}{reader.path}: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _place(path: str) -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from stratagem_launch import SlurmJob
 
 from stratagem.errors import CheckpointError
+from stratagem_trainer.auto_resume import AutoResume, is_unchanged
 from stratagem_trainer.callbacks.last_link import folder_of, is_url
 from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
 from stratagem_trainer.preemption import JOB
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
-    from stratagem_trainer.auto_resume import AutoResume
     from stratagem_trainer.view import TrainerView
 
 AUTO = "auto"
@@ -52,7 +52,7 @@ def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
             reader = trainer.runtime.session.checkpointer.open(path, trainer.settings.verify_checkpoints)
         except CheckpointError:
             continue  # not whole, or something else
-        if reader.state.get("kind") == "trainer":
+        if reader.state.get("kind") == "trainer" and is_unchanged(reader, trainer.is_main):
             trainer.runtime.session.refuse_other_ranks(reader)
             return reader
     return None

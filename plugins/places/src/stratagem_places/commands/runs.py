@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -23,7 +23,7 @@ FOLDER = "runs"
 @as_json
 def runs(folders: Sequence[str], as_json: bool) -> None:
     """List the runs in FOLDER (runs, if not given) that were submitted by --on, and how they are."""
-    records = [_record(run) for folder in folders or (FOLDER,) for run in runs_in(folder)]
+    records = [record for folder in folders or (FOLDER,) for record in _records_in(folder)]
     if as_json:
         print_json(records)
         return
@@ -68,14 +68,9 @@ def runs_in(folder: str) -> list[PlacedRun]:
     """Return the submitted runs in a folder, or of it, in the order of their names.
 
     Raises:
-        ConfigError: it isn't there.
+        ConfigError: it isn't there, or a record can't be used.
     """
-    if os.path.exists(os.path.join(folder, RECORD)):
-        return [PlacedRun.read(folder)]
-    if not os.path.isdir(folder):
-        raise ConfigError(f"there is no folder {folder!r}: name the one that holds your runs")
-    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    return [PlacedRun.read(path) for path in paths if os.path.exists(os.path.join(path, RECORD))]
+    return [PlacedRun.read(path) for path in _run_dirs(folder)]
 
 
 def find_run(run: str) -> PlacedRun:
@@ -87,7 +82,7 @@ def find_run(run: str) -> PlacedRun:
     for path in (run, os.path.join(FOLDER, run)):
         if os.path.exists(os.path.join(path, RECORD)):
             return PlacedRun.read(path)
-    known = [found.name for found in runs_in(FOLDER)] if os.path.isdir(FOLDER) else []
+    known = [os.path.basename(path) for path in _run_dirs(FOLDER)] if os.path.isdir(FOLDER) else []
     raise ConfigError(f"RUN {run!r} is no folder of a run that was submitted by --on; {nearest(run, known)}")
 
 
@@ -102,17 +97,46 @@ def place_of(run: PlacedRun) -> Place:
     return make(run.place, run.options).place
 
 
+def _run_dirs(folder: str) -> list[str]:
+    if os.path.lexists(os.path.join(folder, RECORD)):
+        return [folder]
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        raise ConfigError(f"there is no folder {folder!r}: name the one that holds your runs") from None
+    paths = [os.path.join(folder, name) for name in names]
+    return [path for path in paths if os.path.lexists(os.path.join(path, RECORD))]
+
+
+def _records_in(folder: str) -> Iterator[dict[str, Any]]:
+    """Describe each run; one whose record can't be used is described by the reason, and not asked for."""
+    for path in _run_dirs(folder):
+        try:
+            yield _record(PlacedRun.read(path))
+        except ConfigError as error:
+            if path == folder:
+                raise
+            run = PlacedRun(run_dir=os.path.abspath(path), place="")
+            yield {**_described(run), "state": "unknown", "detail": str(error), "exit_code": None}
+
+
 def _record(run: PlacedRun) -> dict[str, Any]:
     try:
         status = place_of(run).status(run)
     except UsageError as error:
         status = PlaceStatus("unknown", str(error))
     return {
-        "run": os.path.relpath(run.run_dir),
-        "place": run.place,
+        **_described(run),
         "state": status.state,
         "detail": status.detail,
         "exit_code": status.exit_code,
+    }
+
+
+def _described(run: PlacedRun) -> dict[str, Any]:
+    return {
+        "run": os.path.relpath(run.run_dir),
+        "place": run.place,
         "submitted_at": run.submitted_at,
         "job": dict(run.job),
         "command": list(run.command),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import cloup
 from stratagem_cli.settings import Settings
+from stratagem_cli.typed import plain
 
 MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
 """Their names: that package may not be installed, which is then told with the name of the extension."""
@@ -30,10 +31,11 @@ def with_memory(settings: Settings, steps: int | None) -> Settings:
     if steps is None:
         return settings
     callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}
-    given = settings.trainer.get("callbacks") or []
+    given = plain(settings.trainer.get("callbacks")) or []  # the text of a --set, or what a file says
+    callbacks = given if isinstance(given, list) else [given]
     extensions = (*settings.selection.get("extensions", ()), MEMORY_EXTENSION)
     return replace(
         settings,
         selection={**settings.selection, "extensions": extensions},
-        trainer={**settings.trainer, "callbacks": [*given, callback]},
+        trainer={**settings.trainer, "callbacks": [*callbacks, callback]},
     )
