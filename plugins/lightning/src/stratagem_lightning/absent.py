@@ -178,7 +178,27 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "divided by `accumulate_grad_batches`",
         "as the step returned it",
     ),
-    ("`step` of a logged row", "the last step, from 0", "completed steps"),
+    ("`step` of a logged row of a training", "the last step, from 0", "completed steps"),
+    (
+        "a module's own `load_state_dict`",
+        "is called for `ckpt_path`",
+        "is called by `load_from_checkpoint`; with `ckpt_path` such a module is refused",
+    ),
+    (
+        '`checkpoint["state_dict"]` in `on_save_checkpoint` and `on_load_checkpoint`',
+        "may be read and replaced",
+        "refused, as all that the program hasn't put there itself",
+    ),
+    (
+        "private methods (`ModelCheckpoint._save_checkpoint`) that a program overrides",
+        "are called",
+        "refused by name, with what to write instead",
+    ),
+    (
+        "state of `ModelCheckpoint` and `EarlyStopping` in `test(ckpt_path=…)`",
+        "becomes what the checkpoint has",
+        "stays as the fit left it",
+    ),
     ("a mean over an epoch", "in float32", "in float64"),
     (
         "`save_checkpoint` after a fit",
@@ -193,7 +213,8 @@ DIFFERENT: list[tuple[str, str, str]] = [
     (
         "`last` beside a `ModelCheckpoint`'s other checkpoints",
         "with `save_last=True`",
-        "but for `save_last=False`, since `save_checkpoint` after a fit copies it",
+        "but for `save_last=False`, since `save_checkpoint` after a fit copies it; a checkpoint that is there for it "
+        "alone has a name that begins with a dot",
     ),
     (
         "`every_n_train_steps` with a `monitor` that validations log",

@@ -61,6 +61,8 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         )
 
     ranks_last, ending = False, ".ckpt"
+    # Lightning has no such checkpoint: programs that list a folder don't find one more.
+    hides_last = True
 
     @property
     def FILE_EXTENSION(self) -> str:  # noqa: N802 - Lightning's name

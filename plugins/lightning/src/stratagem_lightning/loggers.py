@@ -60,6 +60,15 @@ class TensorBoardLogger(stratagem_trainer.loggers.TensorBoardLogger):
         super().__init__(save_dir, name, version, log_graph, default_hp_metric, prefix, where, **kwargs)
 
     @property
+    def _log_graph(self) -> bool:
+        return self._logs_graph
+
+    @_log_graph.setter
+    def _log_graph(self, value: bool) -> None:
+        # Lightning's own attribute: programs that get their logger from the trainer set it.
+        self._logs_graph = value
+
+    @property
     def root_dir(self) -> str:
         """The folder of all versions."""
         return os.path.join(self.save_dir or "", self.name or "")

@@ -24,6 +24,7 @@ from stratagem_lightning.loggers import default_logger
 from stratagem_lightning.missing import no_member
 from stratagem_lightning.module import LightningModule
 from stratagem_lightning.precision import PRECISIONS, on_cpu
+from stratagem_lightning.private_methods import refuse_private
 from stratagem_lightning.results import without_steps
 from stratagem_lightning.settings_view import SettingsView
 from stratagem_lightning.states import LiveState
@@ -39,6 +40,8 @@ RULES = LoopRules(
     steps_schedulers_before_validation=True,
     callbacks_end_epoch_first=True,
     shares_samplers=True,
+    restores_user_state_first=True,
+    counts_evaluation_steps=True,
     validates_skipped_epoch=False,
 )
 
@@ -108,6 +111,8 @@ class Trainer(SettingsView):
                 given["callbacks"] = _with_checkpoints(callbacks)
         super().__init__(**given)
         refuse_uncalled(self.callbacks)
+        loggers = self.given_loggers if isinstance(self.given_loggers, (list, tuple)) else ()
+        refuse_private([self, self.profiler, *self.callbacks, *loggers])
         self.config = on_cpu(self.config)
         self.settings = replace(self.settings, rules=RULES)
         self.fast_dev_run, self.gradient_clip_algorithm = fast_dev_run, gradient_clip_algorithm
@@ -137,6 +142,8 @@ class Trainer(SettingsView):
     def go_live(self, state: StageState) -> None:
         """Begin a stage's loops: callbacks may log from here on, as Lightning's do."""
         super().go_live(state)
+        refuse_uncalled(state.hooks.callbacks)  # also those of configure_callbacks
+        refuse_private([state.module, state.datamodule, *state.hooks.callbacks])
         for callback in state.hooks.callbacks:
             for name in ("log", "log_dict"):
                 if not hasattr(type(callback), name):
@@ -150,6 +157,7 @@ class Trainer(SettingsView):
         super().leave()
 
     def _launch(self, request: StageRequest) -> StageResult:
+        refuse_private([request.module, request.datamodule])
         result = super()._launch(request)
         if isinstance(request.module, LightningModule):
             request.module.ran_by(self)

@@ -119,6 +119,8 @@ def begin_stage(
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
     state.metrics.muted = settings.barebones
+    if settings.rules.counts_evaluation_steps:
+        state.metrics.eval_batches = {}
     if module.trainer.profiler.is_active:
         from stratagem_trainer.profilers.instrument import instrument
 

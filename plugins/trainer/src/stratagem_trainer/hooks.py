@@ -140,7 +140,12 @@ TABLE: tuple[Hook, ...] = (
         "both",
         "before a checkpoint is written; rank 0's additions are kept",
     ),
-    Hook("on_load_checkpoint", ("state",), "both", "when one is loaded, with what was added"),
+    Hook(
+        "on_load_checkpoint",
+        ("state",),
+        "both",
+        "when one is loaded, also for an evaluation, with what was added",
+    ),
     Hook(
         "on_exception",
         ("error",),

@@ -14,6 +14,7 @@ import torch
 from stratagem import LocalCollectives
 from stratagem.errors import CheckpointError, ConfigError
 from stratagem.sdk.states import fitting, load_model
+from stratagem_trainer.hooks import overrides
 from stratagem_trainer.hyperparameter_values import dataclass_named, decoded, named_by
 from stratagem_trainer.hyperparameters import Hyperparameters
 from stratagem_trainer.loops.own_state import OwnState
@@ -27,6 +28,7 @@ M = TypeVar("M", bound="Module")
 D = TypeVar("D", bound="DataModule")
 T = TypeVar("T")
 
+MODEL = "model/"
 OF_MODULE, OF_DATA = "hyperparameters", "datamodule_hyperparameters"
 """Entries of a checkpoint's state."""
 
@@ -145,6 +147,11 @@ def _whole(values: Mapping[str, Any], form: str, named: Any, reader: Any) -> Any
 
 
 def _load_weights(module: Module, reader: CheckpointReader, strict: bool) -> None:
+    from stratagem_trainer.module import Module as Base
+
+    if overrides(module, "load_state_dict", Base):
+        _load_by_its_own_method(module, reader, strict)
+        return
     state = module.state_dict()
     targets = {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
     extra = dict(dict(reader.state.get("prepared", {})).get("extra", {}))
@@ -154,3 +161,12 @@ def _load_weights(module: Module, reader: CheckpointReader, strict: bool) -> Non
     known = {name: target for name, target in targets.items() if name in reader.tensors}
     with torch.no_grad():
         reader.read(known)
+
+
+def _load_by_its_own_method(module: Module, reader: CheckpointReader, strict: bool) -> None:
+    saved = {name: info for name, info in reader.tensors.items() if name.startswith(MODEL)}
+    tensors = {name: torch.empty(info.shape, dtype=info.dtype) for name, info in saved.items()}
+    reader.read(tensors)
+    extra = dict(dict(reader.state.get("prepared", {})).get("extra", {}))
+    named = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items()}
+    module.load_state_dict({**named, **extra}, strict=strict)

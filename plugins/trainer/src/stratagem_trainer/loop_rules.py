@@ -25,5 +25,12 @@ class LoopRules:
     """`on_train_epoch_end` of callbacks comes before the module's, but for those with `judges_epochs`."""
     shares_samplers: bool = False
     """Under several ranks each reads its share of what a training `DataLoader`'s sampler of the user's draws."""
+    restores_user_state_first: bool = False
+    """`on_load_checkpoint`, of the module and then of callbacks, is called before optimizers and loaders are made and
+    weights are read. Evaluations of a checkpoint also restore the data module and callbacks with
+    `is_restored_in_evaluations`."""
+    counts_evaluation_steps: bool = False
+    """What single steps of an evaluation log has the number of the batch as its step, counted over the evaluations of
+    a run, rather than the optimizer steps before."""
     validates_skipped_epoch: bool = True
     """Whether an epoch that `on_train_batch_start` ends by -1 is validated."""

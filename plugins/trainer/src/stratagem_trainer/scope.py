@@ -87,9 +87,13 @@ class Scope:
         """Whether a step runs: a value that is logged outside one belongs to the epoch."""
         self.had_batches = False
         """Whether a step of an evaluation has run on this rank."""
+        self.numbers_rows = False
+        """Whether the rows of single evaluation steps have the places of their batches."""
+        self.num_batches = 0
+        """Steps of an evaluation that have run on this rank."""
         self.step = StepRow({}, {})
         self._rows: list[StepRow] = []
-        self._stage = stage
+        self.stage = stage
         self.asked: dict[tuple[Any, ...], LogOptions] = {}
         """How a value was logged, in the caller's words, and whether in a step → what `read_options` returned."""
         self._options: dict[str, LogOptions] = {}
@@ -147,7 +151,7 @@ class Scope:
             raise LoggingError(
                 f"{name!r} is a column of every row of metrics already: log it by another name"
             )
-        if self._stage == "predict":
+        if self.stage == "predict":
             raise LoggingError(
                 f"{name!r} is logged while predicting, which has no metrics: return it, or use test"
             )
@@ -210,7 +214,11 @@ class Scope:
     def end_evaluation_step(self) -> None:
         """Keep what an evaluation's step logged as a row of its own."""
         self.had_batches = True
+        self.num_batches += 1
         if self.step.values:
+            # Those before it that logged nothing: a row's place is its batch's.
+            empty = self.num_batches - 1 - len(self._rows) if self.numbers_rows else 0
+            self._rows += [StepRow({}, {})] * empty
             self._rows.append(self.take_step())
 
     def take_rows(self) -> list[dict[str, Partial]]:

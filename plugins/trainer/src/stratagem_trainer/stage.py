@@ -115,6 +115,11 @@ def _fit(
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
         # Loaders may be made by it.
         trainer.begin_at(resume.epoch_of(reader))
+    if reader is not None:
+        if settings.rules.restores_user_state_first:
+            resume.call_load_hooks(hooks, reader, module_first=True)
+        # Its loaders may depend on it.
+        resume.restore_datamodule(source.datamodule, reader)
     data = FitData(runtime, settings, source, trainer.current_epoch)
     trainer.show_data(data)
     if runtime.is_main:
@@ -205,6 +210,10 @@ def _evaluate(
 ) -> StageResult:
     stage, module = request.stage, source.module
     hooks = prepare_module(runtime, trainer, module, stage, source.datamodule)
+    reader = None
+    if request.ckpt_path is not None:
+        reader = runtime.session.open_checkpoint(request.ckpt_path, trainer.settings.verify_checkpoints)
+        resume.restore_for_evaluation(hooks, source.datamodule, reader, trainer.settings.rules)
     loader = source.of(stage)
     data = eval_loaders(runtime, trainer.settings, loader, stage)
     state = begin_stage(
@@ -224,17 +233,18 @@ def _evaluate(
     trainer.show_loader(stage, loader)
     _count_batches(state, data, stage)
     state.save = partial(resume.save, state, None)
-    if request.ckpt_path is not None:
-        verify = trainer.settings.verify_checkpoints
-        resume.load_weights(state, runtime.session.open_checkpoint(request.ckpt_path, verify))
+    if reader is not None:
+        resume.load_weights(state, reader)
     trainer.go_live(state)
     hooks("on_start", stage)
-    predictions = None
+    predictions: list[Any] | None = None
     metrics: list[dict[str, float]] = []
     with stop_watch(runtime, trainer.settings, request.began) as watch:
         state.boundary = Boundary(watch, None, runtime.collectives)
         try:
-            if stage == "predict":
+            if trainer.settings.limit(stage) == 0:
+                predictions = [] if stage == "predict" else None
+            elif stage == "predict":
                 predictions = evaluation.predict(state, data, request.return_predictions)
             else:
                 metrics = evaluation.evaluate(state, data, stage)

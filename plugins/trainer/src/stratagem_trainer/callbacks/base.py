@@ -19,6 +19,9 @@ class Callback:
     judges_epochs: bool = False
     """Whether its `on_train_epoch_end` acts on what the others', and the module's, have logged."""
 
+    is_restored_in_evaluations: bool = True
+    """Whether evaluating a checkpoint may load its state, which for some callbacks only a fit needs."""
+
     is_left_out_of_fast_dev_run: bool = False
     """Whether `Trainer(fast_dev_run=True)` goes without it, as without what writes files or ends a fit."""
 

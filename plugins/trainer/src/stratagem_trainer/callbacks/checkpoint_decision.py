@@ -47,6 +47,7 @@ class Keeper:
         save_last: keep `last` too.
         counts_versions: whether a name that something else has taken gets "-v1" appended.
         retention: which stay for good.
+        hides_last: whether a checkpoint that is only there for `last` gets a name that begins with a dot.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Keeper:
         save_last: bool,
         counts_versions: bool,
         retention: Retention,
+        hides_last: bool = False,
     ) -> None:
         self.name, self.monitor = name, monitor
         self.save_top_k, self.save_last = save_top_k, save_last
         self.counts_versions, self.retention = counts_versions, retention
+        self.hides_last = hides_last
         self._can_link: bool | None = None
 
     def decide(self, before: Ranking, moment: Moment) -> Decision:
@@ -103,6 +106,9 @@ class Keeper:
             if self._can_link is None:
                 self._can_link = can_link(last)
             if self._can_link:
+                if self.hides_last and not is_kept and not stays:
+                    hidden = f"{folder}/.last-step={moment.step}{self.name.ending}"
+                    candidate = replace(candidate, path=hidden)
                 after = replace(after, newest=candidate.path)
                 save = [candidate.path]
             else:

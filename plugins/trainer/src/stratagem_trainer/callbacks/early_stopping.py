@@ -44,6 +44,7 @@ class EarlyStopping(Callback):
     """
 
     judges_epochs = is_left_out_of_fast_dev_run = True
+    is_restored_in_evaluations = False
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ class BaseFinetuning(Callback):
 
     needs = ("changes_between_steps",)
 
+    is_restored_in_evaluations = False
+
     def __init__(self) -> None:
         self._groups: list[list[list[str]]] = []
 

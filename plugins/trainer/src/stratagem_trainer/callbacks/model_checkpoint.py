@@ -70,7 +70,9 @@ class ModelCheckpoint(Callback):
 
     order = 100  # after the callbacks whose states go into the checkpoint
     judges_epochs = is_left_out_of_fast_dev_run = True
+    is_restored_in_evaluations = False
     ranks_last, ending = True, ""  # whether the last state takes a place; what names end with
+    hides_last = False  # whether what is only there for `last` gets a name that begins with a dot
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class ModelCheckpoint(Callback):
             self.save_last,
             enable_version_counter and dirpath is not None,
             Retention(keep_every_n_steps, keep_time_interval),
+            self.hides_last,
         )
         self._is_due = self._has_resumed = self._fitting = self._has_validated = False
         self._saved_at_s = 0.0

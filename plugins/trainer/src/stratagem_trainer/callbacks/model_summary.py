@@ -37,6 +37,8 @@ class ModelSummary(Callback):
         max_depth: levels of submodules: 0 prints totals alone, -1 all.
     """
 
+    is_restored_in_evaluations = False
+
     def __init__(self, max_depth: int = 1) -> None:
         check_count("ModelSummary", "max_depth", max_depth, -1)
         self.max_depth = max_depth

@@ -78,6 +78,8 @@ class RateSweep(Callback):
         ConfigError: a value that can't be meant.
     """
 
+    is_restored_in_evaluations = False
+
     def __init__(
         self, min_lr: float, max_lr: float, num_training: int, mode: str, early_stop_threshold: float | None
     ) -> None:

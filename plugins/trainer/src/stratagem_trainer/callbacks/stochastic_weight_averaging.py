@@ -40,6 +40,7 @@ class StochasticWeightAveraging(Callback):
         ConfigError: a value that can't be meant.
     """
 
+    is_restored_in_evaluations = False
     order = -10
     """Before what logs learning rates."""
     needs = ("changes_between_steps",)

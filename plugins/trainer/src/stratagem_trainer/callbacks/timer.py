@@ -33,6 +33,8 @@ class Timer(Callback):
         ConfigError: no such time or interval.
     """
 
+    is_restored_in_evaluations = False
+
     def __init__(
         self,
         duration: str | timedelta | Mapping[str, int] | None = None,

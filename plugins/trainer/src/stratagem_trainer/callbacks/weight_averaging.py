@@ -38,6 +38,8 @@ class WeightAveraging(Callback):
 
     needs = ("changes_between_steps",)
 
+    is_restored_in_evaluations = False
+
     def __init__(
         self,
         device: Any = None,

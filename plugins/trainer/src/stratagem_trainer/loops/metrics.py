@@ -48,6 +48,9 @@ class Metrics:
         self.batch: Any = None
         """The current batch: its size weighs means."""
         self.muted = False
+        self.eval_batches: dict[tuple[str, int], int] | None = None
+        """Stage and index of a loader → batches that evaluations have read of it so far; None where the rows of
+        single steps have the optimizer step before the evaluation."""
         self._collectives, self._is_alone = collectives, collectives.world_size == 1
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
@@ -191,13 +194,14 @@ class Metrics:
     def end_epoch(self, step: int, epoch: int) -> None:
         """Reduce what was logged over the training epoch. Collective."""
         steps, values = self._reducer.scope(self._train, "the end of the epoch")
-        self._take(steps, values, step, epoch)
+        self._take([(step, row) for row in steps], values, step, epoch)
 
     @contextmanager
     def evaluation(self, stage: str, loader: int | None = None) -> Iterator[Scope]:
         """While an evaluation runs, or one of its several loaders: what is logged is its own."""
         suffix = "" if loader is None else f"{LOADER}{loader}"
         before, batch, self._scope = self._scope, self.batch, Scope(stage, suffix)
+        self._scope.numbers_rows = self.eval_batches is not None
         try:
             yield self._scope
         finally:
@@ -235,27 +239,45 @@ class Metrics:
         """
         where = "the end of the evaluation"
         steps, values = self._reducer.scope(scope, where)
-        results = []
+        of_steps, results = [steps], []
         for index, each in enumerate(of_loaders):
             its_steps, its_values = self._reducer.scope(each, f"{where} of loader {index}")
             refuse_shared(values, its_values)
-            steps += its_steps
+            of_steps.append(its_steps)
             values.update(its_values)
             results.append(by_key(its_steps, its_values))
-        everything = self._take(steps, values, step, epoch)
+        rows = self._numbered(list(zip((*of_loaders, scope), (*of_steps[1:], of_steps[0]))), step)
+        everything = self._take(rows, values, step, epoch)
         of_any = everything.keys() - {key for theirs in results for key in theirs}
         shared = {key: everything[key] for key in everything if key in of_any}
         return [{**theirs, **shared} for theirs in results] or [everything]
 
+    def _numbered(
+        self, of_scopes: Sequence[tuple[Scope, Sequence[Mapping[str, float]]]], step: int
+    ) -> list[tuple[int, Mapping[str, float]]]:
+        """Say for each row of a single step of an evaluation which step it is written with."""
+        if self.eval_batches is None:
+            return [(step, row) for _, rows in of_scopes for row in rows]
+        numbered = []
+        for index, (scope, rows) in enumerate(of_scopes):
+            first = self.eval_batches.get((scope.stage, index), 0)
+            self.eval_batches[scope.stage, index] = first + scope.num_batches
+            numbered += [(first + offset, row) for offset, row in enumerate(rows) if row]
+        return numbered
+
     def _take(
-        self, steps: Sequence[Mapping[str, float]], values: Mapping[str, float], step: int, epoch: int
+        self,
+        steps: Sequence[tuple[int, Mapping[str, float]]],
+        values: Mapping[str, float],
+        step: int,
+        epoch: int,
     ) -> dict[str, float]:
         """Write a scope's rows and its values, and make them the latest."""
-        for row in steps:
-            self._rows.write(step, epoch, dict(row))
+        for number, row in steps:
+            self._rows.write(number, epoch, dict(row))
         if values:
             self._rows.write(step, epoch, dict(values))
-        self._latest.take(latest := by_key(steps, values))
+        self._latest.take(latest := by_key([row for _, row in steps], values))
         return latest
 
     # Out --------------------------------------------------------------------------------------------

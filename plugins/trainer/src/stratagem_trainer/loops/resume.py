@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from stratagem import Checkpoint
-from stratagem.errors import CheckpointError
+from stratagem.errors import CheckpointError, ConfigError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.states import fitting, resumption, same_ranks, writing
+from stratagem_trainer.hooks import overrides
 from stratagem_trainer.loading import OF_DATA, OF_MODULE
 from stratagem_trainer.loops.own_state import OwnState
 from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem import CheckpointReader, InitialWeights
+    from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.training import AnyTrainData
+    from stratagem_trainer.hooks import HookRunner
+    from stratagem_trainer.loop_rules import LoopRules
+    from stratagem_trainer.module import Module
     from stratagem_trainer.state import StageState
 
 
@@ -75,6 +81,11 @@ def save_weights(state: StageState, path: str) -> None:
         "prepared": {"extra": state.prepared.state()["extra"]},
         **_hyperparameters(state),
     }
+    added = OwnState("on_save_checkpoint", {})
+    # The module may need it with its weights; callbacks are left out.
+    state.hooks.of_module("on_save_checkpoint", added)
+    if added:
+        content["user"] = dict(added)
     with writing(path):
         weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
         state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
@@ -100,8 +111,48 @@ def epoch_of(reader: CheckpointReader) -> int:
     return _saved(reader).progress.epoch
 
 
+def restore_datamodule(datamodule: DataModule | None, reader: CheckpointReader) -> None:
+    """Give a data module the state that a checkpoint has of one."""
+    saved = reader.state.get("datamodule")
+    if datamodule is not None and isinstance(saved, Mapping) and saved:
+        with fitting(reader, "the state of the data module"):
+            datamodule.load_state_dict(dict(saved))
+
+
+def call_load_hooks(hooks: HookRunner, reader: CheckpointReader, module_first: bool = False) -> None:
+    """Call `on_load_checkpoint` with what was added to a checkpoint; not for one that no module could add to."""
+    user = reader.state.get("user")
+    if not isinstance(user, Mapping):
+        return
+    with fitting(reader):
+        added = OwnState("on_load_checkpoint", dict(user))
+        if module_first:
+            hooks.of_module("on_load_checkpoint", added)
+            hooks.of_callbacks("on_load_checkpoint", added)
+        else:
+            hooks("on_load_checkpoint", added)
+
+
+def restore_for_evaluation(
+    hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader, rules: LoopRules
+) -> None:
+    """Give the module, and others where the rules say so, what a checkpoint has for them beside weights."""
+    call_load_hooks(hooks, reader, rules.restores_user_state_first)
+    if not rules.restores_user_state_first:
+        return
+    restore_datamodule(datamodule, reader)
+    saved = reader.state.get("callbacks")
+    if not isinstance(saved, Mapping):
+        return  # of weights alone
+    for callback in hooks.callbacks:
+        if callback.is_restored_in_evaluations and callback.state_key in saved:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                callback.load_state_dict(saved[callback.state_key])
+
+
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
     """Take up the parameters and buffers alone. Collective."""
+    refuse_own_loading(state.module)
     with fitting(reader):
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
@@ -110,6 +161,7 @@ def begin_with(state: StageState, weights: InitialWeights) -> None:
     """Take up the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
     from stratagem_checkpoint import load_changed
 
+    refuse_own_loading(state.module)
     session = state.runtime.session
     reader = session.open_checkpoint(weights.path, state.settings.verify_checkpoints)
     report = load_changed(state.prepared, reader, state.runtime.collectives, weights)
@@ -128,6 +180,7 @@ def restore(
         other parts of the data.
     """
     saved = _saved(reader)
+    refuse_own_loading(state.module)
     for callback in state.hooks.callbacks:
         if callback.state_key in saved.callbacks:
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
@@ -149,10 +202,8 @@ def restore(
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
                 callback.load_tensors(state.prepared, reader)
-    if state.datamodule is not None and saved.datamodule:
-        with fitting(reader, "the state of the data module"):
-            state.datamodule.load_state_dict(saved.datamodule)
-    state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
+    if not state.settings.rules.restores_user_state_first:
+        state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
     progress = state.progress
     for name, value in asdict(saved.progress).items():
         setattr(progress, name, value)
@@ -171,6 +222,24 @@ def restore(
                 restore_rng(own["rng"], state.runtime.device)
 
     return data_state, resume
+
+
+def refuse_own_loading(module: Module) -> None:
+    """Refuse to read a checkpoint into a module that wants to read it by its own method.
+
+    Raises:
+        ConfigError: says what to do instead.
+    """
+    from stratagem_trainer.module import Module
+
+    if overrides(module, "load_state_dict", Module):
+        kind = type(module).__qualname__
+        raise ConfigError(
+            f"{kind} overrides load_state_dict, which isn't called when a trainer reads a checkpoint: tensors are "
+            "read into place, in shards under some strategies. For an evaluation, pass what "
+            f"{kind}.load_from_checkpoint(…) returns, which calls it; to go on with a fit, do in on_load_checkpoint "
+            "what it does"
+        )
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -1,0 +1,312 @@
+"""Parts of a program of Lightning that have an effect there have it here, or are refused by name."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stratagem_lightning as L
+import torch
+from stratagem_lightning.private_methods import PRIVATE
+from stratagem_lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from stratagem_lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch.utils.data import DataLoader, TensorDataset
+
+from stratagem.errors import ConfigError
+
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+class Net(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch[0]).pow(2).mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", self.net(batch[0]).pow(2).mean())
+
+    def test_step(self, batch, batch_idx):
+        self.log("test", self.net(batch[0]).pow(2).mean())
+
+    def predict_step(self, batch, batch_idx):
+        return self.net(batch[0])
+
+    def configure_optimizers(self):
+        CALLS.append("optimizers")
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+CALLS: list[str] = []
+"""What was called, in its order; runs on one device are in this process."""
+
+
+class Words(Net):
+    """Makes layers for the words that its checkpoints have."""
+
+    def __init__(self, words: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.learn(words)
+
+    def learn(self, words: tuple[str, ...]) -> None:
+        self.words = words
+        self.embedding = torch.nn.Embedding(len(words), 2)
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["words"] = self.words
+
+    def on_load_checkpoint(self, checkpoint):
+        CALLS.append(f"module {checkpoint['words']}")
+        self.learn(tuple(checkpoint["words"]))
+
+
+class Notes(Callback):
+    def state_dict(self):
+        return {"noted": 3}
+
+    def load_state_dict(self, state):
+        CALLS.append(f"callback's state {state['noted']}")
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["notes"] = 7
+
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+        CALLS.append(f"callback {checkpoint['notes']}")
+
+
+class Data(L.LightningDataModule):
+    fold = 0
+
+    def state_dict(self):
+        return {"fold": 5}
+
+    def load_state_dict(self, state):
+        self.fold = state["fold"]
+        CALLS.append(f"data {self.fold}")
+
+    def train_dataloader(self):
+        CALLS.append(f"loader of fold {self.fold}")
+        return loader()
+
+    test_dataloader = predict_dataloader = train_dataloader
+
+    def val_dataloader(self):
+        return loader()
+
+
+def loader(count: int = 8) -> DataLoader:
+    return DataLoader(TensorDataset(torch.linspace(-1, 1, 4 * count).reshape(count, 4)), batch_size=2)
+
+
+def trainer(folder: Path, **given: Any) -> L.Trainer:
+    settings = {"max_epochs": 1, "logger": False, "default_root_dir": folder, **QUIET, **given}
+    return L.Trainer(**settings)
+
+
+def test_checkpoints_give_back_all_that_hooks_put_there_before_what_depends_on_it(tmp_path) -> None:
+    first = trainer(tmp_path, callbacks=[Notes()])
+    first.fit(Words(("a", "b")), datamodule=Data())
+    path, light = str(tmp_path / "whole"), str(tmp_path / "light")
+    first.save_checkpoint(path)
+    for stage in ("test", "validate", "predict"):
+        CALLS.clear()
+        module = Words()
+        getattr(trainer(tmp_path, callbacks=[Notes()]), stage)(module, datamodule=Data(), ckpt_path=path)
+        order = ["module ('a', 'b')", "data 5", "callback's state 3"]
+        assert [call for call in dict.fromkeys(CALLS) if call in order] == order, stage
+        assert CALLS.index("callback 7") > 0
+        assert stage == "validate" or CALLS.index("loader of fold 5") > CALLS.index("callback's state 3")
+        assert module.embedding.weight.shape == (2, 2)
+    CALLS.clear()
+    second = trainer(tmp_path, callbacks=[Notes()], max_epochs=2)
+    second.fit(Words(), datamodule=Data(), ckpt_path=path)
+    assert list(dict.fromkeys(CALLS)) == [
+        "module ('a', 'b')",
+        "callback 7",
+        "data 5",
+        "loader of fold 5",
+        "optimizers",
+        "callback's state 3",
+    ]
+    weights_only = ModelCheckpoint(tmp_path, filename="light", save_weights_only=True)
+    trainer(tmp_path, callbacks=[weights_only]).fit(Words(("c",)), datamodule=Data())
+    CALLS.clear()
+    trainer(tmp_path).test(Words(), datamodule=Data(), ckpt_path=f"{light}.ckpt")
+    assert CALLS[0] == "module ('c',)"
+    assert Words.load_from_checkpoint(f"{light}.ckpt").words == ("c",)
+
+
+@pytest.mark.parametrize("change", ["set", "update", "pop"])
+def test_parts_of_a_checkpoint_that_no_hook_can_change_are_refused(tmp_path, change) -> None:
+    class Changes(Net):
+        def on_save_checkpoint(self, checkpoint):
+            if change == "set":
+                checkpoint["state_dict"] = {}
+            elif change == "update":
+                checkpoint.update(optimizer_states=[])
+            else:
+                checkpoint.pop("lr_schedulers", None)
+
+    with pytest.raises(ConfigError, match=r"on_save_checkpoint (sets|asks for) '(state_dict|opt|lr_sch)"):
+        trainer(tmp_path).fit(Changes(), loader())
+
+
+def test_a_modules_own_load_state_dict_is_called_or_refused(tmp_path) -> None:
+    fit = trainer(tmp_path)
+    fit.fit(module := Own(), loader())
+    path = str(tmp_path / "own")
+    fit.save_checkpoint(path)
+    sentence = "Own overrides load_state_dict, which isn't called .* pass what Own.load_from_checkpoint"
+    with pytest.raises(ConfigError, match=sentence):
+        trainer(tmp_path).test(Own(), loader(), ckpt_path=path)
+    with pytest.raises(ConfigError, match=sentence):
+        trainer(tmp_path, max_epochs=2).fit(Own(), loader(), ckpt_path=path)
+    loaded = Own.load_from_checkpoint(path)
+    assert loaded.loaded
+    assert torch.equal(loaded.net.weight, module.net.weight)
+
+
+def test_private_methods_of_lightning_are_refused_by_name(tmp_path) -> None:
+    class Saves(ModelCheckpoint):
+        def _save_checkpoint(self, trainer, filepath):
+            raise AssertionError
+
+    class Stops(EarlyStopping):
+        def _evaluate_stopping_criteria(self, current):
+            raise AssertionError
+
+    class Runs(L.Trainer):
+        def _run_stage(self):
+            raise AssertionError
+
+    class Moves(Net):
+        def _apply_batch_transfer_handler(self, batch, device=None, dataloader_idx=0):
+            raise AssertionError
+
+    class Brings(Net):
+        def configure_callbacks(self):
+            return [Stops("val")]
+
+    class Writes(CSVLogger):
+        def _get_next_version(self):
+            raise AssertionError
+
+    with pytest.raises(
+        ConfigError, match=r"Saves defines _save_checkpoint, a private method of .*ModelCheckp"
+    ):
+        trainer(tmp_path, callbacks=[Saves()])
+    with pytest.raises(ConfigError, match=r"Stops defines _evaluate_stopping_criteria.*should_stop"):
+        trainer(tmp_path, callbacks=[Stops("val")])
+    with pytest.raises(ConfigError, match="Runs defines _run_stage, a private method of Lightning's Trainer"):
+        Runs(**QUIET)
+    with pytest.raises(ConfigError, match="Writes defines _get_next_version"):
+        trainer(tmp_path, logger=Writes(tmp_path))
+    with pytest.raises(ConfigError, match="Moves defines _apply_batch_transfer_handler"):
+        trainer(tmp_path).fit(Moves(), loader())
+    with pytest.raises(ConfigError, match="Stops defines _evaluate_stopping_criteria"):
+        trainer(tmp_path).fit(Brings(), loader(), loader())
+
+
+def test_all_private_methods_of_lightning_are_in_the_table() -> None:
+    lightning = pytest.importorskip(
+        "lightning.pytorch", reason="lightning, which is compared, isn't installed"
+    )
+    from lightning.pytorch import callbacks, loggers, profilers
+
+    ours = set(PRIVATE) - {"HyperparametersMixin"}
+    places = (lightning, callbacks, loggers, profilers)
+    for kind in {getattr(place, name) for place in places for name in ours if hasattr(place, name)}:
+        known = {
+            name for each in kind.__mro__ if each.__name__ in PRIVATE for name in PRIVATE[each.__name__][0]
+        }
+        for each in kind.__mro__:
+            if each.__module__.startswith("lightning."):
+                methods = {
+                    name
+                    for name, value in vars(each).items()
+                    if name.startswith("_")
+                    and not name.startswith(("__", f"_{each.__name__}__"))
+                    and (inspect.isroutine(value) or isinstance(value, property))
+                }
+                assert methods <= known, each
+
+
+class Own(Net):
+    loaded = False
+
+    def load_state_dict(self, state_dict, strict=True):
+        self.loaded = True
+        renamed = {name.replace("net.", "", 1): value for name, value in state_dict.items()}
+        return self.net.load_state_dict(renamed, strict)
+
+
+class Steps(Net):
+    """Logs each second batch of its validations."""
+
+    def validation_step(self, batch, batch_idx):
+        if batch_idx % 2:
+            self.log("each", float(batch_idx), on_step=True, on_epoch=False)
+        self.log("val", 1.0)
+
+
+def test_values_of_single_validation_steps_have_the_number_of_their_batch(tmp_path) -> None:
+    fit = trainer(tmp_path, max_epochs=2, logger=CSVLogger(tmp_path, name="", version="log"))
+    fit.fit(Steps(), loader(), loader())
+    with (tmp_path / "log/metrics.csv").open() as file:
+        rows = [(int(row["step"]), float(row["each"])) for row in csv.DictReader(file) if row.get("each")]
+    assert rows == [(1, 1.0), (3, 3.0), (5, 1.0), (7, 3.0)]
+
+
+def test_a_folder_has_lightnings_checkpoints_and_last(tmp_path) -> None:
+    class Values(Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("val", float(self.current_epoch))
+
+    kept = ModelCheckpoint(tmp_path / "all", "{step}-{val:.0f}", monitor="val", save_top_k=-1)
+    cut = {"max_epochs": -1, "max_steps": 7, "val_check_interval": 0.5}
+    trainer(tmp_path, callbacks=[kept], **cut).fit(Values(), loader(), loader())
+    names = ["step=2-val=0.ckpt", "step=4-val=0.ckpt", "step=6-val=1.ckpt"]
+    assert sorted(path.name for path in (tmp_path / "all").glob("[!.]*")) == ["last.ckpt", *names]
+    assert len(kept.best_k_models) == 3
+    ended = trainer(tmp_path, max_epochs=3)
+    ended.fit(Values(), loader(), loader(), ckpt_path=str(tmp_path / "all/last.ckpt"))
+    assert ended.global_step == 11
+
+
+def test_no_batches_are_no_evaluation(tmp_path) -> None:
+    class Ends(Net):
+        def on_validation_epoch_end(self):
+            raise AssertionError
+
+        on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
+        on_validation_start = on_test_start = on_predict_start = on_validation_epoch_end
+
+    none = trainer(tmp_path, limit_val_batches=0, limit_test_batches=0.0, limit_predict_batches=0)
+    assert none.validate(Ends(), loader()) == []
+    assert none.test(Ends(), loader()) == []
+    assert none.predict(Ends(), loader()) == []
+    none.fit(Ends(), loader(), loader())
+
+
+def test_a_graph_is_logged_where_the_loggers_own_attribute_says_so(tmp_path) -> None:
+    pytest.importorskip("tensorboard")
+    fit = trainer(tmp_path, logger=TensorBoardLogger(tmp_path), limit_train_batches=1)
+    drawn = []
+    fit.logger._log_graph = True
+    fit.logger.experiment.add_graph = lambda *given, **how: drawn.append(given)
+    module = Net()
+    module.forward = lambda x: module.net(x)
+    module.example_input_array = torch.zeros(2, 4)
+    fit.fit(module, loader())
+    assert len(drawn) == 1
