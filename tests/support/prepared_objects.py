@@ -13,6 +13,7 @@ from stratagem.collectives.local import LocalCollectives
 from stratagem.plugin.requests import LoopPlan, SetupRequest
 from stratagem.precision.base import Precision
 from stratagem.runtime.loop import optimizers_for, wrap
+from stratagem.runtime.optimizer_watch import OptimizerWatch
 from stratagem.runtime.session import Session
 from stratagem.strategies.prepared import Prepared
 
@@ -73,7 +74,7 @@ class LiveSession(Session):
     def __init__(self, collectives: Any, steps_alone: bool) -> None:
         self.collectives, self.its_guard = collectives, Guard()
         self.checkpointer: Any = SimpleNamespace(is_async=False, poll=lambda: None)
-        self._steps_alone = steps_alone
+        self._steps_alone, self._watch = steps_alone, OptimizerWatch()
 
     @property
     def steps_alone(self) -> bool:

@@ -129,3 +129,47 @@ def test_one_process_compares_nothing() -> None:
 def test_how_often_is_a_number_of_steps(every: Any) -> None:
     with pytest.raises(ConfigError, match="check_replicas_every"):
         RunConfig(check_replicas_every=every)
+
+
+def test_gradients_are_compared_before_the_steps_after_which_copies_are() -> None:
+    """A strategy may make parameters equal in the step, whatever the gradients were."""
+
+    class Shared(Copies):
+        def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+            for name, parameter in self.net.named_parameters():
+                yield f"the gradient of {name!r}", parameter.grad
+
+    def work(collectives: Collectives, differs_at: int, steps: int) -> int:
+        copies = Shared()
+        guard = ReplicaGuard(copies, collectives, every=5)  # type: ignore[arg-type]
+        for step in range(1, steps + 1):
+            for parameter in copies.net.parameters():
+                parameter.grad = torch.ones_like(parameter) * (1 + (step == differs_at) * collectives.rank)
+            guard.before_step(0)
+            guard.after_step(step)
+        return collectives.calls  # type: ignore[attr-defined]
+
+    assert on_threads(2, lambda collectives: work(collectives, 3, 5)) == [8, 8]
+    with pytest.raises(
+        ReplicaError, match=r"before step 4, the gradient of '0.weight' isn't on rank 1.*backward"
+    ):
+        on_threads(2, lambda collectives: work(collectives, 4, 5))
+
+
+def test_the_last_steps_are_compared_once() -> None:
+    def work(collectives: Collectives, spoiled: bool) -> int:
+        copies = Copies()
+        guard = ReplicaGuard(copies, collectives, every=100)  # type: ignore[arg-type]
+        guard.compare_last_steps("at the end of the run")
+        for step in range(1, 4):
+            copies.step()
+            guard.after_step(step)
+        if spoiled:
+            parameter_drifts(copies, collectives.rank, 7)
+        guard.compare_last_steps("at the end of the run")
+        guard.compare_last_steps("at the end of the run")
+        return collectives.calls  # type: ignore[attr-defined]
+
+    assert on_threads(2, lambda collectives: work(collectives, False)) == [3, 3]
+    with pytest.raises(ReplicaError, match=r"at the end of the run, parameter '1\.bias'"):
+        on_threads(2, lambda collectives: work(collectives, True))

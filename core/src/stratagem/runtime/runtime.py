@@ -217,7 +217,12 @@ class Runtime(Ranks):
         prepared = self._prepared
         if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
             prepared = prepared[:1]
-        prepared_of(prepared, module).backward(loss)
+        try:
+            prepared_of(prepared, module).backward(loss)
+        except Exception:
+            for each in self._prepared:
+                each.abandon_backward()
+            raise
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem.collectives.closures import mean_loss
-from stratagem.errors import CheckpointError, CombinationError, DigestMismatchError
+from stratagem.errors import CheckpointError, CombinationError, ConfigError, DigestMismatchError
 from stratagem.plugin.requests import (
     CheckpointRequest,
     LoopPlan,
@@ -22,6 +22,7 @@ from stratagem.plugin.requests import (
     ReduceRequest,
     SetupRequest,
 )
+from stratagem.runtime.optimizer_watch import OptimizerWatch
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import show_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
@@ -54,6 +55,7 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         self._guards: dict[Prepared, ReplicaGuard] = {}
+        self._watch = OptimizerWatch()
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
@@ -99,15 +101,20 @@ class Session:
         Raises:
             CombinationError: a run before this one left the module sharded, and this one can't go on with that.
         """
+        if not self.steps_alone:
+            self._refuse_shared_parameters(original_module)
         left_shards = shards_for(original_module, self.run.strategy, self.collectives)
         if loop.training:
             refuse_untrainable(original_module, self.device, self.collectives.world_size)
             self.run.require(needed_features(original_module))
         ledger = ParameterLedger(original_module, self.collectives.world_size)
 
+        given: list[Optimizer] = []
+
         def make_over_todays() -> Sequence[Optimizer]:
             ledger.carry_over()
             optimizers = make_optimizers()
+            given[:] = optimizers
             self._refuse_unshardable(optimizers)
             ledger.claim(optimizers)
             return optimizers
@@ -129,12 +136,28 @@ class Session:
         forget_shards(original_module)
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
+        replaced = ledger.replaced()
+        if not self.steps_alone or replaced or not prepared.steps_directly:
+            self._watch.add(prepared, given, replaced)
         self._prepared[prepared] = (ledger, module)
         return prepared
 
     def set_up_modules(self) -> list[tuple[Prepared, nn.Module]]:
         """Return what was prepared, each with the module that the strategy was given to wrap."""
         return [(prepared, module) for prepared, (_, module) in self._prepared.items()]
+
+    def _refuse_shared_parameters(self, module: nn.Module) -> None:
+        """Refuse a module whose gradients another one, which was set up before, would reduce as well."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        for prepared in self._prepared:
+            other = prepared.original_module
+            for parameter in other.parameters():
+                if id(parameter) in names:
+                    raise ConfigError(
+                        f"{names[id(parameter)]!r} of {type(module).__name__} is a parameter of "
+                        f"{type(other).__name__} too, which was set up before: set up one module that has both, "
+                        "and name the methods that your loop calls by forward_methods=[...]"
+                    )
 
     def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers that would come to other numbers on this strategy's shards."""
@@ -206,7 +229,7 @@ class Session:
         if closure is None:
             prepared.complete_gradients(index)
             guard.before_step(index)
-            return prepared.step(index), None
+            return self.step_prepared(prepared, index), None
         losses: list[Any] = []
 
         def evaluate() -> Any:
@@ -217,8 +240,13 @@ class Session:
             losses.append(loss)
             return loss
 
-        applied = prepared.step(index, evaluate)
+        applied = self.step_prepared(prepared, index, evaluate)
         return applied, losses[0] if losses else None
+
+    def step_prepared(self, prepared: Prepared, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        """Call `Prepared.step`, for a loop that completes gradients itself; return whether it was applied."""
+        with self._watch.strategy_steps():
+            return prepared.step(index, closure)
 
     def close(self, failed: bool = False) -> None:
         """Release what was prepared, leave the process group, undo the environment. Collective.
@@ -238,6 +266,7 @@ class Session:
                     self.guard(prepared).compare_last_steps("at the end of the run")
 
     def _release(self, failed: bool) -> None:
+        self._watch.close()
         self._guards.clear()
         while self._prepared:
             prepared, (ledger, _) = self._prepared.popitem()

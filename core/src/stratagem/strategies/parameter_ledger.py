@@ -135,6 +135,10 @@ class ParameterLedger:
             if entry.hooks and replaced and is_shard and not carries_hooks:
                 raise self._lost(name, "its hooks (register_hook, register_post_accumulate_grad_hook)")
 
+    def replaced(self) -> set[int]:
+        """Return the ids of parameters that code outside the module may still have, and that were replaced."""
+        return set(self._stale())
+
     def _lost(self, name: str, what: str) -> CombinationError:
         return CombinationError(
             f"the strategy replaced parameter {name!r} of {type(self._module).__name__}, which has lost {what}: "

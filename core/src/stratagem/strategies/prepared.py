@@ -145,6 +145,9 @@ class Prepared:
         """Scale a scalar loss, and accumulate gradients from it. `kwargs` go to `Tensor.backward`."""
         self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]
 
+    def abandon_backward(self) -> None:
+        """Leave a state from which the loop may go on, after a backward that raised on all ranks. Not collective."""
+
     def no_sync(self) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch whose gradients need no reduction yet."""
         return nullcontext()

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem_ddp.exchange import StoreExchange
+from stratagem_ddp.gradient_tracker import GradientTracker
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.power_sgd import PowerSGDMemory
 from stratagem_ddp.registration import (
@@ -30,6 +31,8 @@ from stratagem_ddp.tracked import TrackedDDP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+
+    from torch.optim import Optimizer
 
     from stratagem import CheckpointReader
     from stratagem_ddp.strategy import DDPStrategy
@@ -72,6 +75,14 @@ class DDPPrepared(Prepared):
             self._exchange,
             may_drift=isinstance(self._hook_state, PostLocalSGDState),
         )
+        self._gradients: GradientTracker | None = None
+        if request.collectives.world_size > 1 and not isinstance(self._hook_state, PostLocalSGDState):
+            self._gradients = GradientTracker(
+                request.original_module.named_parameters(),
+                self._exchange,
+                request.device,
+                self._tracked.is_reduced,
+            )
         if self._tracked.ddp is None:
             settings = strategy.without_init_sync()
             broadcast_coalesced((*self._replica.parameters(), *self._replica.buffers()))
@@ -94,6 +105,8 @@ class DDPPrepared(Prepared):
             if str(error).startswith("Expected to have finished reduction"):
                 raise tracked.unused(error) from error
             raise
+        if self._gradients is not None and tracked.prepares_reduction:
+            self._gradients.expect_reduction()
         return None if output is tracked.nothing else output
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -118,8 +131,13 @@ class DDPPrepared(Prepared):
 
     def _follow(self) -> None:
         """Let go of what went by the parameters that required gradients before. Collective where they changed."""
-        if not torch.is_grad_enabled() or not self._tracked.follow():
+        if not torch.is_grad_enabled():
             return
+        averages = not self._tracked.is_abandoned
+        if not self._tracked.follow():
+            return
+        if averages:
+            self._note_average()
         self.module = self._tracked.module
         self._refuse_unfit()
         if isinstance(self._hook_state, PowerSGDMemory):
@@ -134,6 +152,7 @@ class DDPPrepared(Prepared):
         memory = self._hook_state if isinstance(self._hook_state, PowerSGDMemory) else None
         if self._has_loss:
             self._tracked.reduce_without_loss(self.backward)
+            self._note_average()
             return
         # Told before the reduction, which no rank finishes before all have come to it, and read after it.
         name, size = self._group_without_loss()
@@ -141,12 +160,17 @@ class DDPPrepared(Prepared):
         remembered = memory.saved() if memory is not None else None
         self._tracked.reduce_without_loss(self.backward)
         self._wait_for_device()
+        self._note_average()
         if self._exchange.announced(name) < size:
             return
         self._tracked.drop_gradients()
         if memory is not None and remembered is not None:
             memory.forget_layout()
             memory.restore(*remembered)
+
+    def _note_average(self) -> None:
+        if self._gradients is not None:
+            self._gradients.note_average(self._replica.parameters())
 
     def _group_without_loss(self) -> tuple[str, int]:
         """Return a name for this window among the ranks that average their gradients, and how many these are."""
@@ -174,6 +198,33 @@ class DDPPrepared(Prepared):
         self._follow()  # one that is constructed within the context would reduce nevertheless
         ddp = self._tracked.ddp
         return nullcontext() if ddp is None else ddp.no_sync()
+
+    def abandon_backward(self) -> None:
+        if self._gradients is None or self._gradients.abandon_reduction():
+            self._tracked.abandon_reduction()
+
+    def complete_gradients(self, index: int) -> None:
+        if self._gradients is None:
+            return
+        if self._gradients.is_interrupted():
+            self._tracked.check_reduced()
+        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+        self._tracked.forget_stray()
+
+    def average_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.average(self._parameters[index])
+            self._tracked.forget_stray()
+
+    def step_late_optimizer(self, optimizer: Optimizer) -> None:
+        if self._gradients is None or self.precision.scales_loss:
+            super().step_late_optimizer(optimizer)
+        else:
+            self._gradients.complete_late(optimizer)
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        if self._gradients is not None:
+            yield from self._gradients.replicas(self._parameters[index])
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         applied = super().step(index, closure)
@@ -257,6 +308,8 @@ class DDPPrepared(Prepared):
     def release(self) -> None:
         super().release()
         self._tracked.release()
+        if self._gradients is not None:
+            self._gradients.release()
         del self._tracked, self._local, self._hook_state, self._refuse_unfit
 
     # --------------------------------------------------------------------------------------------

@@ -3,25 +3,61 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 from stratagem import Prepared, SetupRequest
+from stratagem_ddp.exchange import StoreExchange
+from stratagem_ddp.gradient_tracker import GradientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch.optim import Optimizer
+
 
 class ReplicaPrepared(Prepared):
-    """A replica that starts as rank 0's and isn't trained by DistributedDataParallel."""
+    """A replica that starts as rank 0's and isn't trained by DistributedDataParallel.
+
+    Gradients are averaged before an optimizer steps them that was made after `setup`.
+    """
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__(request)
         # As DistributedDataParallel does when it is made.
         broadcast_coalesced((*self.module.parameters(), *self.module.buffers()))
+        self._gradients: GradientTracker | None = None
+        if request.collectives.world_size > 1:
+            named = request.original_module.named_parameters()
+            exchange = StoreExchange(request.collectives)
+            self._gradients = GradientTracker(named, exchange, request.device)
+
+    def complete_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+
+    def average_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.average(self._parameters[index])
+
+    def step_late_optimizer(self, optimizer: Optimizer) -> None:
+        if self._gradients is None or self.precision.scales_loss:
+            super().step_late_optimizer(optimizer)
+            return
+        self._gradients.complete_late(optimizer)
+        broadcast_coalesced(self.module.buffers())
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        if self._gradients is not None:
+            yield from self._gradients.replicas(self._parameters[index])
+
+    def release(self) -> None:
+        super().release()
+        if self._gradients is not None:
+            self._gradients.release()
 
 
 class ManualDDPPrepared(ReplicaPrepared):
@@ -40,10 +76,8 @@ class ManualDDPPrepared(ReplicaPrepared):
         super().__init__(request)
         self._dtype = dtype
         self._syncing = True
-        self._touched: set[torch.nn.Parameter] = set()
         # Those that are frozen now, too: they may be unfrozen later.
         self._trainable = [p for p in self.module.parameters() if p.is_floating_point() or p.is_complex()]
-        self._handles = [on_gradient(parameter, self._touched.add) for parameter in self._trainable]
 
     def manual_step(self, *args: Any) -> Any:
         broadcast_coalesced(self.module.buffers())
@@ -62,14 +96,10 @@ class ManualDDPPrepared(ReplicaPrepared):
         finally:
             self._syncing = True
 
-    def release(self) -> None:
-        super().release()
-        for handle in self._handles:
-            handle.remove()
-
     def _average_gradients(self) -> None:
-        touched = [parameter in self._touched for parameter in self._trainable]
-        self._touched.clear()
+        if self._gradients is None:
+            return
+        touched = [self._gradients.is_local(parameter) for parameter in self._trainable]
         for flat in flattened_buckets(gradients_of_any(self._trainable, touched, self.device)):
             if self._dtype is None:
                 dist.all_reduce(flat)
@@ -79,12 +109,4 @@ class ManualDDPPrepared(ReplicaPrepared):
                 sent = flat.to(self._dtype).div_(dist.get_world_size())
                 dist.all_reduce(sent)
                 flat.copy_(sent)
-
-
-def on_gradient(parameter: torch.nn.Parameter, function: Callable[[torch.nn.Parameter], object]) -> Any:
-    """Call `function` whenever `parameter`, frozen or not, has got a gradient; returns the hook's handle."""
-    flag = parameter.requires_grad
-    parameter.requires_grad_(True)  # torch takes no hook without
-    handle = parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
-    parameter.requires_grad_(flag)
-    return handle
+        self._gradients.note_average(self._trainable)

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from stratagem import ConfigError
 from stratagem.errors import DataError
 from stratagem_ddp.exchange import StoreExchange
+from stratagem_ddp.gradient_tracker import on_gradient
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
-from stratagem_ddp.replica import on_gradient
 from stratagem_ddp.torch_private import check_finished, rebuild_buckets, remove_hooks
 
 WAIT_S = 60.0
@@ -64,7 +64,7 @@ class TrackedDDP:
         self._changes = 0
         self._order: list[str] | None = None
         self._replayed: list[str] | None = None
-        self._outdated = False
+        self._outdated = self._abandoned = False
         self._stray: list[torch.Tensor] = []
         self._handles: list[Any] = []
         self._reduced: list[tuple[str, nn.Parameter]] = []
@@ -84,7 +84,8 @@ class TrackedDDP:
             self._flags = flags
             return False
         self._compare(flags)
-        self._average_what_is_there()
+        if not self._abandoned:
+            self._average_what_is_there()
         self._build()
         return True
 
@@ -145,6 +146,34 @@ class TrackedDDP:
             check_finished(self.ddp)
         except RuntimeError as error:
             raise self.unused(error) from error
+
+    def is_reduced(self) -> bool:
+        """Whether the reduction that the last forward prepared is finished, or none was begun."""
+        if self.ddp is None:
+            return True
+        try:
+            check_finished(self.ddp)
+        except RuntimeError:
+            return False
+        return True
+
+    @property
+    def prepares_reduction(self) -> bool:
+        """Whether a forward prepares a reduction of the backward after it."""
+        return self.ddp is not None and self.ddp.require_backward_grad_sync and torch.is_grad_enabled()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether gradients that are there are no averages, since a backward has raised."""
+        return self._abandoned
+
+    def forget_stray(self) -> None:
+        """Gradients of parameters that weren't to be reduced have been averaged otherwise."""
+        self._stray.clear()
+
+    def abandon_reduction(self) -> None:
+        """Construct again at the next forward in training, since a reduction won't be finished."""
+        self._outdated = self._abandoned = True
 
     def unused(self, error: RuntimeError) -> ConfigError:
         """Return what to raise in the place of torch's complaint about unused parameters."""
@@ -223,7 +252,7 @@ class TrackedDDP:
         self._flags = list(map(_requires_grad, self._parameters))
         known = {id(parameter) for _, parameter in self._reduced} if self._finds_unused else set()
         self._reduced = [(name, p) for name, p in self._named if p.requires_grad or id(p) in known]
-        self._order, self._outdated = None, False
+        self._order, self._outdated, self._abandoned = None, False, False
         self.module: nn.Module = self._inner
         if self._reduced:
             for _, parameter in self._reduced:

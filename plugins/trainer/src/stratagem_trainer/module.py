@@ -234,7 +234,11 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         """Run backward through the strategy, which reduces gradients; collective."""
         state = self.trainer.state
         state.hooks("on_before_backward", loss)
-        state.prepared.backward(loss, **kwargs)
+        try:
+            state.prepared.backward(loss, **kwargs)
+        except Exception:
+            state.prepared.abandon_backward()
+            raise
         state.hooks("on_after_backward")
 
     # Checkpoints ----------------------------------------------------------------------------------

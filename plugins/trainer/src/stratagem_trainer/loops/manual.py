@@ -53,6 +53,8 @@ class ManualOptimizer:
             closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
         """
         if self._before_step:
+            if closure is None:
+                self._prepared.complete_gradients(self._index)
             tell_before_step(self._before_step, self._prepared, self._index, has_gradients=closure is None)
         applied, _ = self._step_completed(self._index, closure)
         if applied:

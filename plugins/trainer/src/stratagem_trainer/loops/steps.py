@@ -38,6 +38,7 @@ class OptimizerSteps:
         self._before_zero_grad = hooks.of("on_before_zero_grad")
         session = state.runtime.session
         self._step_completed = partial(session.step, self._prepared)
+        self._step_watched = partial(session.step_prepared, self._prepared)
         self.optimizers = [
             LoopOptimizer(self._prepared, index, self._step_one, self._step_completed, hooks)
             for index in range(len(self._prepared.optimizers))
@@ -62,7 +63,10 @@ class OptimizerSteps:
         # One optimizer that nobody has a hook for is stepped in fewer words.
         self._is_plain = is_plain and len(self.optimizers) == 1
         # Hooks may have assigned gradients that other ranks don't have.
-        self._step_prepared = self._prepared.step if session.steps_alone else self._step_complete
+        self._step_prepared: Callable[[int], bool] = self._step_complete
+        if session.steps_alone:
+            directly = self._prepared.steps_directly
+            self._step_prepared = self._prepared.step if directly else self._step_watched
 
     def step(self, batch_idx: int, outputs: Any = None, closure: Callable[[int], Any] | None = None) -> None:
         """Step.
@@ -121,12 +125,14 @@ class OptimizerSteps:
 
     def _step_one(self, index: int, evaluate: Callable[[], Any] | None) -> bool:
         if self._before_step:
+            if evaluate is None:
+                self._prepared.complete_gradients(index)
             tell_before_step(self._before_step, self._prepared, index, has_gradients=evaluate is None)
         if evaluate is None:
             if self._clip is not None:
                 self._clip(index)
             return self._step_prepared(index)
-        return self._prepared.step(index, lambda: self._watched(evaluate()))
+        return self._step_watched(index, lambda: self._watched(evaluate()))
 
     def _watched(self, loss: Any) -> Any:
         self._finite.check_loss(self._progress.step + 1, loss)

@@ -1,0 +1,109 @@
+"""`OptimizerWatch`: steps of optimizers that a loop makes without the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from stratagem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stratagem.strategies.prepared import Prepared
+
+
+class _SetUp:
+    """What was set up together."""
+
+    def __init__(self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[int]) -> None:
+        self.prepared = prepared
+        self.given = {id(each) for each in given}
+        self.replaced = frozenset(replaced)
+        """Ids of parameters that the user may still have, and that the strategy has replaced by others."""
+
+
+class OptimizerWatch:
+    """Completes the gradients of optimizers that `setup` didn't get, or refuses them.
+
+    An optimizer that was made after `setup(module)`, or that was given to it and is stepped instead of the one that
+    it returned, would step gradients that aren't averaged over ranks, are still scaled, or belong to parameters that
+    aren't trained. torch calls a hook before each step of each optimizer of the process.
+    """
+
+    def __init__(self) -> None:
+        self._set_up: list[_SetUp] = []
+        self._owners: WeakKeyDictionary[Optimizer, Callable[[], None] | None] = WeakKeyDictionary()
+        self._strategy_steps = 0
+        self._handle: Any = None
+
+    def add(self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[int]) -> None:
+        """Watch optimizers of the parameters of `prepared`.
+
+        Args:
+            prepared: a module and its optimizers.
+            given: the optimizers that `setup` got.
+            replaced: ids of the module's parameters that are no longer its own.
+        """
+        self._set_up.append(_SetUp(prepared, given, replaced))
+        self._owners.clear()
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._before_step)
+
+    @contextmanager
+    def strategy_steps(self) -> Iterator[None]:
+        """Around steps that go through the strategy."""
+        self._strategy_steps += 1
+        try:
+            yield
+        finally:
+            self._strategy_steps -= 1
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._set_up.clear()
+        self._owners.clear()
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._strategy_steps:
+            return
+        if optimizer not in self._owners:
+            self._owners[optimizer] = self._action(optimizer)
+        action = self._owners[optimizer]
+        if action is None:
+            return
+        if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
+            raise ConfigError(
+                f"{type(optimizer).__name__}.step got a closure, whose gradients the strategy doesn't see: pass the "
+                "optimizer to setup() with its module, and step the one that setup() returns"
+            )
+        action()
+
+    def _action(self, optimizer: Optimizer) -> Callable[[], None] | None:
+        """Return what to do before each step of `optimizer`; None where it is none of what was set up."""
+        name = type(optimizer).__name__
+        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for each in self._set_up:
+            prepared = each.prepared
+            if id(optimizer) in each.given or any(optimizer is own for own in prepared.optimizers):
+                index = next((i for i, own in enumerate(prepared.optimizers) if own is optimizer), None)
+                if index is None or not prepared.steps_directly:
+                    raise ConfigError(
+                        f"{name} was stepped without the strategy: step the optimizer that setup() returned for it"
+                    )
+                return lambda: prepared.complete_gradients(index)
+            if parameters & each.replaced:
+                raise ConfigError(
+                    f"{name} steps parameters that setup() replaced, so that it would train nothing: pass it to "
+                    "setup() with the module"
+                )
+            if parameters & {id(parameter) for parameter in prepared.original_module.parameters()}:
+                return lambda: prepared.step_late_optimizer(optimizer)
+        return None

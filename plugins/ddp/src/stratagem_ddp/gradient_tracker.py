@@ -1,0 +1,249 @@
+"""`GradientTracker`: which gradients of a replica are averages over ranks, and which are this rank's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+
+from stratagem.errors import GradientError
+from stratagem.sdk.shards import fingerprint
+from stratagem.sdk.torch_private import tensor_version
+from stratagem_ddp.torch_private import backward_number
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from stratagem_ddp.exchange import StoreExchange
+
+WAIT_S = 60.0
+"""How long a rank that has gradients to complete waits for the others to come to the same step."""
+_ACCUMULATED = "_stratagem_accumulated"
+"""Attribute of a gradient that autograd accumulated: one that the user's code assigned doesn't have it."""
+
+
+class GradientTracker:
+    """Notices what autograd adds to gradients, and averages over ranks what no reduction has averaged.
+
+    Averaging a gradient again leaves the part that is equal on all ranks as it is. What autograd accumulated is
+    therefore always completed by one more average, however many reductions it went through before. A gradient that
+    the user's code assigned, or changed before it was complete, may be no sum over batches: it has to be equal on all
+    ranks already.
+
+    Args:
+        named: all parameters of the replica, frozen ones too.
+        exchange: between the same ranks.
+        device: of messages.
+        is_reduced: whether a reducer has finished the reduction that `expect_reduction` announced.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, nn.Parameter]],
+        exchange: StoreExchange,
+        device: torch.device,
+        is_reduced: Callable[[], bool] | None = None,
+    ) -> None:
+        self._names: dict[Any, str] = {parameter: name for name, parameter in named}
+        self._exchange, self._device, self._is_reduced = exchange, device, is_reduced
+        self._local: dict[torch.Tensor, int] = {}
+        self._reducing: set[torch.Tensor] = set()
+        self._expects_reduction = False
+        self._backward = -1
+        self._completions = 0
+        self._handles = [
+            on_gradient(parameter, self._note)
+            for parameter in self._names
+            if parameter.is_floating_point() or parameter.is_complex()
+        ]
+
+    # While gradients are made -----------------------------------------------------------------------
+
+    def expect_reduction(self) -> None:
+        """A forward has prepared a reduction of what the next backward accumulates."""
+        self._settle()
+        self._reducing.clear()
+        self._expects_reduction = True
+
+    def note_average(self, parameters: Iterable[torch.Tensor]) -> None:
+        """All that `parameters` have as gradients by now was averaged over ranks."""
+        for parameter in parameters:
+            self._local.pop(parameter, None)
+            self._reducing.discard(parameter)
+            if parameter.grad is not None:
+                setattr(parameter.grad, _ACCUMULATED, True)
+
+    def is_local(self, parameter: torch.Tensor) -> bool:
+        """Whether autograd added to its gradient since the last average."""
+        return parameter in self._local
+
+    def is_interrupted(self) -> bool:
+        """Whether a reduction has begun and isn't finished: a backward raised, or didn't reach all parameters."""
+        self._settle()
+        return bool(self._reducing)
+
+    def abandon_reduction(self) -> bool:
+        """Take what was to be reduced as this rank's own; whether there was something."""
+        self._settle()
+        was_reducing = bool(self._reducing)
+        for parameter in self._reducing:
+            if parameter.grad is not None:
+                self._local[parameter] = tensor_version(parameter.grad)
+        self._reducing.clear()
+        self._expects_reduction = False
+        return was_reducing
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        number = backward_number()
+        if number != self._backward:
+            self._settle()
+            self._backward = number
+        if self._expects_reduction:
+            self._reducing.add(parameter)
+        else:
+            self._local[parameter] = tensor_version(gradient)
+        setattr(gradient, _ACCUMULATED, True)
+
+    def _settle(self) -> None:
+        """Take what a reducer has finished as averaged."""
+        if not self._reducing or self._is_reduced is None or not self._is_reduced():
+            return
+        self._expects_reduction = False
+        for parameter in self._reducing:
+            self._local.pop(parameter, None)
+        self._reducing.clear()
+        for parameter in self._names:
+            # A reducer may put gradients where this rank had none, or views of its buckets in their place.
+            gradient = parameter.grad
+            if gradient is None or self._local.get(parameter) == tensor_version(gradient):
+                continue
+            self._local.pop(parameter, None)
+            setattr(gradient, _ACCUMULATED, True)
+
+    # Before they are used ---------------------------------------------------------------------------
+
+    def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
+        """Average what is this rank's own of the gradients of `parameters`. Collective.
+
+        Args:
+            parameters: of one optimizer.
+            optimizer: the name of its class.
+
+        Raises:
+            GradientError: a gradient was assigned and differs between ranks, was changed before it was complete, or
+                is one of a parameter that was added later; or other ranks don't have any to complete.
+        """
+        self._settle()
+        assigned: list[torch.Tensor] = []
+        local: list[torch.Tensor] = []
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                self._local.pop(parameter, None)
+                continue
+            if not hasattr(gradient, _ACCUMULATED):
+                assigned.append(parameter)
+            elif parameter in self._local:
+                local.append(parameter)
+            if parameter not in self._names:
+                raise GradientError(
+                    f"{optimizer} steps a parameter of shape {tuple(parameter.shape)} that was added after setup(), "
+                    "so that its gradient is this rank's own: add layers before setup(), and replace none after it"
+                )
+        if not assigned and not local:
+            return
+        self._meet(optimizer)
+        for parameter in local:
+            if tensor_version(parameter.grad) != self._local[parameter]:  # type: ignore[arg-type]  # it has one
+                raise GradientError(
+                    f"the gradient of {self._names[parameter]!r} was changed before it was averaged over the ranks, "
+                    "as by clipping a gradient from no_sync() or from a backward that isn't reduced: call "
+                    "runtime.average_gradients(optimizer) first, or clip by runtime.clip(optimizer, ...)"
+                )
+        self._require_equal(assigned)
+        self._average([parameter in self._local for parameter in parameters], parameters)
+
+    def complete_late(self, optimizer: Optimizer) -> None:
+        """Complete the gradients of an optimizer that `setup` didn't get. Collective.
+
+        Raises:
+            GradientError: (also as for `complete`) it steps within a backward.
+        """
+        if backward_number() != -1:
+            raise GradientError(
+                f"{type(optimizer).__name__} steps within a backward, where gradients aren't averaged over the ranks "
+                "yet: step it after the backward"
+            )
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.complete(parameters, type(optimizer).__name__)
+
+    def replicas(self, parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the gradients of `parameters`, by names for messages."""
+        for parameter in parameters:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                yield f"the gradient of {self._names[parameter]!r}", parameter.grad
+
+    def average(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Average all gradients of `parameters`, whatever made them. Collective."""
+        self._settle()
+        self._average([parameter.grad is not None for parameter in parameters], parameters)
+
+    def _average(self, has_one: list[bool], parameters: Sequence[torch.Tensor]) -> None:
+        averaged = gradients_of_any(parameters, has_one, self._device)
+        for flat in flattened_buckets(averaged):
+            dist.all_reduce(flat)
+            flat.div_(dist.get_world_size())
+        self.note_average(parameters)
+
+    def _meet(self, optimizer: str) -> None:
+        """Wait for all ranks; a collective would wait for ever for those that have nothing to complete."""
+        self._completions += 1
+        ranks = self._exchange.compare(f"complete/{self._completions}", optimizer, WAIT_S)
+        missing = [rank for rank, theirs in enumerate(ranks) if theirs is None]
+        if missing:
+            raise GradientError(
+                f"{optimizer} has gradients on rank {dist.get_rank()} that aren't averaged over the ranks, and rank "
+                f"{missing[0]} has none: run the same backwards on all ranks"
+            )
+
+    def _require_equal(self, assigned: list[torch.Tensor]) -> None:
+        numbers = torch.zeros(len(self._names), dtype=torch.int64, device=self._device)
+        positions = {parameter: position for position, parameter in enumerate(self._names)}
+        for parameter in assigned:
+            assert parameter.grad is not None
+            numbers[positions[parameter]] = fingerprint([parameter.grad], self._device)
+        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, numbers)
+        for each in gathered[1:]:
+            different = (each != gathered[0]).nonzero()
+            if len(different):
+                raise GradientError(
+                    f"the gradient of {list(self._names.values())[int(different[0])]!r} was assigned by your code "
+                    "and differs between ranks, as what torch.autograd.grad returns does: call "
+                    "runtime.average_gradients(optimizer) before the step if you want its average over the ranks, "
+                    "or compute it by runtime.backward(loss)"
+                )
+        self.note_average(assigned)
+
+    def release(self) -> None:
+        """Let go of the parameters."""
+        for handle in self._handles:
+            handle.remove()
+        self._local.clear()
+        self._reducing.clear()
+
+
+def on_gradient(parameter: nn.Parameter, function: Callable[[nn.Parameter], object]) -> Any:
+    """Call `function` whenever `parameter`, frozen or not, has got a gradient; returns the hook's handle."""
+    flag = parameter.requires_grad
+    parameter.requires_grad_(True)  # torch takes no hook without
+    handle = parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(flag)
+    return handle
