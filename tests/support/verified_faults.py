@@ -179,7 +179,7 @@ FAULTS = {
     SumLoss: ("loss", "a sum over the batch"),
     TokenCount: ("loss", "divided by a count"),
     UnusedOnOneRank: ("run", "find_unused_parameters"),
-    OwnBuffer: ("buffers", "'centre' differs between ranks"),
+    OwnBuffer: ("run", "'centre' differs between ranks"),
     StepsAnotherNet: ("optimizers", "no parameter changes"),
     ForgottenState: ("resume", "'steps_seen' was 3 at the checkpoint, and is 0 after loading"),
     ShufflesItself: ("data", "shuffles itself"),

@@ -321,3 +321,21 @@ class Lazy(Line):
 def test_what_parts_of_a_batch_would_do_wrong_is_refused(tmp_path: Path, make: Any, sentence: str) -> None:
     with pytest.raises(stratagem.errors.UsageError, match=sentence):
         trainer(tmp_path, 2, max_steps=2).fit(make(batch_size=8))
+
+
+@pytest.mark.parametrize("strategy", ["dp", "ddp2"])
+def test_a_metric_object_is_refused_in_a_sentence(tmp_path: Path, strategy: str) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Measured(Line):
+        def __init__(self) -> None:
+            super().__init__(batch_size=8)
+            self.error = torchmetrics.MeanSquaredError()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.error(self(batch[0]), batch[1])
+            self.log("error", self.error, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(stratagem.errors.LoggingError, match=r"'error' is logged with a MeanSquaredError"):
+        trainer(tmp_path, 2, strategy, max_steps=2).fit(Measured())

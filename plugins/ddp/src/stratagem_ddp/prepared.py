@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.own_part import OwnPart
+from stratagem_sharding.rank_buffers import RankBuffers
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
@@ -86,6 +87,9 @@ class DDPPrepared(Prepared):
         if self._tracked.ddp is None:
             settings = strategy.without_init_sync()
             broadcast_coalesced((*self._replica.parameters(), *self._replica.buffers()))
+        ddp = self._tracked.ddp
+        local = strategy.buffers == "local" or (ddp is not None and not ddp.broadcast_buffers)
+        self._rank_buffers = RankBuffers(request.original_module, request.collectives, local=local)
         super().__init__(request, self._tracked.module)
         refuse_unfit(request, self.optimizers, self._hook_state)
         self._refuse_unfit = partial(refuse_unfit, request, self.optimizers, self._hook_state)
@@ -95,6 +99,8 @@ class DDPPrepared(Prepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._follow()
+        if torch.is_grad_enabled():
+            self._rank_buffers.before_forward()
         return self._forward(*args, **kwargs)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,6 +196,7 @@ class DDPPrepared(Prepared):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
+        self._rank_buffers.compare()
         self._agree_on_buffers()
         with nullcontext() if self._local is None else self._local.averaged():
             yield
@@ -246,6 +253,7 @@ class DDPPrepared(Prepared):
     # Checkpoint ---------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
+        self._rank_buffers.compare()
         self._agree_on_buffers()
         if not self._drifted:
             return super().model_tensors()
@@ -256,7 +264,8 @@ class DDPPrepared(Prepared):
         return self._averaged(super().model_tensors(), trained)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        tensors, own = super().optimizer_tensors(), f"{OWN}{self._collectives.rank}/"
+        tensors = {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
+        own = f"{OWN}{self._collectives.rank}/"
         if isinstance(self._hook_state, PowerSGDMemory):
             errors, factors = self._hook_state.remembered()
             remembered = {f"{own}error/{name}": value for name, value in errors.items()}
@@ -289,6 +298,8 @@ class DDPPrepared(Prepared):
             super().load(OwnPart(reader, f"{OWN}{self._collectives.rank}/"), state)
         else:
             super().load(reader, state, model_only=model_only)
+        if not model_only:
+            self._rank_buffers.load(reader)
         if self._local is not None:
             self._local.steps = local.get("steps", 0)
             if isinstance(self._hook_state, PostLocalSGDState):
@@ -330,8 +341,7 @@ class DDPPrepared(Prepared):
 
     def _agree_on_buffers(self) -> None:
         """Give all ranks the buffers of rank 0, as the next forward in training would. Collective."""
-        ddp = self._tracked.ddp
-        if ddp is None or ddp.broadcast_buffers:
+        if not self._rank_buffers.are_local:
             broadcast_coalesced(self._replica.buffers())
 
     def _ranks(self, reader: CheckpointReader) -> Iterable[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
+from stratagem_sharding.rank_buffers import RankBuffers
 
 from stratagem import Prepared, SetupRequest
 from stratagem_ddp.exchange import StoreExchange
@@ -18,15 +19,22 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from stratagem import CheckpointReader
+
 
 class ReplicaPrepared(Prepared):
     """A replica that starts as rank 0's and isn't trained by DistributedDataParallel.
 
     Gradients are averaged before an optimizer steps them that was made after `setup`.
+
+    Args:
+        request: as everywhere.
+        local_buffers: whether each rank keeps its own buffers.
     """
 
-    def __init__(self, request: SetupRequest) -> None:
+    def __init__(self, request: SetupRequest, *, local_buffers: bool = False) -> None:
         super().__init__(request)
+        self._rank_buffers = RankBuffers(request.original_module, request.collectives, local=local_buffers)
         # As DistributedDataParallel does when it is made.
         broadcast_coalesced((*self.module.parameters(), *self.module.buffers()))
         self._gradients: GradientTracker | None = None
@@ -48,11 +56,29 @@ class ReplicaPrepared(Prepared):
             super().step_late_optimizer(optimizer)
             return
         self._gradients.complete_late(optimizer)
-        broadcast_coalesced(self.module.buffers())
+        self._make_buffers_equal()
 
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
         if self._gradients is not None:
             yield from self._gradients.replicas(self._parameters[index])
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        self._rank_buffers.compare()
+        return super().model_tensors()
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        if not model_only:
+            self._rank_buffers.load(reader)
+
+    def _make_buffers_equal(self) -> None:
+        """Rank 0's buffers on every rank, unless each keeps its own. Collective."""
+        if not self._rank_buffers.are_local:
+            self._rank_buffers.before_forward()
+            broadcast_coalesced(self.module.buffers())
 
     def release(self) -> None:
         super().release()
@@ -70,17 +96,20 @@ class ManualDDPPrepared(ReplicaPrepared):
     Args:
         request: as everywhere.
         dtype: that gradients are averaged in; None for their own.
+        local_buffers: whether each rank keeps its own buffers.
     """
 
-    def __init__(self, request: SetupRequest, dtype: torch.dtype | None = None) -> None:
-        super().__init__(request)
+    def __init__(
+        self, request: SetupRequest, dtype: torch.dtype | None = None, *, local_buffers: bool = False
+    ) -> None:
+        super().__init__(request, local_buffers=local_buffers)
         self._dtype = dtype
         self._syncing = True
         # Those that are frozen now, too: they may be unfrozen later.
         self._trainable = [p for p in self.module.parameters() if p.is_floating_point() or p.is_complex()]
 
     def manual_step(self, *args: Any) -> Any:
-        broadcast_coalesced(self.module.buffers())
+        self._make_buffers_equal()
         return self.forward(*args)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:

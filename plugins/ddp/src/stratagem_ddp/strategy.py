@@ -9,6 +9,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.rank_buffers import check_buffers
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.parallel import DistributedDataParallel
@@ -60,6 +61,9 @@ class DDPStrategy(ProcessGroupStrategy):
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
+        buffers: "equal" gives all ranks rank 0's in each training forward, and refuses buffers other than running
+            statistics that have come to differ; by "local", which is also torch's `forward_sync_buffers=False`,
+            each rank keeps its own, also in checkpoints.
         kwargs: any further keyword of `torch.nn.parallel.DistributedDataParallel`.
 
     Raises:
@@ -82,6 +86,7 @@ class DDPStrategy(ProcessGroupStrategy):
         start_method: str = "forkserver",
         timeout_s: float | None = None,
         period_group_size: Mapping[int, int] | str | None = None,
+        buffers: str = "equal",
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -101,6 +106,13 @@ class DDPStrategy(ProcessGroupStrategy):
         self.model_averaging_period = model_averaging_period
         self.period_group_size = period_group_size
         self.init_sync = bool(kwargs.pop("init_sync", True))
+        check_buffers(buffers)
+        # torch calls it forward_sync_buffers since 2.13, and warns of broadcast_buffers.
+        known = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+        synced = [kwargs[name] for name in ("broadcast_buffers", "forward_sync_buffers") if name in kwargs]
+        self.buffers = "local" if False in synced else buffers
+        if self.buffers == "local" and not synced:
+            kwargs["forward_sync_buffers" if known else "broadcast_buffers"] = False
         self.ddp_kwargs = kwargs
         self._check()
 
@@ -212,9 +224,9 @@ class DDPStrategy(ProcessGroupStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose gradients are averaged over ranks."""
         if not request.loop.training:
-            return ReplicaPrepared(request)
+            return ReplicaPrepared(request, local_buffers=self.buffers == "local")
         if request.loop.manual:
-            return ManualDDPPrepared(request, self.manual_dtype())
+            return ManualDDPPrepared(request, self.manual_dtype(), local_buffers=self.buffers == "local")
         return DDPPrepared(request, self)
 
     def manual_dtype(self) -> torch.dtype | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.equal_buffers import EqualBuffers
+from stratagem_sharding.rank_buffers import RankBuffers
 from torch import nn
 from torch.optim import Optimizer
 
@@ -110,7 +111,12 @@ class DeepSpeedPrepared(Prepared):
         self._checkpoint = engine_checkpoint(self, request, config, self._groups, live, paused)
         self._originals = originals
         originals.to_engine(self._checkpoint.parameters)
-        self._equal_buffers = EqualBuffers(self._computed, self._world_size, differ=True)
+        self._equal_buffers = EqualBuffers(
+            self._computed,
+            self._world_size,
+            differ=True,
+            rank_buffers=RankBuffers(request.original_module, request.collectives, has_option=False),
+        )
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)

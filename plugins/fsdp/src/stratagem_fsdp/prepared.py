@@ -11,6 +11,7 @@ from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from stratagem_sharding.equal_buffers import EqualBuffers
 from stratagem_sharding.kept_shards import leave_shards
 from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.rank_buffers import RankBuffers
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -34,6 +35,7 @@ class FSDPPrepared(Prepared):
     Args:
         request: as the `setup` hook received it; its module has been sharded.
         sharded: what of it.
+        buffers: the strategy's option; None where it has none, which is as "equal".
     """
 
     strategy_name = "fsdp"
@@ -46,7 +48,7 @@ class FSDPPrepared(Prepared):
     )
     """Where parameters are used as shards."""
 
-    def __init__(self, request: SetupRequest, sharded: Sharded) -> None:
+    def __init__(self, request: SetupRequest, sharded: Sharded, buffers: str | None = None) -> None:
         self._sharded = sharded
         self._world_size = request.collectives.world_size
         self.leaves_module_sharded = self._world_size > 1
@@ -66,7 +68,15 @@ class FSDPPrepared(Prepared):
         )
         self._reduces = True
         self._unreduced = False
-        self._equal_buffers = EqualBuffers(self.module, self._world_size, differ=False)
+        self._rank_buffers = RankBuffers(
+            request.original_module,
+            request.collectives,
+            local=buffers == "local",
+            has_option=buffers is not None,
+        )
+        self._equal_buffers = EqualBuffers(
+            self.module, self._world_size, differ=False, rank_buffers=self._rank_buffers
+        )
         for optimizer in self.optimizers:
             # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
             optimizer.register_step_pre_hook(self._before_step)
@@ -146,12 +156,12 @@ class FSDPPrepared(Prepared):
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._reshard()
-        self._equal_buffers.make_equal()
+        self._equal_buffers.make_equal(compare=True)
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         self._reshard()
-        return super().optimizer_tensors()
+        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
 
     def state(self) -> dict[str, Any]:
         self._reshard()
@@ -160,6 +170,8 @@ class FSDPPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._reshard()
         super().load(reader, state, model_only=model_only)
+        if not model_only:
+            self._rank_buffers.load(reader)
 
     def replicas(self) -> Iterator[tuple[str, Any]]:
         yield from super().replicas()

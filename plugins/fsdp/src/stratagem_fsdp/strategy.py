@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from stratagem_sharding.kept_shards import KeptShards
+from stratagem_sharding.rank_buffers import check_buffers
 from stratagem_sharding.wrap_policy import Policy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -73,6 +74,8 @@ class FSDPStrategy(DeferringStrategy):
             as for `auto_wrap_policy`, but None is none.
         timeout_s: `timeout` in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
+        buffers: "equal" gives all ranks rank 0's after training forwards, and refuses buffers other than running
+            statistics that have come to differ; by "local" each rank keeps its own, also in checkpoints.
         kwargs: `ignored_modules`, whose parameters every rank keeps whole: modules of the model, or forms as for
             `auto_wrap_policy`; and `reshard_after_forward`, as `fully_shard` takes it, which then decides for every
             unit.
@@ -106,6 +109,7 @@ class FSDPStrategy(DeferringStrategy):
         activation_checkpointing_policy: Policy = None,
         start_method: str = "forkserver",
         timeout_s: float | None = None,
+        buffers: str = "equal",
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -131,6 +135,8 @@ class FSDPStrategy(DeferringStrategy):
         self.sync_module_states = sync_module_states
         self.device_mesh = device_mesh
         self.activation_checkpointing_policy = activation_checkpointing_policy
+        check_buffers(buffers)
+        self.buffers = buffers
         options.refuse_unknown(
             kwargs, [name for name in signature(FSDPStrategy).parameters if name != "kwargs"]
         )
@@ -161,7 +167,7 @@ class FSDPStrategy(DeferringStrategy):
         """Answer with a module in shards."""
         self._say_what_is_moot(request)
         construction = self.pop_deferred_init(request.original_module)
-        return FSDPPrepared(request, shard(request, self, construction))
+        return FSDPPrepared(request, shard(request, self, construction), self.buffers)
 
     def _say_what_is_moot(self, request: SetupRequest) -> None:
         notes = options.moot_notes(

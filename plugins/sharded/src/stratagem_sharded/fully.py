@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 from stratagem_sharding.kept_shards import KeptShards
+from stratagem_sharding.rank_buffers import check_buffers
 from torch import nn
 
 from stratagem import (
@@ -42,6 +43,8 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
+        buffers: "equal", which refuses buffers other than running statistics that have come to differ, or "local",
+            which is also `broadcast_buffers=False`: each rank keeps its own, also in checkpoints.
 
     Raises:
         ConfigError: a value that isn't allowed.
@@ -63,6 +66,7 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         timeout: timedelta | None = None,
         start_method: str = "forkserver",
         timeout_s: float | None = None,
+        buffers: str = "equal",
     ) -> None:
         super().__init__(
             accelerator,
@@ -77,7 +81,9 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         )
         self.blocks = [blocks] if isinstance(blocks, str) else blocks
         self.reduce_each_micro_batch = reduce_each_micro_batch
-        self.broadcast_buffers = broadcast_buffers
+        check_buffers(buffers)
+        self.buffers = buffers if broadcast_buffers else "local"
+        self.broadcast_buffers = self.buffers == "equal"
 
     def takes_up(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""

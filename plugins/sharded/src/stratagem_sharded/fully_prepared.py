@@ -12,6 +12,7 @@ from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.kept_shards import KeptShards, Refill, leave_shards
 from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.module_snapshot import ModuleSnapshot
+from stratagem_sharding.rank_buffers import RankBuffers
 from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -77,6 +78,9 @@ class FullyShardedPrepared(Prepared):
         self._broadcasts = (
             strategy.broadcast_buffers and request.loop.training and any(True for _ in module.buffers())
         )
+        self._rank_buffers = RankBuffers(
+            request.original_module, request.collectives, local=strategy.buffers == "local"
+        )
         super().__init__(request, module)
         self._collectives = request.collectives
         self._micro_batch = 0
@@ -91,6 +95,7 @@ class FullyShardedPrepared(Prepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
+            self._rank_buffers.before_forward()
             self._make_buffers_equal()
         with self._explaining():
             output = super().forward(*args, **kwargs)
@@ -140,12 +145,13 @@ class FullyShardedPrepared(Prepared):
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
+        self._rank_buffers.compare()
         self._make_buffers_equal()
         return super().model_tensors()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
-        return super().optimizer_tensors()
+        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
 
     def state(self) -> dict[str, Any]:
         self._let_go()
@@ -154,9 +160,12 @@ class FullyShardedPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._let_go()
         super().load(reader, state, model_only=model_only)
+        if not model_only:
+            self._rank_buffers.load(reader)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
+        self._rank_buffers.compare()
         self._make_buffers_equal()
         with super().evaluating():
             yield

@@ -59,7 +59,8 @@ class ManualShardedPrepared(_ShardedStates, ManualDDPPrepared):
 
     def __init__(self, request: SetupRequest, strategy: DDPShardedStrategy) -> None:
         self._request = sharded(request, strategy)
-        ManualDDPPrepared.__init__(self, self._request, strategy.manual_dtype())
+        is_local = strategy.buffers == "local"
+        ManualDDPPrepared.__init__(self, self._request, strategy.manual_dtype(), local_buffers=is_local)
 
 
 def sharded(request: SetupRequest, strategy: DDPShardedStrategy) -> SetupRequest:

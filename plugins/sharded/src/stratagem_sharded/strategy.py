@@ -43,6 +43,7 @@ class DDPShardedStrategy(DDPStrategy):
         timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         timeout_s: the same in seconds, for the command line.
         start_method: "forkserver", "popen", "spawn" or "fork".
+        buffers: as for `DDPStrategy`.
         kwargs: any further keyword of `torch.nn.parallel.DistributedDataParallel`.
 
     Raises:
@@ -66,6 +67,7 @@ class DDPShardedStrategy(DDPStrategy):
         timeout: timedelta | None = None,
         start_method: str = "forkserver",
         timeout_s: float | None = None,
+        buffers: str = "equal",
         **kwargs: Any,
     ) -> None:
         averages = [name for name in ("model_averaging_period", "period_group_size") if kwargs.get(name)]
@@ -87,6 +89,7 @@ class DDPShardedStrategy(DDPStrategy):
             timeout=timeout,
             timeout_s=timeout_s,
             start_method=start_method,
+            buffers=buffers,
             **kwargs,
         )
         self.parameters_as_bucket_view = parameters_as_bucket_view

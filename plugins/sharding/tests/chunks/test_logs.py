@@ -7,6 +7,8 @@ import torch
 from stratagem_sharding.chunks import ChunkLogs
 from torch import nn
 
+from stratagem.errors import LoggingError
+
 
 class Logs(nn.Module):
     def __init__(self):
@@ -46,6 +48,16 @@ def test_what_log_would_refuse_reaches_it():
         module.log("loss", torch.zeros(2))
     with pytest.raises((RuntimeError, ValueError, TypeError), match=r"scalar|converted"):
         logs.replay(module)
+
+
+def test_metric_objects_are_refused():
+    # Of several copies and processes, each would have the state of a part.
+    module, logs = Logs(), ChunkLogs()
+    with (
+        logs.of_part(module, 2),
+        pytest.raises(LoggingError, match=r"'acc' is logged with a Linear.*log a number"),
+    ):
+        module.log("acc", nn.Linear(1, 1))
 
 
 def test_entries_travel_to_other_ranks():

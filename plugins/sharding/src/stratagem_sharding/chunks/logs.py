@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from stratagem.errors import LoggingError
 from stratagem_sharding.part_of_batch import part_of_batch
 
 _FOLDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -42,9 +43,18 @@ class ChunkLogs:
             module: whose step runs.
             size: samples of the part.
             advice: as for `part_of_batch`, where the batch has other parts.
+
+        Raises:
+            LoggingError: by `log`, of a metric object.
         """
 
         def log(name: str, value: torch.Tensor | float, *, batch_size: int | None = None, **how: Any) -> None:
+            if isinstance(value, nn.Module):
+                raise LoggingError(
+                    f"{name!r} is logged with a {type(value).__name__}, and this strategy calls a step with parts of "
+                    "its batch, whose states it doesn't bring together: log a number, as torchmetrics.functional "
+                    "computes it, or choose strategy='ddp'"
+                )
             kept = value.detach() if isinstance(value, torch.Tensor) else value
             self._values.setdefault(name, []).append((kept, size if batch_size is None else batch_size))
             self._how[name] = how
