@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from stratagem.errors import StratagemError
 
@@ -360,6 +361,19 @@ def a_schedule_and_hooks_after_setup(hands: Hands) -> nn.Module:
         scheduler.step()
     model.register_buffer("hooks", torch.tensor([*before, *after], dtype=torch.float64))
     return model
+
+
+@loop
+def averages_of_the_weights(hands: Hands) -> nn.Module:
+    model = net()
+    module, optimizer = hands.setup(model, SGD(model.parameters(), lr=0.1))
+    average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        hands.backward(loss_of(module(hands.batch(step))))
+        optimizer.step()
+        average.update_parameters(module)
+    return average
 
 
 @loop

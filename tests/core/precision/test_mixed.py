@@ -185,6 +185,20 @@ def test_a_closure_is_refused() -> None:
         precision.step(optimizer, lambda: weight.sum())
 
 
+def test_gradients_of_a_loss_that_was_not_scaled_are_refused() -> None:
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
+    backward(precision, weight)
+    assert precision.step(optimizer)
+    optimizer.zero_grad()
+    assert precision.step(optimizer)  # without gradients there is nothing to refuse
+    weight.sum().backward()
+    with pytest.raises(UsageError, match=r"hasn't scaled: call runtime\.backward\(loss\)"):
+        precision.step(optimizer)
+    optimizer.zero_grad()
+    backward(precision, weight)
+    assert precision.step(optimizer)
+
+
 def test_a_small_gradient_survives_16_bits() -> None:
     def first_gradient(precision: MixedPrecision) -> float:
         net = nn.Linear(2, 1, bias=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -54,10 +55,15 @@ class ScaledPrecision(MixedPrecision):
         self._scaler = GradientScaler(device.type)
         self._unscaled: set[int] = set()
         """Ids of optimizers whose gradients were brought to their true size since the last update."""
+        self._losses = 0
+        """Losses scaled so far."""
+        self._losses_at_step: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        """Optimizer → how many losses had been scaled when it stepped last."""
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scale a scalar loss before backward; first takes in what the last steps told."""
         self._update()
+        self._losses += 1
         scaled = self._scaler.scale(loss)
         assert isinstance(scaled, torch.Tensor)
         return scaled
@@ -87,6 +93,7 @@ class ScaledPrecision(MixedPrecision):
                 f" evaluates the loss several times per step (got {type(optimizer).__name__} with a closure);"
                 " use precision='bf16-mixed' or '32-true'"
             )
+        self._refuse_unscaled(optimizer)
         self.unscale(optimizer)
         # GradScaler.step would answer with what optimizer.step returned, None in both cases, and some
         # fused optimizers skip inside of their kernel. The gradients' own check tells for all.
@@ -94,6 +101,17 @@ class ScaledPrecision(MixedPrecision):
             return False
         optimizer.step()
         return True
+
+    def _refuse_unscaled(self, optimizer: Optimizer) -> None:
+        """Refuse gradients of a loss that wasn't scaled, which unscaling would make thousands of times too small."""
+        if self._losses_at_step.get(optimizer, 0) == self._losses and any(
+            parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]
+        ):
+            raise PrecisionError(
+                f"{type(optimizer).__name__} has gradients of a loss that precision={self.name!r} hasn't scaled: "
+                "call runtime.backward(loss), or self.manual_backward(loss) in a Module, instead of loss.backward()"
+            )
+        self._losses_at_step[optimizer] = self._losses
 
     def state_dict(self) -> dict[str, Any]:
         self._update()
