@@ -14,7 +14,9 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, TensorDataset
 
+from stratagem import Module, Trainer
 from stratagem.errors import StratagemError
 
 STEPS = 6
@@ -430,3 +432,66 @@ def on_ranks(runtime: Any) -> dict[str, dict[str, torch.Tensor] | str]:
         except Exception as error:
             found[name] = f"an error that no sentence of Stratagem's: {type(error).__name__}: {error}"
     return found
+
+
+class ByHand(Module):
+    """Runs backwards and steps itself, in ways that the strategy doesn't see.
+
+    Args:
+        way: "raw", "closure", "two" or "assigned".
+        batch_size: of one rank.
+    """
+
+    def __init__(self, way: str, batch_size: int) -> None:
+        super().__init__()
+        self.automatic_optimization, self.batch_size = False, batch_size
+        self.way, self.net = way, net()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        (x,) = batch
+        if self.way == "closure":
+            optimizer.step(lambda: self._evaluate(optimizer, x))
+            return
+        optimizer.zero_grad()
+        if self.way == "assigned":
+            loss, parameters = loss_of(self.net(x)), list(self.net.parameters())
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+                parameter.grad = gradient
+        else:
+            self._evaluate(optimizer, x)
+            if self.way == "two":
+                loss_of(self.net(-x)).backward()
+        optimizer.step()
+
+    def _evaluate(self, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "closure":
+            optimizer.zero_grad()
+        loss = loss_of(self.net(x))
+        loss.backward()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+    def train_dataloader(self) -> Any:
+        generator = torch.Generator().manual_seed(3)
+        data = (
+            torch.randn(24, 4, generator=generator, dtype=torch.float64) * torch.arange(1, 25)[:, None] / 12
+        )
+        return DataLoader(TensorDataset(data), batch_size=self.batch_size)
+
+
+def fitted(way: str, strategy: str, devices: int) -> dict[str, torch.Tensor]:
+    module = ByHand(way, 8 // devices)
+    trainer = Trainer(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=devices,
+        max_epochs=1,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        logger=False,
+    )
+    trainer.fit(module)
+    return values_of(module)

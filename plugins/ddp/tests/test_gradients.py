@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stratagem import Runtime
+from stratagem.errors import GradientError
 
 # A sharded optimizer stands for the one that was given.
 REFUSED_SHARDED = {"the_optimizer_that_setup_was_given": "step the optimizer that setup"}
@@ -33,3 +34,19 @@ def test_a_loop_equals_one_process_or_is_refused(name: str, found: Any) -> None:
     assert not isinstance(outcome, str), outcome
     for key, value in gradient_loops.in_one_process(name).items():
         torch.testing.assert_close(outcome[key], value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("way", "strategy"), [("raw", "ddp"), ("closure", "ddp_sharded"), ("two", "ddp_sharded")]
+)
+def test_a_module_that_steps_by_hand_equals_one_process(way: str, strategy: str) -> None:
+    ranks = gradient_loops.fitted(way, strategy, devices=2)
+    for key, value in gradient_loops.fitted(way, "single", devices=1).items():
+        torch.testing.assert_close(ranks[key], value, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_that_a_module_assigns_are_refused() -> None:
+    with pytest.raises(
+        GradientError, match=r"'net\.0\.weight' was assigned .*optimizer\.average_gradients\(\)"
+    ):
+        gradient_loops.fitted("assigned", "ddp", devices=2)

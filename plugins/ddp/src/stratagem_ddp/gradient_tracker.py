@@ -165,7 +165,8 @@ class GradientTracker:
                 raise GradientError(
                     f"the gradient of {self._names[parameter]!r} was changed before it was averaged over the ranks, "
                     "as by clipping a gradient from no_sync() or from a backward that isn't reduced: call "
-                    "runtime.average_gradients(optimizer) first, or clip by runtime.clip(optimizer, ...)"
+                    "runtime.average_gradients(optimizer) first, or clip by runtime.clip(optimizer, ...) "
+                    "(optimizer.average_gradients() and optimizer.clip(...) in a Module)"
                 )
         self._require_equal(assigned)
         self._average([parameter in self._local for parameter in parameters], parameters)
@@ -226,9 +227,9 @@ class GradientTracker:
             if len(different):
                 raise GradientError(
                     f"the gradient of {list(self._names.values())[int(different[0])]!r} was assigned by your code "
-                    "and differs between ranks, as what torch.autograd.grad returns does: call "
-                    "runtime.average_gradients(optimizer) before the step if you want its average over the ranks, "
-                    "or compute it by runtime.backward(loss)"
+                    "and differs between ranks, as what torch.autograd.grad returns does: if you want its average "
+                    "over the ranks, call runtime.average_gradients(optimizer) before the step "
+                    "(optimizer.average_gradients() in a Module), or else compute it by backward(loss)"
                 )
         self.note_average(assigned)
 

@@ -75,6 +75,10 @@ class ManualOptimizer:
         self._prepared.complete_gradients(self._index)
         return self._prepared.clip(self._index, Clipping(max_norm, max_value))
 
+    def average_gradients(self) -> None:
+        """Average its gradients over ranks, before a step with those that the module assigned. Collective."""
+        self._prepared.average_gradients(self._index)
+
     @contextmanager
     def only_its_gradients(self) -> Iterator[None]:
         """A context in which only its parameters require gradients."""
