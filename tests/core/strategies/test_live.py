@@ -52,6 +52,7 @@ class Reads(stratagem.Callback):
         assert strategy.precision_plugin is trainer.runtime.session.precision
         assert strategy.checkpoint_io is trainer.runtime.session.checkpointer
         assert strategy.root_device == trainer.device
+        assert (strategy.is_global_zero, strategy.num_processes) == (True, 1)
         assert strategy.optimizers == list(trainer.prepared.optimizers)
         self.seen[when] = strategy.model
         self.optimizers[when] = strategy.optimizers
@@ -98,6 +99,10 @@ def test_outside_of_a_run_they_say_so(name: str) -> None:
         getattr(DDPStrategy(), name)
     with pytest.raises(StratagemError, match="DDPStrategy has a device only during a run"):
         _ = DDPStrategy().root_device
+    with pytest.raises(StratagemError, match="DDPStrategy has num_processes only during a run"):
+        _ = DDPStrategy().num_processes
+    with pytest.raises(StratagemError, match="DDPStrategy has ranks only during a run"):
+        _ = DDPStrategy().is_global_zero
 
 
 def test_of_several_modules_none_is_the_one() -> None:

@@ -196,6 +196,15 @@ class Strategy(LiveMembers, RankFacade):
             raise StratagemError(f"{type(self).__name__} has ranks only during a run")
         return live
 
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process is rank 0 of the live run.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return self.global_rank == 0
+
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:
         """See `Collectives.all_gather`."""
         return self.collectives.all_gather(tensor, sync_grads)

@@ -66,6 +66,18 @@ class LiveMembers:
         return session.device
 
     @property
+    def num_processes(self) -> int:
+        """Processes of the live run on each of its machines.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        session = _SESSIONS.get(id(self))
+        if session is None:
+            raise StratagemError(f"{type(self).__name__} has num_processes only during a run")
+        return session.run.plan.processes_per_node
+
+    @property
     def model(self) -> nn.Module:
         """What the strategy wraps the module in, as DistributedDataParallel; the module itself where in nothing.
 

@@ -7,6 +7,8 @@ documentation has them: names.py is the whole table. A name that isn't here says
 from __future__ import annotations
 
 from stratagem_lightning.finder import install, names_of
+from stratagem_lightning.rank_zero import show_rank
 
 install()
+show_rank()
 __getattr__, __dir__, __all__ = names_of(__name__)

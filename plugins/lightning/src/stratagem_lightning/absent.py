@@ -12,7 +12,7 @@ _PRECISION = "name it: Trainer(precision=…), docs/guides/precision.md; a preci
 _PORTABLE = (
     "a checkpoint here is one format under every strategy: load it under any other, without conversion"
 )
-_LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and Runtime is for a loop of your own"
+LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and Runtime is for a loop of your own"
 
 ABSENT: dict[str, str] = {
     "lightning.app": "apps aren't part of a trainer",
@@ -43,12 +43,12 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.core.optimizer": "self.optimizers() returns what steps through the strategy",
     "lightning.pytorch.demos": "models for demonstrations aren't shipped: examples/ has programs",
     "lightning.pytorch.loggers.NeptuneLogger": "not written: derive from Logger, docs/guides/logging.md",
-    "lightning.pytorch.loops": _LOOPS,
+    "lightning.pytorch.loops": LOOPS,
     "lightning.pytorch.overrides": "the strategy says how a module is wrapped: Strategy.setup",
     "lightning.pytorch.plugins": _PRECISION,
     "lightning.pytorch.profilers.XLAProfiler": "torch_xla.debug.profiler may be called in hooks",
     "lightning.pytorch.serve": "serving isn't part of a trainer",
-    "lightning.pytorch.trainer.connectors": _LOOPS,
+    "lightning.pytorch.trainer.connectors": LOOPS,
     "lightning.pytorch.utilities.GradClipAlgorithmType": 'write "norm" or "value"',
     "lightning.pytorch.utilities.LightningEnum": "derive from enum.Enum",
     "lightning.pytorch.utilities.compile": "call torch.compile on parts within configure_model",
@@ -118,11 +118,13 @@ MEMBERS: dict[str, dict[str, str]] = {
 }
 """Class → public attribute or method of Lightning's → why it isn't here."""
 
+FIT_LIMITS = ("max_epochs", "min_epochs", "max_steps", "min_steps")
+"""What `trainer.fit_loop` has here."""
+
 UNREACHABLE: dict[str, str] = {
-    "fit_loop": _LOOPS,
-    "test_loop": _LOOPS,
-    "validate_loop": _LOOPS,
-    "predict_loop": _LOOPS,
+    "test_loop": LOOPS,
+    "validate_loop": LOOPS,
+    "predict_loop": LOOPS,
 }
 """Attributes of a trainer that Lightning's documentation doesn't list and programs use."""
 

@@ -63,6 +63,33 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     ranks_last, ending = False, ".ckpt"
     # Lightning has no such checkpoint: programs that list a folder don't find one more.
     hides_last = True
+    _used_dirpath: str | None = None
+
+    @property
+    def dirpath(self) -> str | None:
+        """The folder of the checkpoints; that of the run, once a fit has begun, where none was given."""
+        return self._used_dirpath if self._given_dirpath is None else self._given_dirpath
+
+    @dirpath.setter
+    def dirpath(self, value: str | os.PathLike[str] | None) -> None:
+        self._given_dirpath = None if value is None else os.fspath(value)
+
+    @property
+    def given_dirpath(self) -> str | None:
+        """The folder as it was given."""
+        return self._given_dirpath
+
+    def on_start(self, trainer: Any, module: Any, stage: str) -> None:
+        super().on_start(trainer, module, stage)
+        if stage == "fit":
+            self._used_dirpath = self._folder(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "dirpath": self._used_dirpath}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._used_dirpath = state.get("dirpath")
 
     @property
     def FILE_EXTENSION(self) -> str:  # noqa: N802 - Lightning's name

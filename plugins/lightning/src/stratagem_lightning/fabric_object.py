@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_trainer.data.shared_sampler import share_sampler
@@ -15,12 +15,17 @@ from stratagem_trainer.seeding import seed_everything
 from torch import nn
 
 from stratagem import Logger, Runtime
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, StratagemError
+from stratagem.sdk.runs import assemble
 from stratagem.sdk.tensors import map_tensors, to_device
 from stratagem_lightning.fabric_module import FabricModule
 from stratagem_lightning.in_fabric import InFabric
 from stratagem_lightning.missing import in_tensors, no_member, number
 from stratagem_lightning.precision import PRECISIONS, on_cpu
+from stratagem_lightning.rank_zero import show_rank
+
+if TYPE_CHECKING:
+    from stratagem.runtime.session import Session
 
 
 class Fabric(Runtime):
@@ -60,6 +65,7 @@ class Fabric(Runtime):
             plugins=plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,),
         )
         self.config = on_cpu(self.config)
+        self._is_begun = False
         self._callbacks = _listed(callbacks)
         self._loggers = _listed(loggers)
         for logger in self._loggers:
@@ -75,16 +81,57 @@ class Fabric(Runtime):
         first line, and this process ends with them.
         """
         if function is not None:
-            return super().launch(_Called(function, kwargs), *args)
-        from stratagem.sdk.runs import assemble
-
-        run = assemble(self.config)
-        if not run.launcher().in_process:
+            called = _Called(self, function, kwargs)
+            return function(self, *args, **kwargs) if self._is_begun else super().launch(called, *args)
+        if self._is_begun:  # one process, which a property or setup() has begun
+            return None
+        if not assemble(self.config).launcher().in_process:
             sys.exit(subprocess.call(self._command()))
+        self._begin()
+        return None
+
+    def _begin(self) -> None:
         super().launch(quiet=True)
+        self._is_begun = True
+        self.run_in(self)
+
+    def run_in(self, runtime: Runtime) -> None:
+        """Be what a rank's function gets: `runtime` is the one that is live in this process."""
+        if runtime is not self and self._session is None:
+            self._session, self.in_launching_process = runtime.session, runtime.in_launching_process
+        show_rank(self.global_rank)
         for logger in self._loggers:
             self._open(logger)
-        return None
+
+    def flush_loggers(self) -> None:
+        """Write what was logged so far to where a reader finds it."""
+        for logger in self._loggers:
+            logger.flush()
+
+    def close(self, failed: bool = False) -> None:
+        """End the live run in this rank. Collective, unless this rank `failed`."""
+        if self._session is not None:
+            self.flush_loggers()
+        super().close(failed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_is_begun": False}
+
+    @property
+    def session(self) -> Session:
+        """The live objects of the run. Of one process, they are made when they are first asked for.
+
+        Raises:
+            StratagemError: the run has several processes, and launch() wasn't called.
+        """
+        if self._session is None and not self._is_begun:
+            plan = assemble(self.config).plan
+            if plan.world_size > 1:
+                raise StratagemError(
+                    f"this Fabric has {plan.world_size} processes and none runs: call launch() first"
+                )
+            self._begin()
+        return super().session
 
     def _command(self) -> list[str]:
         script = getattr(sys.modules["__main__"], "__file__", None)
@@ -275,13 +322,17 @@ class Fabric(Runtime):
 
 
 class _Called:
-    """A function with its keywords; picklable as the function is."""
+    """A function with its keywords, and the Fabric that it gets in each rank; picklable as these are."""
 
-    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        self.function, self.kwargs = function, kwargs
+    def __init__(self, fabric: Fabric, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        self.fabric, self.function, self.kwargs = fabric, function, kwargs
 
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args, **self.kwargs)
+    def __call__(self, runtime: Runtime, *args: Any) -> Any:
+        self.fabric.run_in(runtime)
+        try:
+            return self.function(self.fabric, *args, **self.kwargs)
+        finally:
+            self.fabric.flush_loggers()
 
 
 def _in_default_dtype(module: nn.Module, args: Any, output: Any) -> Any:

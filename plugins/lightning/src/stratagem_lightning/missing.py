@@ -8,13 +8,38 @@ import torch
 
 from stratagem.errors import ConfigError
 from stratagem.sdk.tensors import map_values
-from stratagem_lightning.absent import MEMBERS, UNREACHABLE
+from stratagem_lightning.absent import LOOPS, MEMBERS, UNREACHABLE
 
 
 def no_member(owner: str, name: str) -> str:
     """Return a sentence about an attribute that an object of class `owner` doesn't have."""
     reasons = {**MEMBERS[owner], **(UNREACHABLE if owner == "Trainer" else {})}
     return f"{owner} has no attribute {name!r}" + (f": {reasons[name]}" if name in reasons else "")
+
+
+class LoopView:
+    """What of a trainer's loop can be read and set: limits. All else is refused.
+
+    Args:
+        trainer: whose settings it has.
+        name: of the loop, in messages.
+        limits: settings.
+    """
+
+    _trainer: Any
+
+    def __init__(self, trainer: Any, name: str, limits: tuple[str, ...]) -> None:
+        vars(self).update(_trainer=trainer, _name=name, _limits=limits)
+
+    def __getattr__(self, name: str) -> Any:
+        loop, limits = vars(self)["_name"], vars(self)["_limits"]
+        if name not in limits:
+            raise AttributeError(f"trainer.{loop} has {', '.join(limits)} alone, and no {name!r}: {LOOPS}")
+        return getattr(self._trainer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self, name)
+        self._trainer.change(name, value)
 
 
 def in_tensors(data: Any, device: torch.device) -> Any:

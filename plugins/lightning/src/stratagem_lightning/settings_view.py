@@ -1,12 +1,20 @@
-"""`SettingsView`: what a trainer was told, under the names that Lightning's trainer has for it."""
+"""`SettingsView`: a trainer's settings, under the names that Lightning's trainer has for them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import stratagem_trainer.trainer
+from stratagem_trainer.loggers.named import checked_loggers
+from stratagem_trainer.rank_zero import rank_zero_only
 
+from stratagem import Logger
+from stratagem.errors import ConfigError
 from stratagem.sdk.runs import assemble
+from stratagem_lightning.absent import FIT_LIMITS
+from stratagem_lightning.loggers import default_logger
+from stratagem_lightning.missing import LoopView
 
 
 def _setting(name: str, default: Any = None) -> Any:
@@ -14,11 +22,14 @@ def _setting(name: str, default: Any = None) -> Any:
         value = getattr(trainer.settings, name)
         return default if value is None else value
 
-    return property(read, doc=f"As `Trainer({name}=…)`.")
+    def change(trainer: SettingsView, value: Any) -> None:
+        trainer.change(name, value)
+
+    return property(read, change, doc=f"As `Trainer({name}=…)`; may be set where no stage runs.")
 
 
 class SettingsView(stratagem_trainer.trainer.Trainer):
-    """A trainer whose settings can be read: they don't change, so make another trainer for other ones."""
+    """A trainer whose settings can be read, and changed where no stage runs."""
 
     log_every_n_steps = _setting("log_every_n_steps", 50)
     gradient_clip_val = _setting("gradient_clip_val")
@@ -36,11 +47,68 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
     fast_dev_run: int | bool = False
     gradient_clip_algorithm: str | None = None
 
+    def change(self, name: str, value: Any) -> None:
+        """Set a setting for the stages that follow.
+
+        Raises:
+            ConfigError: a stage runs, or the value isn't allowed.
+        """
+        self._refuse_while_live(name, value)
+        self.settings = replace(self.settings, **{name: value})
+
+    def _refuse_while_live(self, name: str, value: Any) -> None:
+        if self.is_live:
+            raise ConfigError(
+                f"trainer.{name} can't be set to {value!r} while a stage runs, which has read its settings: set it "
+                "before fit, validate, test or predict; trainer.should_stop = True ends a fit"
+            )
+
     @property
     def accumulate_grad_batches(self) -> int:
         """Batches per optimizer step; of the current epoch while a fit runs."""
         is_fit = self._state is not None and self._state.stage == "fit"
         return self.state.micro_batches if is_fit else self.settings.accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        if self.is_live:
+            raise ConfigError(
+                f"trainer.accumulate_grad_batches can't be set to {value!r} while a stage runs: use the callback "
+                "GradientAccumulationScheduler"
+            )
+        self.change("accumulate_grad_batches", value)
+
+    @property
+    def fit_loop(self) -> LoopView:
+        """The limits of a fit, to be read and set: `max_epochs`, `min_epochs`, `max_steps` and `min_steps`."""
+        return LoopView(self, "fit_loop", FIT_LIMITS)
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """As `Trainer(logger=…)`; may be set where no stage runs."""
+        return super().loggers
+
+    @loggers.setter
+    def loggers(self, value: list[Logger] | None) -> None:
+        self._refuse_while_live("loggers", value)
+        self.given_loggers = checked_loggers(list(value) if value else False)
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first of the loggers; None on all ranks but 0. May be set where no stage runs."""
+        return super().logger
+
+    @logger.setter
+    def logger(self, value: Logger | bool | None) -> None:
+        self._refuse_while_live("logger", value)
+        if value is True:
+            value = default_logger(self.settings.default_root_dir)
+        self.given_loggers = checked_loggers(value or False)
+
+    @property
+    def global_rank(self) -> int:
+        """This process among all; outside of a stage, what a launcher's variables say."""
+        return super().global_rank if self.is_live else rank_zero_only.rank
 
     @property
     def num_devices(self) -> int:

@@ -11,20 +11,24 @@ from typing import Any, Literal
 
 import stratagem_trainer.callbacks
 import torch
+from stratagem_trainer.arguments import refuse_unknown
 from stratagem_trainer.loop_rules import LoopRules
 from stratagem_trainer.profilers import Profiler
 from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.state import StageState
 
-from stratagem import Accelerator, Callback, Logger, Strategy
+from stratagem import Accelerator, Callback, Logger, Runtime, Strategy
 from stratagem.errors import ConfigError
+from stratagem.sdk.selection import renamed_selection
 from stratagem_lightning.absent import MEMBERS
 from stratagem_lightning.callbacks import ModelCheckpoint
+from stratagem_lightning.foreign_data import ForeignData, adapted
 from stratagem_lightning.loggers import default_logger
 from stratagem_lightning.missing import no_member
 from stratagem_lightning.module import LightningModule
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.private_methods import refuse_private
+from stratagem_lightning.rank_zero import show_rank
 from stratagem_lightning.results import without_steps
 from stratagem_lightning.settings_view import SettingsView
 from stratagem_lightning.states import LiveState
@@ -93,8 +97,10 @@ class Trainer(SettingsView):
         default_root_dir: str | os.PathLike[str] | None = None,
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
+        **further: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "further")}
+        refuse_further(further, given)
         if not isinstance(accelerator, str):
             raise ConfigError(f"accelerator is a {type(accelerator).__name__}: give its name, as 'cuda'")
         given["precision"] = PRECISIONS.get(precision, precision)
@@ -125,19 +131,32 @@ class Trainer(SettingsView):
             raise ConfigError("save_checkpoint takes no storage_options: give an fsspec URL")
         super().save_checkpoint(filepath, weights_only)
 
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        """Train a module; docs/guides/trainer.md has the arguments."""
+        super().fit(*map(adapted, args), **_adapted(kwargs))
+
     def validate(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
         """Run `validation_step` over each sample once, and return the metrics, one dict for each loader."""
-        return [without_steps(each) for each in super().validate(*args, **kwargs)]
+        metrics = super().validate(*map(adapted, args), **_adapted(kwargs))
+        return [without_steps(each) for each in metrics]
 
     def test(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
         """Run `test_step` over each sample once, and return the metrics, one dict for each loader."""
-        return [without_steps(each) for each in super().test(*args, **kwargs)]
+        metrics = super().test(*map(adapted, args), **_adapted(kwargs))
+        return [without_steps(each) for each in metrics]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Return `predict_step` of all samples, in the order of the data; None with return_predictions=False."""
         given = signature(SettingsView.predict).bind(self, *args, **kwargs).arguments
-        returned = super().predict(*args, **kwargs)
+        returned = super().predict(*map(adapted, args), **_adapted(kwargs))
         return None if given.get("return_predictions") is False else returned
+
+    def enter(
+        self, runtime: Runtime, run_dir: str | None, module: Any = None, ckpt_path: str | None = None
+    ) -> None:
+        """Begin a stage in this process, and set its rank for libraries of Lightning's family."""
+        show_rank(runtime.rank)
+        super().enter(runtime, run_dir, module, ckpt_path)
 
     def go_live(self, state: StageState) -> None:
         """Begin a stage's loops: callbacks may log from here on, as Lightning's do."""
@@ -155,6 +174,19 @@ class Trainer(SettingsView):
             for name in ("log", "log_dict"):
                 vars(callback).pop(name, None)
         super().leave()
+
+    @property
+    def datamodule(self) -> Any:
+        """The data module of the stage that runs, or ran last."""
+        data = vars(self).get("_datamodule")
+        return data.inner if isinstance(data, ForeignData) else data
+
+    @datamodule.setter
+    def datamodule(self, data: Any) -> None:
+        vars(self)["_datamodule"] = data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_datamodule": None}
 
     def _launch(self, request: StageRequest) -> StageResult:
         refuse_private([request.module, request.datamodule])
@@ -195,6 +227,20 @@ class Trainer(SettingsView):
         if name in MEMBERS["Trainer"]:
             raise AttributeError(no_member("Trainer", name))
         return super().__getattr__(name)
+
+
+def _adapted(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: adapted(value) for name, value in kwargs.items()}
+
+
+def refuse_further(further: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse arguments that Lightning's trainer once had, or never had.
+
+    Raises:
+        ConfigError: names the argument, and what to write today.
+    """
+    renamed_selection(**further)
+    refuse_unknown(further, known)
 
 
 def _with_checkpoints(callbacks: Any) -> list[Callback]:

@@ -45,7 +45,7 @@ def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
     folders = {trainer.checkpoint_dir}
     for callback in trainer.callbacks:
         if isinstance(callback, ModelCheckpoint):
-            folders.add(folder_of(callback.dirpath, trainer.run_dir, trainer.checkpoint_dir))
+            folders.add(folder_of(callback.given_dirpath, trainer.run_dir, trainer.checkpoint_dir))
     found = _newest_first(folders) if trainer.is_main else []
     for path in trainer.collectives.broadcast(found):
         try:

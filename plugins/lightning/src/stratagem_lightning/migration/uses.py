@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stratagem.errors import ConfigError, nearest
 from stratagem.sdk.selection import renamed_selection
-from stratagem_lightning.absent import MEMBERS, UNREACHABLE
+from stratagem_lightning.absent import FIT_LIMITS, LOOPS, MEMBERS, UNREACHABLE
 from stratagem_lightning.migration.modules import module_here
 
 _BASES = {"LightningModule", "Callback", "LightningDataModule"}
@@ -22,6 +22,11 @@ def lacking_uses(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     its own, and attributes of what is called `trainer`.
     """
     bound = dict(_bound_names(tree))
+    limits = {
+        id(each.value)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Attribute) and each.attr in FIT_LIMITS
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _arguments(node, bound)
@@ -29,6 +34,8 @@ def lacking_uses(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield from _methods(node, bound)
         elif isinstance(node, ast.Attribute) and _name_of(node.value).rpartition(".")[2] in _TRAINERS:
             reason = {**UNREACHABLE, **MEMBERS["Trainer"]}.get(node.attr)
+            if node.attr == "fit_loop" and id(node) not in limits:
+                reason = f"it has {', '.join(FIT_LIMITS)} alone: {LOOPS}"
             if reason is not None:
                 yield node.lineno, f"trainer.{node.attr}", reason
 

@@ -136,6 +136,11 @@ class ModelCheckpoint(Callback):
         self._before: Ranking | None = None  # what held before the save that isn't complete yet
 
     @property
+    def given_dirpath(self) -> str | None:
+        """The folder as it was given; None for the run's. Subclasses whose `dirpath` says more override this."""
+        return self.dirpath
+
+    @property
     def best_model_path(self) -> str:
         """The best checkpoint, or the newest of those kept where nothing is monitored; "" before any."""
         return self._ranking.best_path
@@ -176,7 +181,7 @@ class ModelCheckpoint(Callback):
     def state_key(self) -> str:
         interval_s = self.train_time_interval and self.train_time_interval.total_seconds()
         what = (self.monitor, self.every_n_epochs, self.every_n_train_steps, interval_s)
-        return f"{type(self).__qualname__}{(*what, self.dirpath, self._name.template)}"
+        return f"{type(self).__qualname__}{(*what, self.given_dirpath, self._name.template)}"
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting, self._has_validated = stage == "fit", False
@@ -321,4 +326,4 @@ class ModelCheckpoint(Callback):
         self._ranking = replace(self._ranking, outdone=())
 
     def _folder(self, trainer: TrainerView) -> str:
-        return folder_of(self.dirpath, trainer.run_dir, trainer.checkpoint_dir)
+        return folder_of(self.given_dirpath, trainer.run_dir, trainer.checkpoint_dir)
