@@ -13,7 +13,7 @@ import torch
 from stratagem_lightning.private_methods import PRIVATE
 from stratagem_lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from stratagem_lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from stratagem.errors import ConfigError
 
@@ -310,3 +310,95 @@ def test_a_graph_is_logged_where_the_loggers_own_attribute_says_so(tmp_path) -> 
     module.example_input_array = torch.zeros(2, 4)
     fit.fit(module, loader())
     assert len(drawn) == 1
+
+
+class Draws(L.LightningModule):
+    """Drops out while it trains, and draws while it is validated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.seen: list[Any] = []
+
+    def training_step(self, batch, batch_idx):
+        loss = self.net(batch[0]).mean()
+        self.seen.append(loss.item())
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.seen.append((batch[0].flatten().tolist(), torch.rand(1).item()))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+NUMBERS = TensorDataset(torch.arange(20.0).view(20, 1))
+
+
+def test_validations_draw_from_the_trainings_random_numbers(tmp_path) -> None:
+    def expected() -> list[Any]:
+        L.seed_everything(3)
+        module, train = Draws(), DataLoader(NUMBERS, 5)
+        optimizer, val = module.configure_optimizers(), DataLoader(NUMBERS, 5, shuffle=True)
+        for _epoch in range(2):
+            for index, batch in enumerate(train):
+                module.train()
+                optimizer.zero_grad()
+                module.training_step(batch, index).backward()
+                optimizer.step()
+            module.eval()
+            with torch.no_grad():
+                for index, batch in zip(range(2), val):
+                    module.validation_step(batch, index)
+        return module.seen
+
+    def found(epochs: int, ckpt_path: str | None = None, sanity: int = 0) -> list[Any]:
+        L.seed_everything(3)
+        limits = {"max_epochs": epochs, "limit_val_batches": 2, "num_sanity_val_steps": sanity}
+        fit = trainer(tmp_path, callbacks=[ModelCheckpoint(tmp_path / f"{epochs}")], **limits)
+        fit.fit(
+            module := Draws(),
+            DataLoader(NUMBERS, 5),
+            DataLoader(NUMBERS, 5, shuffle=True),
+            ckpt_path=ckpt_path,
+        )
+        return module.seen[sanity:]
+
+    assert found(2) == found(2, sanity=2) == expected()
+    assert found(1) == expected()[:6]
+    assert found(2, ckpt_path=str(tmp_path / "1/last.ckpt")) == expected()[6:]
+
+
+class Reads(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+        self.seen: list[list[float]] = []
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch[0]).mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.seen.append(batch[0].flatten().tolist())
+
+    def on_train_end(self):
+        torch.save(self.seen, f"seen-{self.global_rank}.pt")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_two_processes_evaluate_what_torchs_distributed_sampler_draws(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    L.seed_everything(5)
+    settings = {"devices": 2, "strategy": "ddp", "enable_checkpointing": False}
+    fit = trainer(tmp_path, max_epochs=2, limit_train_batches=1, limit_val_batches=3, **settings)
+    fit.fit(Reads(), DataLoader(NUMBERS, 2), DataLoader(NUMBERS, 2, shuffle=True))
+    for rank in range(2):
+        wanted = []
+        for epoch in range(2):
+            sampler = DistributedSampler(NUMBERS, 2, rank, shuffle=True, seed=5)
+            sampler.set_epoch(epoch)
+            batches = [batch.flatten().tolist() for (batch,) in DataLoader(NUMBERS, 2, sampler=sampler)]
+            wanted += batches[:3]
+        assert torch.load(f"seen-{rank}.pt") == wanted

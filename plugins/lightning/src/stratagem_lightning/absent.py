@@ -155,14 +155,9 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "a folder of safetensors and JSON, which executes nothing when it is loaded, and which every strategy loads",
     ),
     (
-        "order of a `DataLoader(shuffle=True)`",
+        "order of a training `DataLoader(shuffle=True)`",
         "drawn from torch's generator on one device, by the seed of `seed_everything` on several",
         "by the seed of `seed_everything` and the epoch, the same at any number of processes and after a resume",
-    ),
-    (
-        "random numbers",
-        "a validation draws from the training's",
-        "a training with validations draws the same numbers as one without",
     ),
     (
         "evaluation in several processes",

@@ -46,6 +46,9 @@ RULES = LoopRules(
     shares_samplers=True,
     restores_user_state_first=True,
     counts_evaluation_steps=True,
+    evaluations_draw=True,
+    shuffles_evaluations=True,
+    seeds_data=True,
     validates_skipped_epoch=False,
 )
 

@@ -29,6 +29,14 @@ class LoopRules:
     """`on_load_checkpoint`, of the module and then of callbacks, is called before optimizers and loaders are made and
     weights are read. Evaluations of a checkpoint also restore the data module and callbacks with
     `is_restored_in_evaluations`."""
+    evaluations_draw: bool = False
+    """A validation draws from the training's random numbers, which go on where it has stopped; a sanity check leaves
+    them as they were."""
+    shuffles_evaluations: bool = False
+    """A validation or test reads a loader with `shuffle=True` in a random order: on one rank as the loader draws it,
+    on several as torch's DistributedSampler does, by the seed and the epoch, each sample once."""
+    seeds_data: bool = False
+    """Random orders of data depend on the seed of `seed_everything`, where the run has none."""
     counts_evaluation_steps: bool = False
     """What single steps of an evaluation log has the number of the batch as its step, counted over the evaluations of
     a run, rather than the optimizer steps before."""

@@ -11,6 +11,7 @@ from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
     from stratagem import Runtime
+    from stratagem_trainer.view import TrainerView
 
 _MOST = 2**32 - 1
 _latest: int | None = None
@@ -56,6 +57,14 @@ def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
     if runtime.config.seed is not None or runtime.in_launching_process:
         return runtime.config.seed
     return latest
+
+
+def data_seed(runtime: Runtime, trainer: TrainerView) -> int:
+    """The seed of random orders of data."""
+    seed = runtime.config.seed
+    if seed is None and trainer.settings.rules.seeds_data:
+        seed = trainer.given_seed
+    return seed or 0
 
 
 @contextmanager

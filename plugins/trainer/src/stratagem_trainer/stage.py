@@ -47,7 +47,7 @@ from stratagem_trainer.preemption import (
 from stratagem_trainer.profilers.instrument import end_profile
 from stratagem_trainer.registry import register
 from stratagem_trainer.run_folder import locked
-from stratagem_trainer.seeding import worker_seed
+from stratagem_trainer.seeding import data_seed, worker_seed
 from stratagem_trainer.stage_request import StageRequest, StageResult
 from stratagem_trainer.torch_settings import torch_settings
 
@@ -120,7 +120,7 @@ def _fit(
             resume.call_load_hooks(hooks, reader, module_first=True)
         # Its loaders may depend on it.
         resume.restore_datamodule(source.datamodule, reader)
-    data = FitData(runtime, settings, source, trainer.current_epoch)
+    data = FitData(runtime, settings, source, trainer.current_epoch, data_seed(runtime, trainer))
     trainer.show_data(data)
     if runtime.is_main:
         announce_data(data.train.description, data.val_description)
@@ -215,7 +215,7 @@ def _evaluate(
         reader = runtime.session.open_checkpoint(request.ckpt_path, trainer.settings.verify_checkpoints)
         resume.restore_for_evaluation(hooks, source.datamodule, reader, trainer.settings.rules)
     loader = source.of(stage)
-    data = eval_loaders(runtime, trainer.settings, loader, stage)
+    data = eval_loaders(runtime, trainer.settings, loader, stage, data_seed(runtime, trainer))
     state = begin_stage(
         trainer.settings,
         runtime,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.utils.data import DataLoader
 
 from stratagem.errors import DataError
-from stratagem.sdk.loops import EvalData
+from stratagem.sdk.loops import EvalData, with_sampler
 from stratagem_trainer.data.combined_loader import (
     CombinedLoader,
     as_combined,
@@ -17,7 +17,7 @@ from stratagem_trainer.data.combined_loader import (
     filled,
     side_by_side,
 )
-from stratagem_trainer.data.shared_sampler import share_sampler
+from stratagem_trainer.data.shared_sampler import SharedSampler, ShuffledOrder, is_shuffled, share_sampler
 
 if TYPE_CHECKING:
     from stratagem import Collectives, Runtime
@@ -37,7 +37,9 @@ class EvalLoader(Protocol):
         """Return how many samples were in each of the batches that counted, by rank."""
 
 
-def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str) -> list[EvalLoader]:
+def eval_loaders(
+    runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str, seed: int = 0
+) -> list[EvalLoader]:
     """Return what an evaluation reads: one entry for each loader. Collective.
 
     Args:
@@ -45,6 +47,7 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
         settings: the trainer's.
         loader: one, several in a collection, or a `CombinedLoader`.
         stage: "validate", "test" or "predict".
+        seed: of random orders.
 
     Raises:
         DataError: a loader that can't be read, or a prediction that would read several side by side.
@@ -56,8 +59,14 @@ def eval_loaders(runtime: Runtime, settings: TrainerSettings, loader: Any, stage
     def of_one(one: Any) -> EvalData:
         ranks, is_shared = runtime.collectives.data, settings.use_distributed_sampler
         shared = one
-        if is_shared and in_turn:
-            shared = share_sampler(one, ranks, runtime.config.seed or 0, evaluation=True)
+        if is_shared and settings.rules.shuffles_evaluations and stage != "predict" and is_shuffled(one):
+            if ranks.world_size == 1:
+                is_shared = False  # it is read as it is
+            elif in_turn:
+                order = ShuffledOrder(len(one.dataset), seed)
+                shared = with_sampler(one, SharedSampler(order, ranks, seed, pad=False), drop_last=False)
+        elif is_shared and in_turn:
+            shared = share_sampler(one, ranks, seed, evaluation=True)
         return (EvalData if shared is one else OwnOrder)(
             shared,
             collectives=ranks,
@@ -86,6 +95,7 @@ class OwnOrder(EvalData):
     def __init__(self, loader: DataLoader[Any], *, collectives: Collectives, **how: Any) -> None:
         super().__init__(loader, collectives=collectives, **how)
         sampler: Any = loader.sampler
+        self.set_epoch = sampler.set_epoch
         self._length = len(sampler.sampler)
         self.description = (
             f"{self._length:,} samples as a {type(sampler.sampler).__name__} draws them over "

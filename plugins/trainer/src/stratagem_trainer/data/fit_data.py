@@ -38,6 +38,7 @@ class FitData:
         settings: the trainer's.
         source: gives the loaders.
         epoch: for which they are made.
+        seed: of random orders.
 
     Attributes:
         train: training batches.
@@ -55,7 +56,10 @@ class FitData:
     train: AnyTrainData
     val: list[EvalLoader]
 
-    def __init__(self, runtime: Runtime, settings: TrainerSettings, source: Source, epoch: int = 0) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: TrainerSettings, source: Source, epoch: int = 0, seed: int = 0
+    ) -> None:
+        self._seed = seed
         self._runtime, self._settings, self._source = runtime, settings, source
         self._make(epoch)
 
@@ -93,10 +97,10 @@ class FitData:
         train, val = self.train_loader, self.val_loader
         if settings.overfit_batches:
             train, val = _unshuffled(train, "training"), _unshuffled(val, "validation")
-        self.train = train_data(self._runtime, settings, train)
+        self.train = train_data(self._runtime, settings, train, self._seed)
         self.micro_batches = micro_batches(settings, self.train, self._runtime.collectives.data.world_size)
         self.last_share = last_share(settings, self.train)
-        self.val = [] if val is None else eval_loaders(self._runtime, settings, val, "validate")
+        self.val = [] if val is None else eval_loaders(self._runtime, settings, val, "validate", self._seed)
 
 
 def _unshuffled(loader: Any, what: str) -> Any:

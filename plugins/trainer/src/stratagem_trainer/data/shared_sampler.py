@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import DataLoader, Sampler
 
 from stratagem.sdk.loops import (
@@ -61,6 +62,35 @@ class SharedSampler(Sampler[int]):
     def __len__(self) -> int:
         drawn = len(self.sampler)
         return -(-drawn // self.num_replicas) if self.pad else len(range(self.rank, drawn, self.num_replicas))
+
+
+class ShuffledOrder(Sampler[int]):
+    """All indices in the random order that torch's DistributedSampler draws for an epoch.
+
+    Args:
+        length: how many.
+        seed: of the run.
+    """
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length, self.seed, self.epoch = length, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Note which epoch is drawn next."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return iter(torch.randperm(self.length, generator=generator).tolist())
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def is_shuffled(loader: Any) -> bool:
+    """Whether a DataLoader reads each sample once, in a random order that it draws itself."""
+    order = order_of(loader)
+    return order is not None and order.is_whole and order.shuffle and not loader.drop_last
 
 
 def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool = False) -> Any:

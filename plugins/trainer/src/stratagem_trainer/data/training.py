@@ -27,13 +27,14 @@ _NEXT_PASS = 2**20
 """What a loader's further passes within an epoch are numbered by: more than a run has epochs."""
 
 
-def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any) -> AnyTrainData:
+def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any, seed: int = 0) -> AnyTrainData:
     """Return this rank's training batches. Collective.
 
     Args:
         runtime: live.
         settings: the trainer's.
         loader: one, several in a collection, which are read as "max_size_cycle" says, or a `CombinedLoader`.
+        seed: of random orders.
 
     Raises:
         DataError: a loader that can't be read.
@@ -41,11 +42,11 @@ def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any) -> AnyT
 
     def of_one(one: Any) -> TrainData:
         if settings.rules.shares_samplers and settings.use_distributed_sampler:
-            one = share_sampler(one, runtime.collectives.data, runtime.config.seed or 0)
+            one = share_sampler(one, runtime.collectives.data, seed)
         return TrainData(
             one,
             collectives=runtime.collectives.data,
-            seed=runtime.config.seed or 0,
+            seed=seed,
             distributed_sampler=settings.use_distributed_sampler,
         )
 

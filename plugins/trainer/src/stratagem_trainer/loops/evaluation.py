@@ -37,7 +37,8 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
         hooks("on_evaluation_start", stage)
         _start(state, stage)
         # One that is broken off is run again as a whole.
-        with random_numbers_kept(state.runtime.device), states_kept(state.module, only_after_error=True):
+        kept = random_numbers_kept(state.runtime.device, state.settings.rules.evaluations_draw)
+        with kept, states_kept(state.module, only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
         # A checkpoint that a callback writes from here on knows that this validation is done.
@@ -188,6 +189,8 @@ def _outputs(
         most: at most so many batches.
     """
     step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
+    if hasattr(data, "set_epoch") and state.settings.rules.shuffles_evaluations:
+        data.set_epoch(state.progress.epoch if state.stage == "fit" else 0)
     index = _index_arguments(state, step, loader)
     starts = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_start")]
     ends = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_end")]
@@ -235,12 +238,15 @@ def _index_arguments(state: StageState, step: str, loader: int | None) -> tuple[
 
 
 @contextmanager
-def random_numbers_kept(device: torch.device) -> Iterator[None]:
+def random_numbers_kept(device: torch.device, only_after_error: bool = False) -> Iterator[None]:
     """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
     states = capture_rng(device)
     try:
         yield
-    finally:
+    except BaseException:
+        restore_rng(states, device)
+        raise
+    if not only_after_error:
         restore_rng(states, device)
 
 
