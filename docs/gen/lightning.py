@@ -22,6 +22,16 @@ stratagem run --strategy ddp --devices 2 train.py
 do is done by `stratagem.Trainer`, `stratagem.Module` and `stratagem.Runtime`, which new programs can use directly.
 What isn't here is refused by name with the reason, when it is imported, passed or overridden; nothing is ignored.
 
+A library of Lightning, or a program that is to stay as it is, runs without a changed line:
+
+```sh
+python -m stratagem_lightning train.py --epochs 3       # or: -m package.module
+python -m stratagem_lightning "$(which tool)" train     # a command that a library has installed
+```
+
+In that command's processes, workers included, `lightning`, `pytorch_lightning` and `lightning_fabric` are
+`stratagem_lightning`; nothing else changes, and no other command does this. `__version__` is Stratagem's.
+
 `make moving DIR=folder` runs a folder of your own programs under Lightning, and under this in one and in two
 processes, and says what differs. The programs of `plugins/lightning/tests/programs` are run that way in every test
 run: what they log for each step is equal to Lightning's, bit by bit.
