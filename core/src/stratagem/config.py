@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
 from stratagem.errors import ConfigError, short
+
+
+def path_text(name: str, path: object) -> str:
+    """Return a path as text.
+
+    Args:
+        name: of the argument, for the message.
+        path: a str, or a `os.PathLike` of one.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigError(f"{name}={short(path)} is no path: give a str or a pathlib.Path")
+    return text
+
 
 Devices = Union[int, str, "list[int]", "tuple[int, ...]"]
 """3, "3", -1, "auto", [0, 2], "0,2" or "0,": docs/guides/devices.md has the grammar."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,90 @@ def test_scores_of_several_callbacks(checkpointer, folder: Path, refused) -> Non
     )
     assert main(["checkpoint", "prune", "runs", "--keep", "1", "--by", "best", "--monitor", "loss"]) == 0
     assert names() == ["step-1"]
+
+
+# what is no file -------------------------------------------------------------------------------------
+
+COMMANDS = (
+    ("inspect", "P"),
+    ("verify", "P"),
+    ("diff", "P", "good.ckpt"),
+    ("diff", "good.ckpt", "P"),
+    ("convert", "P", "new", "--to", "stratagem"),
+    ("convert", "good.ckpt", "new", "--to", "huggingface", "--hf-config", "P"),
+    ("prune", "P", "--keep", "1"),
+)
+
+
+@pytest.mark.timeout(300)
+def test_what_is_no_regular_file_is_refused(folder: Path, refused: Callable[..., str]) -> None:
+    torch.save({"state_dict": {"w": torch.ones(3)}}, "good.ckpt")
+    for name in ("fifo", "fifo.ckpt", "fifo.safetensors"):
+        os.mkfifo(name)
+    for name, file in (
+        ("own", "manifest.json"),
+        ("dcp", ".metadata"),
+        ("hf", "model.safetensors.index.json"),
+        ("single", "model.safetensors"),
+        ("ds", "mp_rank_00_model_states.pt"),
+        ("latest", "latest"),
+    ):
+        os.mkdir(name)
+        os.mkfifo(os.path.join(name, file))
+    os.mkdir("endless")
+    os.symlink("/dev/zero", "endless/manifest.json")
+    Path("deep.safetensors").write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
+    os.mkdir("deep")
+    Path("deep/manifest.json").write_text("[" * 100_000)
+    odd = [
+        *("fifo", "fifo.ckpt", "fifo.safetensors", "own", "dcp", "hf", "single", "ds", "latest", "endless"),
+        *("deep.safetensors", "deep", "/dev/zero", "/dev/null", "/proc/self/mem", "/proc/self"),
+        *("nope://x", "::", ""),
+    ]
+    for path in odd:
+        for command in COMMANDS:
+            words = [path if word == "P" else word for word in command]
+            assert refused("checkpoint", *words), (path, command)
+
+
+def test_a_store_whose_library_fails_is_one_sentence(
+    folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec.implementations.memory
+
+    def fail(*args: object, **keywords: object) -> None:
+        raise RuntimeError("no credentials\nof any kind")  # botocore's isn't an OSError either
+
+    for name in ("info", "ls", "isdir", "exists"):
+        monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, name, fail)
+    for words in (
+        ("inspect", "memory://x"),
+        ("verify", "memory://x"),
+        ("prune", "memory://x", "--keep", "1"),
+    ):
+        assert "can't be reached: RuntimeError: no credentials of any kind" in refused("checkpoint", *words)
+
+
+# archives --------------------------------------------------------------------------------------------
+
+
+def test_verify_compares_the_checksums_of_an_archive(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"a": torch.ones(300), "b": torch.ones(400)}, "a.ckpt")
+    assert run(capsys, "verify", "a.ckpt") == "a.ckpt: whole\n"
+    content = bytearray(Path("a.ckpt").read_bytes())
+    at = content.find(torch.ones(400).numpy().tobytes())
+    content[at + 801] ^= 4
+    Path("torn.ckpt").write_bytes(content)
+    assert "isn't what was written: b\n" in run(capsys, "verify", "torn.ckpt", code=1)
+    assert main(["checkpoint", "convert", "a.ckpt", "b.pt"]) == 0
+    capsys.readouterr()
+    assert run(capsys, "verify", "b.pt") == "b.pt: whole\n"
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"a": torch.ones(300)}, "without.pt")
+    finally:
+        torch.serialization.set_crc32_options(before)
+    assert run(capsys, "verify", "without.pt") == "without.pt: whole\n"

@@ -102,3 +102,25 @@ def test_bad_input_is_one_sentence(tmp_path, capsys) -> None:
         err = capsys.readouterr().err
         assert said in err
         assert err.count("\n") == 1
+
+
+def test_files_that_are_no_text_leave_all_as_they_were(tmp_path, capsys) -> None:
+    program = "import lightning as L\n"
+    first, second = tmp_path / "a.py", tmp_path / "b.py"
+    for content, said in (
+        (b"name = '\xe9'\n", "isn't text in UTF-8"),
+        (b"# -*- coding: nonsense -*-\n", "isn't text in UTF-8"),
+        (b"a = 1\0\n", "isn't Python"),
+        (b"(" * 100_000, "isn't Python"),
+    ):
+        first.write_text(program)
+        second.write_bytes(content)
+        assert main(["migrate", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert len(error.splitlines()) == 1
+        assert first.read_text() == program
+    second.write_bytes(b"# -*- coding: latin-1 -*-\nimport lightning as L\nname = '\xe9'\n")
+    assert main(["migrate", str(second)]) == 0
+    assert b"lightning as" in second.read_bytes()
+    assert b"'\xe9'" in second.read_bytes()

@@ -1,6 +1,11 @@
 """`stratagem report`: what it writes, and what it refuses in one sentence."""
 
+import json
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import row, write_rank
@@ -142,3 +147,70 @@ def test_a_page_that_cant_be_written(refused, folder: Path) -> None:
     assert (
         said == "none/page.html can't be written: No such file or directory; name another file with --output"
     )
+
+
+ODD = (None, True, -1, 1.5, 2**70, float("nan"), "x", "\ud800", [], [[]], {}, {"a": [1]})
+EVENTS = [
+    {"event": "saved", "step": 2, "path": "a"},
+    {"event": "slow", "step": 3, "rank": 0, "at_step": 3, "ratio": 1.5, "phase": "data"},
+    {"event": "untimed", "step": 3, "why": "so"},
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value in JSON; of a list only its first and second."""
+    yield path
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    )
+    for key, each in inner:
+        yield from places(each, (*path, key))
+
+
+def test_no_odd_value_ends_in_a_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each value of two attempts' records becomes each odd one in turn: a page, or one sentence and exit code 2."""
+    write_rank(folder / "a", STEPS, attempt=1, events=[{"event": "loaded", "step": 0, "path": "a"}], end=None)
+    plan = [["strategy", "ddp", "chosen"]]
+    path = write_rank(
+        folder / "a", STEPS, device="cuda:0", events=EVENTS, device_steps=STEPS[:2], plan=plan, end="failed"
+    )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    codes = set()
+    for number, line in enumerate(lines):
+        for place in places(line):
+            for odd in ODD:
+                changed = deepcopy(line)
+                if place:
+                    at = changed
+                    for key in place[:-1]:
+                        at = at[key]
+                    at[place[-1]] = odd
+                texts = [json.dumps(each) for each in lines]
+                texts[number] = json.dumps(changed if place else odd)
+                path.write_text("\n".join(texts) + "\n")
+                code = main(["report", "a"])
+                said = capsys.readouterr().err
+                assert (code, len(said.splitlines())) in ((0, 0), (2, 1)), (number, place, odd, said)
+                codes.add(code)
+    assert codes == {0, 2}
+
+
+def test_files_of_a_record_that_are_none(folder: Path, refused: Callable[..., str]) -> None:
+    path = write_rank(folder / "a", STEPS)
+    path.write_text("[" * 100_000 + "\n")
+    assert "is damaged: line 1" in refused("report", "a")
+    path.unlink()
+    os.mkfifo(path)
+    assert "no regular file" in refused("report", "a")
+    path.unlink()
+    write_rank(folder / "a", STEPS)
+    (folder / "a/record/attempt-001").write_text("")
+    assert "can't be read: Not a directory" in refused("report", "a")
+    (folder / "a/record/attempt-001").unlink()
+    os.mkfifo(folder / "a/metrics.csv")
+    assert main(["report", "a"]) == 0
+    (folder / "a/metrics.csv").unlink()
+    (folder / "a/metrics.csv").write_text(f"step,epoch,loss\n{'9' * 400},0,1\n1,0,1e308\n2,0,-1e308\n3,0,1\n")
+    assert main(["report", "a"]) == 0
+    for output in ("a", "nowhere/x", "a\0b"):
+        assert "can't be written" in refused("report", "a", "--output", output)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from stratagem.errors import DataError
+from stratagem.errors import DataError, short
 
 _LOOKED_AT = 16
 _ONE = "pass one DataLoader at a time, or one iterable whose batches are made from all of them; Trainer takes several"
@@ -24,6 +24,8 @@ def refuse_several(loader: Any) -> None:
             or nothing that can be iterated.
     """
     kind = type(loader).__name__
+    if isinstance(loader, (str, bytes)):
+        raise DataError(f"{short(loader)} isn't a loader: pass a DataLoader, or an iterable of batches")
     if isinstance(loader, Mapping):
         if holds_loaders(loader.values()):
             raise DataError(f"a {kind} of loaders was given where one loader belongs: {_ONE}")

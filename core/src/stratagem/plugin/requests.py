@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem.config import RunConfig
+from stratagem.errors import ConfigError, short
 from stratagem.names.deprecation import Renamed
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ class PrecisionRequest:
     """The kind of that device; it has been asked whether it can do this precision."""
 
 
+def _is_at_least_0(value: Any) -> bool:
+    """Whether a value is such a number; tensors of one element and numbers of NumPy are, too."""
+    if isinstance(value, (str, bytes, bool)):
+        return False
+    try:
+        return float(value) >= 0
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+
+
 @dataclass(frozen=True)
 class Clipping:
     """How gradients are limited before each optimizer step."""
@@ -76,6 +87,15 @@ class Clipping:
     """Largest absolute value of an element."""
     norm_type: float = 2.0
     """Which norm `max_norm` limits: 2.0 is the Euclidean one."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("max_norm", self.max_norm), ("max_value", self.max_value)):
+            if value is not None and not _is_at_least_0(value):
+                raise ConfigError(
+                    f"{name}={short(value)} must be a number of at least 0, or None to limit nothing"
+                )
+        if not _is_at_least_0(self.norm_type):
+            raise ConfigError(f"norm_type={short(self.norm_type)} must be a number, as 2.0 or float('inf')")
 
 
 @dataclass(frozen=True)

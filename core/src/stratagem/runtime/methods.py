@@ -18,8 +18,11 @@ class MethodModule(nn.Module):
     def __init__(self, module: nn.Module, methods: Collection[str]) -> None:
         super().__init__()
         self.module = module
-        unknown = [name for name in methods if not callable(getattr(module, name, None))]
-        if unknown or isinstance(methods, str):
+        is_list = isinstance(methods, Collection) and not isinstance(methods, (str, bytes))
+        known = is_list and all(
+            isinstance(each, str) and callable(getattr(module, each, None)) for each in methods
+        )
+        if not known:
             raise ConfigError(
                 f"forward_methods={methods!r} isn't a list of names of methods of {type(module).__qualname__}"
             )

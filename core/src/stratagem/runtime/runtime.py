@@ -6,14 +6,15 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+from typing import Any, Callable, Literal, overload
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem.config import Devices
+from stratagem.config import Devices, path_text
 from stratagem.data.batches import moved
-from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageError
+from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageError, short
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
@@ -26,9 +27,6 @@ from stratagem.runtime.ranks import Ranks
 from stratagem.runtime.script_flags import run_config
 from stratagem.runtime.session import Session, seed_everything
 from stratagem.strategies.prepared import Prepared
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Runtime(Ranks):
@@ -85,6 +83,10 @@ class Runtime(Ranks):
             UsageError: the run isn't possible as asked, on this machine.
             WorkerError: a rank failed.
         """
+        if function is not None and not callable(function):
+            raise ConfigError(
+                f"launch got function={short(function)}: give a function that takes the runtime"
+            )
         run = assemble(self.config)
         if not quiet and run.environment.global_rank == 0:
             announce(run)
@@ -214,6 +216,10 @@ class Runtime(Ranks):
             module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
                 is not autograd's alone.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise ConfigError(
+                f"backward got loss={short(loss)}: give the tensor that the module's output leads to"
+            )
         prepared = self._prepared
         if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
             prepared = prepared[:1]
@@ -292,7 +298,7 @@ class Runtime(Ranks):
                 written. What `setup` returned is kept anyway; of several modules each has its key here as its name.
         """
         parts = named(self._prepared, state or {})
-        save_session(self.session, parts, os.fspath(path), states_of(self._prepared, state or {}))
+        save_session(self.session, parts, path_text("path", path), states_of(self._prepared, state or {}))
 
     def load(
         self, path: str | os.PathLike[str], state: dict[str, Any] | None = None, *, verify: bool = True
@@ -311,5 +317,5 @@ class Runtime(Ranks):
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
         parts = named(self._prepared, state or {})
-        saved = load_session(self.session, parts, os.fspath(path), verify)
+        saved = load_session(self.session, parts, path_text("path", path), verify)
         return take_up(self._prepared, saved, state or {}, os.fspath(path))

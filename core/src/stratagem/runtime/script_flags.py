@@ -33,6 +33,8 @@ def run_config(owner: str, plugins: Sequence[Any], **settings: Any) -> RunConfig
         raise ConfigError(
             f"{owner} has no argument {unknown[0]!r}; beside its own it has those of RunConfig: {', '.join(names)}"
         )
+    if not isinstance(plugins, (list, tuple)):
+        plugins = () if plugins is None else (plugins,)
     return _with_flags(RunConfig(extensions=tuple(plugins), **settings))
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem.collectives.closures import mean_loss
-from stratagem.errors import CheckpointError, CombinationError, ConfigError, DigestMismatchError
+from stratagem.errors import CheckpointError, CombinationError, ConfigError, DigestMismatchError, short
 from stratagem.plugin.requests import (
     CheckpointRequest,
     LoopPlan,
@@ -283,8 +283,15 @@ class Session:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators, on every device of this process."""
+    """Seed Python's, NumPy's and torch's generators, on every device of this process.
+
+    Raises:
+        ConfigError: the seed isn't a whole number from 0 to 2**64 - 1.
+    """
     import numpy as np
+
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
+        raise ConfigError(f"seed={short(seed)} must be a whole number from 0 to {2**64 - 1}")
 
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -1,7 +1,7 @@
 """What a configuration's words mean, as far as it can be told without torch."""
 
 from stratagem.accelerators.indices import count_of
-from stratagem.config import Devices
+from stratagem.config import Devices, path_text
 from stratagem.launchers.nodes import node_count
 from stratagem.names.deprecation import replaced_names
 from stratagem.names.renamed import RENAMED, renamed_selection
@@ -17,6 +17,7 @@ __all__ = [
     "choose_environment",
     "count_of",
     "node_count",
+    "path_text",
     "renamed_selection",
     "requested_size",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO, cast
 
 from stratagem.errors import CheckpointError, short
@@ -94,6 +94,22 @@ class Filesystem(ABC):
             return stream.read(size_bytes)
 
 
+@contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Around calls of fsspec: what they raise depends on each store's own library, and is no sentence.
+
+    Raises:
+        CheckpointError: anything went wrong but a file that is missing, or there already.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, CheckpointError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {reason}") from error
+
+
 class RemoteFilesystem(Filesystem):
     """Anything that fsspec reaches, such as memory:// or s3://.
 
@@ -109,39 +125,45 @@ class RemoteFilesystem(Filesystem):
         return "memory" not in self._backend.protocol
 
     def is_directory(self, path: str) -> bool:
-        return bool(self._fresh(path).isdir(path))
+        with reaching(path):
+            return bool(self._fresh(path).isdir(path))
 
     def exists(self, path: str) -> bool:
-        return bool(self._fresh(path).exists(path))
+        with reaching(path):
+            return bool(self._fresh(path).exists(path))
 
     def names(self, folder: str) -> list[str]:
         try:
-            found = self._fresh(folder).ls(folder, detail=False)
+            with reaching(folder):
+                found = self._fresh(folder).ls(folder, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def size(self, path: str) -> int | None:
         try:
-            info = self._fresh(path).info(path)
+            with reaching(path):
+                info = self._fresh(path).info(path)
         except FileNotFoundError:
             return None
         return int(info["size"]) if info["type"] == "file" else None
 
     def make_directory(self, path: str) -> None:
         # Stores of objects have no directories; there this does nothing, and the random name is enough.
-        self._backend.makedirs(path, exist_ok=False)
+        with reaching(path):
+            self._backend.makedirs(path, exist_ok=False)
 
     def write(self, path: str, parts: Iterable[bytes | memoryview]) -> int:
         size_bytes = 0
-        with self._backend.open(path, "wb") as stream:
+        with reaching(path), self._backend.open(path, "wb") as stream:
             for part in parts:
                 stream.write(part)
                 size_bytes += len(part)
         return size_bytes
 
     def open(self, path: str) -> BinaryIO:
-        return cast("BinaryIO", self._backend.open(path, "rb"))
+        with reaching(path):
+            return cast("BinaryIO", self._backend.open(path, "rb"))
 
     def sync(self, folder: str) -> None:
         return None
@@ -198,7 +220,8 @@ def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
     try:
         backend, original_module = url_to_fs(path)
     except Exception as error:  # an unknown scheme, a library that isn't installed, a host that isn't there
-        raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {error}") from error
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{short(path)} can't be reached: {type(error).__name__}: {reason}") from error
     if isinstance(backend, LocalFileSystem):
         return LocalFilesystem(last), os.path.abspath(original_module)
     return RemoteFilesystem(backend, last), str(original_module)

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import BinaryIO
 
+from stratagem.errors import CheckpointError
 from stratagem_checkpoint.filesystem import Filesystem
 from stratagem_checkpoint.growing_file import GrowingFile
+from stratagem_checkpoint.regular_files import open_regular
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -33,6 +35,8 @@ class LocalFilesystem(Filesystem):
             return sorted(os.listdir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{folder!r} can't be read: {error}; check the path") from error
 
     def size(self, path: str) -> int | None:
         return os.path.getsize(path) if os.path.isfile(path) else None
@@ -59,7 +63,7 @@ class LocalFilesystem(Filesystem):
         return size_bytes
 
     def open(self, path: str) -> BinaryIO:
-        return open(path, "rb")
+        return open_regular(path)
 
     def sync(self, folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY)

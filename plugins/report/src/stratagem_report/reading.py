@@ -15,6 +15,12 @@ from stratagem_report.files import FOLDER, FORMAT, attempt_folders
 from stratagem_report.phases import PHASES
 
 METRICS = "metrics.csv"
+_MOST = 2**62
+"""Of any number; sums of some thousand are still far from what a float can have."""
+_LATEST_S = 10**11
+_ROUNDING_NS = 1_000
+_LARGEST = 1e300
+"""Of a metric's value: the span between two of them is a float, too."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,8 @@ def read_run(path: str) -> RunRecord:
             f"there is no run folder {path}: name the folder of a run, as runs/20260131-120000-Net"
         )
     attempts = []
-    for _, folder in attempt_folders(path):
-        files = sorted(name for name in os.listdir(folder) if re.fullmatch(r"rank-\d+\.jsonl", name))
+    for folder in _attempts(path):
+        files = [name for name in _names(folder) if re.fullmatch(r"rank-\d+\.jsonl", name)]
         ranks = [rank for name in files if (rank := _read_rank(os.path.join(folder, name))) is not None]
         if ranks:
             attempts.append(ranks)
@@ -108,9 +114,27 @@ def read_run(path: str) -> RunRecord:
     return RunRecord(path, name, attempts, _read_metrics(os.path.join(path, METRICS)))
 
 
+def _attempts(path: str) -> list[str]:
+    try:
+        return [folder for _, folder in attempt_folders(path)]
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} can't be read: {error.strerror}; take it away to see the others"
+        ) from error
+
+
 def _read_rank(path: str) -> RankRecord | None:
     """Read a rank's file; None for one that was only just made."""
     try:
+        if not os.path.isfile(path):
+            raise ConfigError(f"{path} is no regular file: take it away to see the others")
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
@@ -124,14 +148,14 @@ def _read_rank(path: str) -> RankRecord | None:
     try:
         for line in lines:
             read += 1
-            entry = json.loads(line)
+            entry = json.loads(line, parse_constant=_refuse_constant)
             if record is None:
                 record = _begun(entry)
             else:
                 _add(record, entry)
             if "end" in entry and record is not None:
-                record = RankRecord(**{**vars(record), "end": str(entry["end"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+                record = RankRecord(**{**vars(record), "end": _text(entry["end"])})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} is damaged: line {read} isn't a record's ({type(error).__name__}); take the file away to see "
             "the others"
@@ -142,18 +166,46 @@ def _read_rank(path: str) -> RankRecord | None:
 def _begun(header: dict[str, Any]) -> RankRecord:
     if header["format"] != FORMAT or tuple(header["phases"]) != PHASES:
         raise ValueError("another format")
-    return RankRecord(int(header["rank"]), float(header["began"]), header)
+    began = header["began"]
+    if isinstance(began, bool) or not isinstance(began, (int, float)) or not 0 <= began <= _LATEST_S:
+        raise ValueError("not a time")
+    for name in ("world_size", "data_ranks", "node_rank"):
+        _checked(header.get(name, 0))
+    for name in ("device", "host", "torch"):
+        _text(header.get(name, ""))
+    for kind, name, why in header.get("plan", ()):
+        _text(kind), _text(name), _text(why)
+    return RankRecord(_checked(header["rank"]), float(began), header)
 
 
 def _add(record: RankRecord, entry: dict[str, Any]) -> None:
     for steps, end_ns, samples, *ns in entry.get("rows", ()):
-        record.rows.append(Row(_checked(steps), _checked(end_ns), _checked(samples), _by_phase(ns)))
+        row = Row(_checked(steps), _checked(end_ns), _checked(samples), _by_phase(ns))
+        begin_ns = row.end_ns - row.total_ns
+        if begin_ns < (record.rows[-1].end_ns if record.rows else 0) - _ROUNDING_NS:
+            raise ValueError("rows that overlap")
+        record.rows.append(row)
     for step, *ns in entry.get("device", ()):
         record.device_steps.append(DeviceStep(_checked(step), _by_phase(ns)))
     if "memory" in entry:
-        record.memory.append((int(entry["at"]), {str(k): int(v) for k, v in entry["memory"].items()}))
+        sizes = {_text(name): _checked(size) for name, size in entry["memory"].items()}
+        record.memory.append((_checked(entry["at"]), sizes))
     if "event" in entry:
+        _check_event(entry)
         record.events.append(entry)
+
+
+def _check_event(event: dict[str, Any]) -> None:
+    name = _text(event["event"])
+    _checked(event["step"])
+    if name in ("saved", "loaded"):
+        _text(event["path"])
+    elif name == "untimed":
+        _text(event["why"])
+    elif name == "slow":
+        _checked(event["rank"]), _checked(event["at_step"]), _text(event["phase"])
+        if isinstance(event["ratio"], bool) or not 0 <= float(event["ratio"]) < _MOST:
+            raise ValueError("not a ratio")
 
 
 def _by_phase(ns: list[Any]) -> tuple[int, ...]:
@@ -163,13 +215,26 @@ def _by_phase(ns: list[Any]) -> tuple[int, ...]:
 
 
 def _checked(number: Any) -> int:
-    if not isinstance(number, int) or number < 0:
+    if type(number) is not int or not 0 <= number < _MOST:
         raise ValueError("not a record's number")
     return number
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    value.encode()  # half of a surrogate pair, which JSON can name, can't be written to the page
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:
     """Read the lines that are whole; empty where there is no such file."""
+    if not os.path.isfile(path):
+        return {}
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             rows = list(csv.reader(file))
@@ -187,6 +252,7 @@ def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:
                 value = float(cell)
             except ValueError:
                 continue
-            if math.isfinite(value):
-                found[name].append((float(row[0]), value))
+            step = float(row[0])
+            if math.isfinite(step) and abs(value) < _LARGEST:
+                found[name].append((step, value))
     return {name: points for name, points in found.items() if points}

@@ -116,7 +116,16 @@ def test_it_trains_by_its_name_and_refuses_what_it_has_not(made, tmp_path):
     assert "nonsense" in done.stderr
 
 
-@pytest.mark.parametrize(("name", "words"), [("My_Plugin", "small letters"), ("1st", "can't be the name")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("My_Plugin", "small letters"),
+        ("1st", "can't be the name"),
+        ("import", "a keyword or a module of Python"),
+        ("none", "a keyword or a module of Python"),
+        ("json", "a keyword or a module of Python"),
+    ],
+)
 def test_a_name_that_cannot_be_one_is_refused(tmp_path, name, words):
     done = run(BIN / "stratagem", "new", "plugin", name, folder=tmp_path)
     assert done.returncode == 2

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import LoopPlan, ModuleSteps
-from stratagem.errors import ConfigError, UsageError
+from stratagem.errors import ConfigError, UsageError, short
 from stratagem.sdk.loops import seed_everything
 from stratagem_trainer.batch_norm import synchronize_batch_norms
 from stratagem_trainer.callbacks.base import Callback
@@ -165,6 +165,10 @@ def construct_module(runtime: Runtime, module: Any) -> Module:
     Raises:
         ConfigError: it is no `Module`, or defines a hook that would never be called.
     """
+    if not isinstance(module, nn.Module) and not callable(module):
+        raise ConfigError(
+            f"the trainer got model={short(module)}: pass a stratagem.Module, or a function that makes one"
+        )
     with runtime.session.precision.init_context():
         built = module if isinstance(module, nn.Module) else module()
     if not isinstance(built, Module):

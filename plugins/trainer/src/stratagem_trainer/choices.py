@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem_launch import SlurmJob
 
 from stratagem.errors import CheckpointError, ConfigError, UsageError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.data.data_module import DataModule
 from stratagem_trainer.found_checkpoints import AUTO
 
@@ -60,7 +61,7 @@ def chosen_checkpoint(
     """
     if ckpt_path is None:
         return None
-    name = os.fspath(ckpt_path)
+    name = path_text("ckpt_path", ckpt_path)
     if name == "hpc":
         raise CheckpointError(
             "ckpt_path='hpc' isn't needed here: a fit whose Slurm job is started again goes on from its newest "

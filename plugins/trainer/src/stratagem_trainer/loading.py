@@ -13,6 +13,7 @@ import torch
 
 from stratagem import LocalCollectives
 from stratagem.errors import CheckpointError, ConfigError
+from stratagem.sdk.selection import path_text
 from stratagem.sdk.states import fitting, load_model
 from stratagem_trainer.hooks import overrides
 from stratagem_trainer.hyperparameter_values import dataclass_named, decoded, named_by
@@ -88,7 +89,7 @@ def load_data(
 def _open(path: str | os.PathLike[str]) -> CheckpointReader:
     from stratagem_checkpoint import DirectoryCheckpointer
 
-    return DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(os.fspath(path))
+    return DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(path_text("path", path))
 
 
 def make(

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 
 if TYPE_CHECKING:
     from stratagem import Runtime
@@ -24,7 +25,7 @@ def absolute_run_dir(path: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: it is empty or a URL.
     """
-    text = os.fspath(path)
+    text = path_text("run_dir", path)
     if not text:
         raise ConfigError("run_dir is empty: name a folder, or leave it out for runs/<time>-<class>")
     if "://" in text:
@@ -46,7 +47,26 @@ def refuse_unusable(run_dir: str | None, root: str | None, is_only_node: bool) -
     Raises:
         ConfigError: names the folder, and what is in the way.
     """
-    wanted = found = run_dir or os.path.abspath(os.path.join(root or ".", "runs"))
+    refuse_unwritable("the run folder", run_dir or os.path.abspath(os.path.join(root or ".", "runs")))
+    if run_dir is not None and is_only_node and os.path.exists(os.path.join(run_dir, LOCK)):
+        descriptor, refusal = _take(run_dir)
+        if descriptor is not None:
+            os.close(descriptor)
+        if refusal is not None:
+            raise ConfigError(refusal)
+
+
+def refuse_unwritable(what: str, wanted: str) -> None:
+    """Refuse a folder in which nothing can be written; changes nothing.
+
+    Args:
+        what: names it in the message.
+        wanted: absolute; need not be there.
+
+    Raises:
+        ConfigError: names the folder, and what is in the way.
+    """
+    found = wanted
     shown = wanted if len(wanted) < 200 else f"{wanted[:200]}…"
     try:
         os.stat(wanted)
@@ -54,23 +74,17 @@ def refuse_unusable(run_dir: str | None, root: str | None, is_only_node: bool) -
         while not os.path.lexists(found):
             found = os.path.dirname(found)
     except OSError as error:
-        raise ConfigError(f"the run folder {shown} can't be used: {error.strerror}; name another") from error
+        raise ConfigError(f"{what} {shown} can't be used: {error.strerror}; name another") from error
     if not os.path.isdir(found):
-        raise ConfigError(f"the run folder {shown} can't be made: {found} is a file; name another")
+        raise ConfigError(f"{what} {shown} can't be made: {found} is a file; name another")
     try:
         # Asks the file system; os.access doesn't know all that it refuses.
         with tempfile.TemporaryFile(dir=found):
             pass
     except OSError as error:
         raise ConfigError(
-            f"the run folder {shown} can't be written: {error.strerror} in {found}; name another"
+            f"{what} {shown} can't be written: {error.strerror} in {found}; name another"
         ) from error
-    if run_dir is not None and is_only_node and os.path.exists(os.path.join(run_dir, LOCK)):
-        descriptor, refusal = _take(run_dir)
-        if descriptor is not None:
-            os.close(descriptor)
-        if refusal is not None:
-            raise ConfigError(refusal)
 
 
 @contextmanager

@@ -80,9 +80,12 @@ class TrainerSettings:
             raise ConfigError(
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} is none of 'norm', 'value'"
             )
-        if self.gradient_clip_val is not None and not self.gradient_clip_val >= 0:
+        limit = self.gradient_clip_val
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0
+        ):
             raise ConfigError(
-                f"gradient_clip_val={self.gradient_clip_val} must be more than 0; 0 and None clip nothing"
+                f"gradient_clip_val={self.gradient_clip_val!r} must be a number above 0; 0 and None clip nothing"
             )
         if not self.gradient_clip_val and self.gradient_clip_algorithm != "norm":
             raise ConfigError(

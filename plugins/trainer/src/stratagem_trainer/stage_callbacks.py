@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, short
 from stratagem.sdk.catalogue import FEATURES
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.hook_names import refuse_uncalled_hooks
@@ -27,6 +27,8 @@ def with_defaults(
     from stratagem_trainer.callbacks.model_summary import ModelSummary
     from stratagem_trainer.callbacks.progress import ProgressBar
 
+    if callbacks is not None and not isinstance(callbacks, (Callback, list, tuple)):
+        raise ConfigError(f"callbacks={short(callbacks)} is no list of callbacks: give one or a list of them")
     given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
     for callback in given:
         if not isinstance(callback, Callback):

@@ -13,7 +13,7 @@ from stratagem_launch import STOP_SIGNALS
 
 from stratagem import InitialWeights, RunConfig
 from stratagem.sdk.runs import run_config
-from stratagem.sdk.selection import Devices, renamed_selection
+from stratagem.sdk.selection import Devices, path_text, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.fast_dev_run import fast, without_files
@@ -161,9 +161,10 @@ class Trainer(TrainerCommands):
         step_timeout_s: float | None = None,
         **further: Any,
     ) -> None:
-        default_root_dir = _path(default_root_dir)
+        if default_root_dir is not None:
+            default_root_dir = path_text("default_root_dir", default_root_dir)
         if initial_weights is not None and not isinstance(initial_weights, InitialWeights):
-            initial_weights = InitialWeights(os.fspath(initial_weights))
+            initial_weights = InitialWeights(path_text("initial_weights", initial_weights))
         if barebones is True:
             refuse_with_barebones(
                 {
@@ -211,10 +212,6 @@ class Trainer(TrainerCommands):
             settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
         super().__init__(config, settings, used, loggers)
         self.profiler = make_profiler(profiler)
-
-
-def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)
 
 
 _OWN = tuple(name for name in signature(Trainer).parameters if name != "further")

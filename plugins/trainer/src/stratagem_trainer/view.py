@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from stratagem.errors import StratagemError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.absent import absent
 from stratagem_trainer.ended import EndedState
 from stratagem_trainer.kept_checkpoint import copy_last
@@ -170,15 +171,15 @@ class TrainerView(RunView, RankView):
                 ended has kept no checkpoint of its last step.
         """
         if self._state is None and self._seen.progress.step:
-            copy_last(self, os.fspath(path), weights_only)
+            copy_last(self, path_text("path", path), weights_only)
             return
         save = self.state.save
         if save is None:
             raise StratagemError("there is nothing to save before a stage's first batch")
         if weights_only:
-            save(os.fspath(path), weights_only=True)
+            save(path_text("path", path), weights_only=True)
         else:
-            save(os.fspath(path))
+            save(path_text("path", path))
 
     def when_saved(self, action: Callable[[], object]) -> None:
         """Call `action` on this rank once all that was saved so far is complete; at once where nothing is written."""
@@ -186,7 +187,7 @@ class TrainerView(RunView, RankView):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""
-        self.runtime.session.checkpointer.remove(os.fspath(path))
+        self.runtime.session.checkpointer.remove(path_text("path", path))
 
     # For the stage ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from stratagem_trainer.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from stratagem import Module, Trainer
+from stratagem.errors import ConfigError
 
 STEPS_PER_EPOCH = 5
 
@@ -131,3 +132,22 @@ def test_checkpoints_by_steps_are_ranked_by_their_own_validation(fit):
     )
     fit(Mean([3.0, 1.0, 2.0]), best)
     assert [(entry.step, entry.score) for entry in best.kept] == [(10, 1.0), (15, 2.0)]
+
+
+@pytest.mark.parametrize("dirpath", ["/dev/null", "/proc/self/checkpoints", "taken/below"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path, monkeypatch, dirpath):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/taken").touch()
+    module = Mean([1.0])
+    trainer = Trainer(
+        strategy="single",
+        accelerator="cpu",
+        run_dir=tmp_path / "run",
+        callbacks=[ModelCheckpoint(dirpath=dirpath)],
+        enable_progress_bar=False,
+    )
+    data = DataLoader(TensorDataset(torch.ones(4, 1)))
+    with pytest.raises(ConfigError, match=r"ModelCheckpoint's dirpath .* can't be"):
+        trainer.fit(module, data, data)
+    assert trainer.global_step == 0

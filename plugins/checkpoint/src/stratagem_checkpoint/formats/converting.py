@@ -14,6 +14,7 @@ from stratagem.errors import CheckpointError, ConfigError
 from stratagem_checkpoint.formats import dcp, deepspeed, lightning, own, safetensors_files, torch_files
 from stratagem_checkpoint.formats.stored import Weights
 from stratagem_checkpoint.publication import MANIFEST
+from stratagem_checkpoint.regular_files import require_regular
 
 FORMATS: Mapping[str, str] = {
     "stratagem": "a checkpoint directory of Stratagem",
@@ -80,10 +81,14 @@ def format_of(path: str) -> str:
         )
     if not os.path.exists(path):
         raise CheckpointError(f"there is no checkpoint at {path}; check the path")
-    if path.endswith(".safetensors") or safetensors_files.looks_like_one(path):
-        return "safetensors"
-    if zipfile.is_zipfile(path) or os.path.splitext(path)[1] in _SUFFIXES:
-        return "torch"
+    require_regular(path)
+    try:
+        if path.endswith(".safetensors") or safetensors_files.looks_like_one(path):
+            return "safetensors"
+        if zipfile.is_zipfile(path) or os.path.splitext(path)[1] in _SUFFIXES:
+            return "torch"
+    except OSError as error:  # as of /proc/self/mem, whose first bytes no process has
+        raise CheckpointError(f"{path} can't be read: {error.strerror}; check the path") from error
     raise CheckpointError(
         f"{path} is a file of no known format: give a .safetensors file, or one that torch.save has written"
     )

@@ -25,6 +25,7 @@ from stratagem_checkpoint.formats.stored import (
 )
 from stratagem_checkpoint.formats.structure import map_tensors
 from stratagem_checkpoint.formats.torch_files import load_structure, stored_at
+from stratagem_checkpoint.regular_files import open_regular
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, check_limit
 from stratagem_checkpoint.tiling import is_tiled
 from stratagem_checkpoint.torch_private import DCP_METADATA, storage_info
@@ -200,7 +201,7 @@ def _value(path: str, name: str, places: Mapping[tuple[str, tuple[int, ...]], An
 
 def _loaded(file: str, info: Any) -> Any:
     try:
-        with open(file, "rb") as stream:
+        with open_regular(file) as stream:
             return load_structure(cast("BinaryIO", FileView(stream, info.offset, info.length)), file)
     except OSError as error:
         raise CheckpointError(f"{file} can't be read: {error.strerror}; the folder isn't whole") from error

@@ -15,6 +15,7 @@ from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
 from stratagem_checkpoint.formats.structure import state_dict_of, write_structure
 from stratagem_checkpoint.formats.torch_files import Inert, collect, load_structure, stored_at
+from stratagem_checkpoint.regular_files import require_regular
 
 LATEST = "latest"
 _TAG = "global_step{}"
@@ -24,8 +25,10 @@ _RANK = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_(model|optim)_state
 
 def folder_of(path: str) -> str | None:
     """The folder of the step that `latest` names, or `path` itself where it is one; None where it is neither."""
+    latest = os.path.join(path, LATEST)
+    require_regular(latest)
     try:
-        with open(os.path.join(path, LATEST), encoding="utf-8") as stream:
+        with open(latest, encoding="utf-8") as stream:
             tag = stream.read(1000).strip()
     except (OSError, UnicodeDecodeError):
         tag = ""

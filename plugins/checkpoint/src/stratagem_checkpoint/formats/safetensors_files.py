@@ -24,6 +24,7 @@ from stratagem_checkpoint.formats.stored import (
     sync,
     write_parts,
 )
+from stratagem_checkpoint.regular_files import require_regular
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, Count, check_limit, parse_json
 
 INDEX = "model.safetensors.index.json"
@@ -192,6 +193,7 @@ def write_index(weights: Weights, files: Mapping[str, Sequence[str]], path: str)
 def copy_small_files(config: str | None, path: str) -> None:
     """Copy config.json and tokenizer files from the folder `config`, if there is to be one."""
     for name in _small_files(config):
+        require_regular(os.path.join(str(config), name))
         shutil.copyfile(os.path.join(str(config), name), os.path.join(path, name))
 
 

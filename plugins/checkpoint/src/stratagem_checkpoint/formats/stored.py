@@ -15,6 +15,7 @@ import torch
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import CHECKED_BYTES, CheckedFile
 from stratagem_checkpoint.growing_file import GrowingFile
+from stratagem_checkpoint.regular_files import open_regular
 
 if TYPE_CHECKING:
     from stratagem_checkpoint.formats.training import Training
@@ -237,9 +238,10 @@ def open_plain(path: str) -> Iterator[CheckedFile]:
         CheckpointError: it can't be read.
     """
     try:
-        stream = open(path, "rb", buffering=0)  # noqa: SIM115 - what is raised within is another's
-    except OSError as error:
-        raise CheckpointError(f"{path} can't be read: {error.strerror}; check the path") from error
+        stream = open_regular(path, buffering=0)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} can't be read: {reason}; check the path") from error
     with stream:
         yield CheckedFile(stream, path)
 

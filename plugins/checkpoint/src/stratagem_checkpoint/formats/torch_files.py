@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
@@ -24,6 +25,7 @@ from stratagem_checkpoint.formats.training import (
     WEIGHTS,
     Training,
 )
+from stratagem_checkpoint.regular_files import require_regular
 from stratagem_checkpoint.torch_private import checkpoint_offset
 
 
@@ -51,11 +53,14 @@ def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = Fals
         CheckpointError: it isn't such a file, or has other objects.
     """
     known: list[Any] = []
+    if isinstance(file, str):
+        require_regular(file)
     try:
         if ignore_objects and isinstance(file, str):
             foreign = torch.serialization.get_unsafe_globals_in_checkpoint(file)
             known = [(Inert, name) for name in foreign]
-        with torch.serialization.safe_globals(known):
+        with torch.serialization.safe_globals(known), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of another pickle protocol, before the error that says more
             return torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(

@@ -1,11 +1,15 @@
-"""CRC-32s in a zip archive whose stored files were filled after it was written."""
+"""CRC-32s in a zip archive: written where its stored files were filled afterwards, and compared."""
 
 from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
+
+from stratagem.errors import CheckpointError
+from stratagem_checkpoint.regular_files import open_regular
 
 _LOCAL_CRC, _CENTRAL_CRC, _CENTRAL_NAME = 14, 16, 46
 _DESCRIPTOR, _HAS_DESCRIPTOR = b"PK\x07\x08", 0x08
@@ -33,6 +37,38 @@ def write_checksums(stream: BinaryIO, checksums: Mapping[int, int]) -> None:
                 (signature,) = _at(stream, end, "4s")
                 _put(stream, end + (4 if signature == _DESCRIPTOR else 0), checksum)
         central += _CENTRAL_NAME + sum(_at(stream, central + 28, "<HHH"))
+
+
+def torn_entries(path: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each file of an archive whose content isn't that of its CRC-32: name, and where it begins and ends.
+
+    Raises:
+        CheckpointError: the archive can't be read.
+    """
+    try:
+        with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                # torch.serialization.set_crc32_options(False) writes none.
+                if not entry.CRC:
+                    continue
+                try:
+                    with archive.open(entry) as content:
+                        while content.read(2**20):
+                            pass
+                except (zipfile.BadZipFile, zlib.error, EOFError):
+                    # After `open`: it moves the place in the file, and compares the local header.
+                    _, name, extra = _at(stream, entry.header_offset + 24, "<HHH")
+                    start = entry.header_offset + 30 + name + extra
+                    yield entry.filename, start, start + entry.compress_size
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        struct.error,
+    ) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; use another checkpoint") from error
 
 
 def _at(stream: BinaryIO, offset: int, form: str) -> tuple:  # type: ignore[type-arg]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from collections.abc import Iterator
 
 from stratagem.errors import CheckpointError
@@ -10,17 +12,21 @@ from stratagem_checkpoint.checksums import CHECKED_BYTES
 from stratagem_checkpoint.filesystem import Filesystem, filesystem_for
 from stratagem_checkpoint.formats.converting import format_of, read_weights
 from stratagem_checkpoint.formats.safetensors_files import header_of
-from stratagem_checkpoint.formats.stored import WeightsReader
+from stratagem_checkpoint.formats.stored import Weights, WeightsReader
+from stratagem_checkpoint.formats.zip_checksums import torn_entries
 from stratagem_checkpoint.loading import read_manifest
 from stratagem_checkpoint.manifest import Manifest
 from stratagem_checkpoint.publication import MANIFEST
+
+_ARCHIVES = ("torch", "lightning", "deepspeed")
+"""Formats whose files torch.save writes, as zip archives."""
 
 
 def faults(path: str) -> Iterator[str]:
     """Yield what is torn in a checkpoint, each in one clause that names the file and its tensors.
 
-    Our own checkpoints are compared with their checksums. Other formats have none: their tensors are
-    read, which finds what is missing or too short.
+    Our own checkpoints are compared with their checksums, files of torch.save with those of their archive. Other
+    formats have none: their tensors are read, which finds what is missing or too short.
 
     Raises:
         CheckpointError: there is none, or what says what is in it can't be read.
@@ -34,6 +40,7 @@ def faults(path: str) -> Iterator[str]:
                         pass
                 except CheckpointError as error:
                     yield f"{name}: {error}"
+        yield from _torn_archives(weights)
         return
     filesystem, name = filesystem_for(path, MANIFEST)
     folder, manifest = read_manifest(filesystem, name, path)
@@ -45,6 +52,19 @@ def faults(path: str) -> Iterator[str]:
             yield f"{record.name} has {size_bytes} bytes instead of {record.size_bytes}{_tensors(manifest, record)}"
         else:
             yield from _torn_blocks(filesystem, folder, manifest, record)
+
+
+def _torn_archives(weights: Weights) -> Iterator[str]:
+    """Compare the files of torch.save's archives with their CRC-32."""
+    places = [(piece, name) for name, tensor in weights.tensors.items() for piece in tensor.pieces]
+    files = dict.fromkeys(
+        [*([weights.path] if os.path.isfile(weights.path) else []), *(p.file for p, _ in places)]
+    )
+    for file in files:
+        if weights.format in _ARCHIVES and zipfile.is_zipfile(file):
+            for entry, start, end in torn_entries(file):
+                hit = [name for piece, name in places if piece.file == file and start <= piece.start < end]
+                yield f"{os.path.basename(file)}: {entry} isn't what was written{f': {_some(hit)}' if hit else ''}"
 
 
 def _torn_blocks(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import tokenize
+from io import BytesIO
 from pathlib import Path
 
 import click
@@ -25,17 +27,16 @@ def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
     of these are looked for. Exit code 1 where something isn't here.
     """
     lacks = 0
-    for path in _found(files):
-        source = path.read_bytes().decode()
-        try:
-            text, lacking = rewrite(source) if path.suffix in _PYTHON else rewrite_text(source)
-        except SyntaxError as error:
-            raise ConfigError(f"{path} isn't Python: line {error.lineno}: {error.msg}") from None
+    # All are read before one is written, so that nothing is half done where one can't be read.
+    for path, source, encoding, text, lacking in [_rewritten(path) for path in _found(files)]:
         if text != source and diff:
             lines = difflib.unified_diff(source.splitlines(True), text.splitlines(True), str(path), str(path))
             click.echo("".join(lines), nl=False)
         elif text != source:
-            path.write_bytes(text.encode())
+            try:
+                path.write_bytes(text.encode(encoding))
+            except OSError as error:
+                raise ConfigError(f"{path} can't be written: {error.strerror}") from error
             click.echo(f"{path}: imports rewritten")
         for lack in lacking:
             click.echo(_line(path, lack))
@@ -43,6 +44,32 @@ def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
     if lacks:
         click.echo(f"{lacks} {'place needs' if lacks == 1 else 'places need'} a change by hand")
         ctx.exit(1)
+
+
+def _rewritten(path: Path) -> tuple[Path, str, str, str, list[Lack]]:
+    """Return a file's text, its encoding, what its text becomes, and what isn't here.
+
+    Raises:
+        ConfigError: it can't be read, isn't text, or isn't Python.
+    """
+    is_python = path.suffix in _PYTHON
+    try:
+        content = path.read_bytes()
+        encoding = tokenize.detect_encoding(BytesIO(content).readline)[0] if is_python else "utf-8"
+        source = content.decode(encoding)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+    except (ValueError, LookupError, SyntaxError) as error:
+        raise ConfigError(
+            f"{path} isn't text in UTF-8, nor in an encoding that it declares: save it in UTF-8, or leave it out"
+        ) from error
+    try:
+        text, lacking = rewrite(source) if is_python else rewrite_text(source)
+    except SyntaxError as error:
+        raise ConfigError(f"{path} isn't Python: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL character, or brackets without end
+        raise ConfigError(f"{path} isn't Python: {error or type(error).__name__}") from None
+    return path, source, encoding, text, list(lacking)
 
 
 def _line(path: Path, lack: Lack) -> str:
@@ -53,7 +80,11 @@ def _found(files: tuple[Path, ...]) -> list[Path]:
     found: list[Path] = []
     for path in files:
         if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if each.suffix in _PYTHON | _CONFIGURATIONS)
+            inside = sorted(
+                each
+                for each in path.rglob("*")
+                if each.suffix in _PYTHON | _CONFIGURATIONS and each.is_file()
+            )
             found += [each for each in inside if not any(part.startswith(".") for part in each.parts)]
         elif not path.is_file():
             raise ConfigError(f"FILE {str(path)!r} can't be found: give programs, configurations or folders")

@@ -31,12 +31,12 @@ def report(runs: Sequence[str], output: str | None) -> None:
     path = output or (os.path.join(runs[0], NAME) if len(runs) == 1 else NAME)
     page = document(summaries)
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        # A folder's name may have bytes that are no text.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} can't be written: {error.strerror}; name another file with --output"
-        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} can't be written: {reason}; name another file with --output") from error
     for summary in summaries:
         if len(summaries) > 1:
             click.echo(summary.run.name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.resources import files
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
@@ -95,11 +97,17 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
     if folder.exists():
         raise ConfigError(f"{folder} is there already: choose another name, or remove it")
     package = name.replace("-", "_")
+    class_name = "".join(map(str.capitalize, package.split("_")))
+    if iskeyword(package) or iskeyword(class_name) or package in sys.stdlib_module_names:
+        raise ConfigError(
+            f"{name!r} can't be the name of a plugin: its package {package!r} or its class {class_name!r} would have "
+            f"the name of a keyword or a module of Python; choose another, as 'my-{name}'"
+        )
     values = {
         "name": name,
         "kind": kind,
         "package": package,
-        "class_name": "".join(map(str.capitalize, package.split("_"))),
+        "class_name": class_name,
         "variable": package.upper(),
         "trial": trial(name, kind),
         "tests": kind if kind in TRIALS else "conformance",

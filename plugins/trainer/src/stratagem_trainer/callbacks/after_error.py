@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.last_link import folder_of
 
@@ -69,7 +70,7 @@ class OnExceptionCheckpoint(Callback):
             raise ConfigError(
                 f"OnExceptionCheckpoint got filename={filename!r}; give a file's name without a folder"
             )
-        self.dirpath, self.filename = os.fspath(dirpath), filename
+        self.dirpath, self.filename = path_text("dirpath", dirpath), filename
         self._fitting = False
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:

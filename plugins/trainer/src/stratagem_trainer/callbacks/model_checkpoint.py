@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from stratagem.errors import CheckpointError, ConfigError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.callbacks.after_error import save_after_error
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.checkpoint_decision import Decision, Keeper, Moment
@@ -19,6 +20,7 @@ from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, chec
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
 from stratagem_trainer.callbacks.retention import Retention, check_interval
 from stratagem_trainer.loggers.base import tell_saved
+from stratagem_trainer.run_folder import refuse_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +120,7 @@ class ModelCheckpoint(Callback):
         self.every_n_epochs = every_n_epochs or None
         self.every_n_train_steps = every_n_train_steps or None
         self.train_time_interval = train_time_interval
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.dirpath = None if dirpath is None else path_text("dirpath", dirpath)
         self.save_weights_only, self.save_on_exception = save_weights_only, save_on_exception
         self.save_on_train_epoch_end, self.verbose = save_on_train_epoch_end, verbose
         self._ranking = Ranking()
@@ -185,6 +187,8 @@ class ModelCheckpoint(Callback):
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
         self._fitting, self._has_validated = stage == "fit", False
+        if self._fitting and self.dirpath is not None:
+            self._refuse_folder(trainer)
         self._saved_at_s = time.monotonic()
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
         if self._fitting and self._ranking.folder == self._folder(trainer):
@@ -317,6 +321,22 @@ class ModelCheckpoint(Callback):
         trainer.when_saved(partial(setattr, self, "_before", None))
         trainer.when_saved(partial(tell_saved, trainer.loggers if decision.save else (), self))
         return self.monitor is not None and values[self.monitor] is None
+
+    def _refuse_folder(self, trainer: TrainerView) -> None:
+        """Refuse a folder that can't be written before the first epoch, rather than after it. Collective.
+
+        Raises:
+            ConfigError: on every rank.
+        """
+        refusal = None
+        if trainer.is_main and not is_url(self._folder(trainer)):
+            try:
+                refuse_unwritable(f"{type(self).__qualname__}'s dirpath", self._folder(trainer))
+            except ConfigError as error:
+                refusal = str(error)
+        refusal = trainer.collectives.broadcast(refusal)
+        if refusal is not None:
+            raise ConfigError(refusal)
 
     def _remove_outdone(self, trainer: TrainerView) -> None:
         folder = self._folder(trainer)

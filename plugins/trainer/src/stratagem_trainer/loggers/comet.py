@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from glob import glob
 from typing import Any
 
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row, flattened
 from stratagem_trainer.loggers.library import LibraryLogger
 
@@ -50,7 +51,9 @@ class CometLogger(LibraryLogger):
         super().__init__(prefix or "")
         self._selection = {"api_key": api_key, "workspace": workspace, "project": project, "mode": mode}
         self._online, self._key, self._experiment_name = online, experiment_key, name
-        self._offline_directory = None if offline_directory is None else os.fspath(offline_directory)
+        self._offline_directory = (
+            None if offline_directory is None else path_text("offline_directory", offline_directory)
+        )
         self._config = config
 
     @property

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from stratagem.errors import ConfigError, UsageError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Logger, Row
 from stratagem_trainer.loggers.folder import versioned
 
@@ -64,7 +65,7 @@ class CSVLogger(Logger):
         self.buffer_rows = buffer_rows
         self.prefix = prefix
         self.path = ""
-        self._save_dir = None if save_dir is None else os.fspath(save_dir)
+        self._save_dir = None if save_dir is None else path_text("save_dir", save_dir)
         self._name, self._version = name, version
         self._columns: tuple[str, ...] = ()
         self._lines: list[str] = []

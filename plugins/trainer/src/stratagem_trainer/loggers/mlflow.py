@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row, flattened
 from stratagem_trainer.loggers.library import LibraryLogger
 
@@ -59,7 +60,7 @@ class MLFlowLogger(LibraryLogger):
             )
         self._experiment_name, self._run_name = experiment_name, run_name
         self._tracking_uri, self._tags = tracking_uri, dict(tags or {})
-        self._save_dir = None if save_dir is None else os.fspath(save_dir)
+        self._save_dir = None if save_dir is None else path_text("save_dir", save_dir)
         self._artifact_location, self._run_id = artifact_location, run_id
         self._how = {} if synchronous is None else {"synchronous": synchronous}
 

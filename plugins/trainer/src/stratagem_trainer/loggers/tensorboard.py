@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row, flattened
 from stratagem_trainer.loggers.folder import versioned
 from stratagem_trainer.loggers.library import LibraryLogger
@@ -49,7 +50,7 @@ class TensorBoardLogger(LibraryLogger):
         **writer: Any,
     ) -> None:
         super().__init__(prefix)
-        self._save_dir = None if save_dir is None else os.fspath(save_dir)
+        self._save_dir = None if save_dir is None else path_text("save_dir", save_dir)
         self._name, self._version, self._sub_dir = name, version, sub_dir
         self._logs_graph, self._default_hp_metric = log_graph, default_hp_metric
         self._writer_arguments = writer

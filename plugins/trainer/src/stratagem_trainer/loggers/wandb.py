@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row
 from stratagem_trainer.loggers.library import LibraryLogger
 
@@ -59,7 +60,7 @@ class WandbLogger(LibraryLogger):
                 "want of them as an artifact by logger.experiment"
             )
         folder = save_dir if save_dir is not None else dir
-        self._save_dir = None if folder is None else os.fspath(folder)
+        self._save_dir = None if folder is None else path_text("save_dir", folder)
         self._run_name, self._id, self._project = name, version or id, project
         self._offline = offline
         self._init = dict(init) if anonymous is None else {**init, "anonymous": anonymous}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from stratagem.sdk.selection import path_text
+
 
 class Profiler:
     """Base of profilers: each rank has one, which is created again for each stage.
@@ -21,7 +23,7 @@ class Profiler:
     """Whether hooks and phases are to be measured; what isn't costs nothing."""
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.dirpath = None if dirpath is None else path_text("dirpath", dirpath)
         self.filename = filename
 
     def begin(self, stage: str, rank: int, run_dir: str | None) -> None:
