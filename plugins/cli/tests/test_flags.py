@@ -59,6 +59,10 @@ def test_an_old_switch_needs_no_value():
 
 
 def test_an_old_value_is_answered_too():
+    with pytest.raises(ConfigError, match="plugins='ddp_sharded' is now called strategy='ddp_sharded'"):
+        parsed("--plugins", "ddp_sharded")
+    with pytest.raises(ConfigError, match="--plugins trace is now called --use, for extensions"):
+        parsed("--plugins", "trace")
     with pytest.raises(ConfigError, match="accelerator='ddp' is now called strategy='ddp'"):
         parsed("--accelerator", "ddp")
 

@@ -8,7 +8,10 @@ import pytest
 from stratagem_clusters import plugin
 
 from stratagem.environments import Environment, detect_environment
+from stratagem.errors import UsageError
+from stratagem.installed.catalogue import load_catalogue
 from stratagem.plugin import own
+from stratagem.resolve.environment import choose_environment
 
 COMPONENTS = [
     component
@@ -102,6 +105,39 @@ JSRUN = {"LSB_JOBID": "7", "JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}
 def test_the_nearest_launcher_is_detected(environ: Mapping[str, str], expected: str) -> None:
     cls, why = detect_environment(CLASSES, environ)
     assert (cls.name, bool(why)) == (expected, True)
+    if expected == "single":
+        assert choose_environment(load_catalogue(), "auto", environ).name == "single"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2"},
+            "OMPI_COMM_WORLD_SIZE=2 says that Open MPI's mpirun has started several",
+        ),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+            "but OMPI_COMM_WORLD_LOCAL_RANK aren't set: start the processes with the launcher",
+        ),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, "MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_LOCAL_RANK aren't set"),
+        ({"PMI_SIZE": "2"}, "PMI_RANK, MPI_LOCALRANKID aren't set"),
+        ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "0"}, "HOROVOD_GLOO_RENDEZVOUS_PORT aren't set"),
+        ({"SLURM_NTASKS": "2"}, "SLURM_NTASKS=2 says that srun has started several processes"),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS aren't set"),
+        (BATCH | {"SLURM_STEP_NUM_TASKS": "2"}, "but SLURM_STEP_ID aren't set"),
+        ({"JSM_NAMESPACE_SIZE": "2"}, "JSM_NAMESPACE_RANK, LSB_JOBID aren't set"),
+    ],
+)
+def test_half_of_a_launchers_variables_are_refused(environ: Mapping[str, str], said: str) -> None:
+    # Each of several processes would take itself for the only one.
+    with pytest.raises(UsageError, match="--environment single") as refused:
+        choose_environment(load_catalogue(), "auto", environ)
+    assert said in str(refused.value)
+    assert choose_environment(load_catalogue(), "single", environ).name == "single"
+    sizes = ("SIZE", "NTASKS", "NUM_TASKS")
+    alone = {name: "1" if name.endswith(sizes) else value for name, value in environ.items()}
+    assert choose_environment(load_catalogue(), "auto", alone).name == "single"
 
 
 def test_components_are_what_they_say() -> None:

@@ -41,6 +41,11 @@ def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Tra
         ({"timeout": timedelta(1), "timeout_s": 3.0}, "say the same thing"),
         ({"timeout_s": 0.0}, "must be more than 0"),
         ({"mp_policy": 1}, "mp_policy=1 is now called mixed_precision"),
+        (
+            {"state_dict_type": "full"},
+            "state_dict_type='full' is gone, as a checkpoint is always written in shards",
+        ),
+        ({"device_id": 0}, "device_id=0 is gone, as each rank has the device"),
         ({"ignored_module": []}, "has no setting 'ignored_module'; nearest: ignored_modules"),
         ({"shard_placement_fn": max}, "cut by rows: leave it out"),
     ],

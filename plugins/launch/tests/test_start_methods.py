@@ -30,6 +30,7 @@ def test_returns_value_of_rank_0(method: str, private_tmp: Path) -> None:
     seen = launch(Task(launch_tasks.place, ("given",)), start_method=method)
     assert seen["argument"] == "given"
     assert (seen["rank"], seen["local_rank"], seen["world_size"]) == ("0", "0", "2")
+    assert seen["node_rank"] == "0"
     assert seen["pid"] != os.getpid()
     assert (seen["parent"] == os.getpid()) == (method != "forkserver")
     assert list(private_tmp.glob("stratagem-*")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,13 @@ def test_in_hooks_and_afterwards(tmp_path: Path) -> None:
     assert run.progress_bar_callback is None
     assert (run.log_dir, run.default_root_dir) == (str(tmp_path / "run"), str(tmp_path))
     assert (run.model, run.train_dataloader, run.precision) == (module, None, "32-true")
-    for name in ("optimizers", "strategy"):
-        with pytest.raises(StratagemError, match="no stage of this trainer runs now"):
-            getattr(run, name)
+    with pytest.raises(StratagemError, match="no stage of this trainer runs now"):
+        _ = run.optimizers
+    # As in a stage, and as before the first one.
+    for each in (run, trainer(tmp_path), trainer(tmp_path, strategy=run.strategy)):
+        assert (type(each.strategy).__name__, each.accelerator.name) == ("SingleDeviceStrategy", "cpu")
+        assert each.strategy is each.strategy
+        assert pickle.loads(pickle.dumps(each)).accelerator.name == "cpu"
     with pytest.raises(
         AttributeError, match=r"'fit_loop': current_epoch, global_step, .* say where a fit is"
     ):

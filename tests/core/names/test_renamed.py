@@ -18,6 +18,11 @@ from stratagem.names.renamed import RENAMED, renamed_selection
         ({"gpus": "0,1"}, "gpus='0,1' is now called accelerator='cuda', devices='0,1'"),
         ({"gpus": [1]}, "gpus=[1] is now called accelerator='cuda', devices=[1]"),
         ({"gpus": 0}, "gpus=0 is now called accelerator='cpu'"),
+        (
+            {"gpus": "0"},
+            "gpus='0' is now called accelerator='cuda', devices=[0] for the first device, "
+            "or accelerator='cpu' for none",
+        ),
         ({"gpus": None}, "gpus=None is now called accelerator='cpu'"),
         ({"tpu_cores": 8}, "tpu_cores=8 is now called accelerator='tpu', devices=8"),
         ({"ipus": 4}, "ipus=4 is now called accelerator='ipu', devices=4"),

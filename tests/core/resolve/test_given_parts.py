@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from stratagem_checkpoint.directory import DirectoryCheckpointer
+from stratagem_cpu.accelerator import CpuAccelerator
 from stratagem_ddp import DDPStrategy
 from stratagem_single import SingleDeviceStrategy
 
@@ -15,8 +16,11 @@ from stratagem.collectives.local import LocalCollectives
 from stratagem.config import RunConfig
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, DeviceError
+from stratagem.installed.catalogue import load_catalogue
 from stratagem.launchers.in_process import InProcessLauncher
+from stratagem.precision.base import Precision
 from stratagem.resolve.run import assemble
+from stratagem.strategies.uncalled import UNCALLED
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where there is no GPU")
 
@@ -87,3 +91,66 @@ def test_options_of_a_checkpointer() -> None:
         assembled(
             SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer), checkpoint_options={"async": True}
         )
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (DDPStrategy(), "strategy="),
+        (Precision(), "precision="),
+        (CpuAccelerator(), "accelerator="),
+        (SingleProcess, "environment="),
+        (DirectoryCheckpointer, "the strategy's checkpoint_io="),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__),
+)
+def test_a_part_among_the_plugins_is_told_its_argument(given: Any, argument: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        assembled("single", accelerator="cpu", devices=1, extensions=(given,))
+    assert str(refused.value).startswith("plugins takes objects with hooks and names of extensions, not ")
+    assert str(refused.value).endswith(f": give that as {argument}")
+
+
+def test_an_accelerator_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="accelerator=3 is neither a name nor an Accelerator"):
+        assembled("single", accelerator=3)
+
+
+@pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="says what is told where torch has no NCCL")
+def test_a_backend_that_torch_lacks() -> None:
+    for backend in ("nccl", "cpu:gloo,cuda:nccl"):
+        with pytest.raises(
+            ConfigError, match="'nccl', which this build of torch doesn't have; available: gloo"
+        ):
+            assembled(DDPStrategy(process_group_backend=backend), accelerator="cpu", devices=2)
+    with pytest.raises(ConfigError, match="names 'glo', which this build"):
+        assembled(DDPStrategy(process_group_backend="glo"), accelerator="cpu", devices=2)
+    # What registers it may be imported in the workers.
+    assembled(DDPStrategy(process_group_backend="of_a_plugin"), accelerator="cpu", devices=2)
+
+
+@pytest.mark.parametrize(("name", "advice"), UNCALLED.items())
+def test_a_strategys_method_that_nothing_calls_is_refused(name: str, advice: str) -> None:
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError
+
+    cls = type("Mine", (DDPStrategy,), {name: method})
+    with pytest.raises(ConfigError) as refused:
+        assembled(cls(), accelerator="cpu", devices=2)
+    assert str(refused.value) == f"Mine.{name} overrides what nothing calls here: {advice}"
+
+
+def test_methods_that_a_strategy_calls_itself_stay() -> None:
+    class Mine(DDPStrategy):
+        def configure_ddp(self, module: Any, device: Any) -> Any:
+            self.setup_module(module)
+            return super().configure_ddp(module, device)
+
+        def setup_module(self, module: Any) -> None:
+            pass
+
+    assembled(Mine(), accelerator="cpu", devices=2)
+    shipped = [
+        component.load() for component in load_catalogue().of_kind("strategy") if not component.missing()
+    ]
+    assert not [(cls, name) for cls in shipped for name in UNCALLED if hasattr(cls, name)]

@@ -58,6 +58,7 @@ def test_a_list_of_names_allows_what_it_names_and_a_star_everything() -> None:
         (2, (ONE, SPLIT), "split"),
         (2, (ONE, NODE_SPLIT), "node_split"),
         (1, (MANY, SPLIT), "split"),
+        (1, (MANY,), "many"),  # core, ddp and cpu alone
     ],
 )
 def test_auto_is_the_first_that_wants_so_many_processes(processes: int, installed: Any, chosen: str) -> None:
@@ -82,11 +83,13 @@ def test_auto_leaves_out_what_does_not_go_with_the_accelerator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "installed"), [(2, (ONE, NODE)), (1, (MANY,)), (1, (NODE, NODE_SPLIT)), (2, ())]
+    ("processes", "installed"), [(2, (ONE, NODE)), (1, ()), (1, (NODE, NODE_SPLIT)), (2, ())]
 )
 def test_auto_without_a_strategy_says_what_to_install(processes: int, installed: Any) -> None:
     told = (
         f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"
+        if processes > 1
+        else "no installed strategy trains on one device: pip install stratagem-single"
     )
     with pytest.raises(UnknownNameError, match=told):
         automatic_strategy(catalogue(*installed), processes, None)

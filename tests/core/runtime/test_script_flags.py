@@ -30,7 +30,25 @@ def test_without_flags_the_arguments_are_the_configuration(monkeypatch):
     assert run_config("Runtime", ["mine"], strategy="ddp", devices=2) == expected
 
 
-@pytest.mark.parametrize("name", ["gpus", "extensions"])
+def test_what_has_another_name_now_is_answered_with_it():
+    for given, said in (
+        ({"strategy": "fsdp_native"}, "strategy='fsdp_native' is now called strategy='fsdp'"),
+        ({"strategy": "tpu_spawn_debug"}, "is now called strategy='tpu_spawn'"),
+        ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
+        ({"gpus": 2}, "gpus=2 is now called accelerator='cuda', devices=2"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run_config("Runtime", (), **given)
+    with pytest.raises(ConfigError, match="is now called strategy='ddp_sharded'"):
+        run_config("Runtime", "ddp_sharded")
+
+
+def test_no_accelerator_is_any_and_one_plugin_may_stand_alone():
+    assert run_config("Runtime", "mine", accelerator=None) == RunConfig(extensions=("mine",))
+    assert run_config("Runtime", None) == RunConfig()
+
+
+@pytest.mark.parametrize("name", ["number", "extensions"])
 def test_an_argument_that_there_is_not_is_named(name):
     with pytest.raises(ConfigError) as raised:
         run_config("Trainer", (), **{name: 2}, seed=1)

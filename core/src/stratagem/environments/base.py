@@ -43,6 +43,15 @@ class Environment(ABC):
     def detect(cls, environ: Mapping[str, str]) -> str | None:
         """Say why this is the environment, as "RANK and TORCHELASTIC_RUN_ID are set"; None if it isn't."""
 
+    @classmethod
+    def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
+        """Say what of this launcher's variables is there, and what is missing, where it says of several processes.
+
+        Asked where no environment recognises the process. None where this launcher has started nothing here, or
+        where one process of several tasks is as it should be, as in a batch script.
+        """
+        return None
+
     @abstractmethod
     def __init__(self, environ: Mapping[str, str]) -> None: ...
 

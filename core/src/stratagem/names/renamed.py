@@ -29,7 +29,11 @@ def renamed_selection(**kwargs: Any) -> None:
 
 def _devices_of(accelerator: str) -> Callable[[Any], str]:
     def today(value: Any) -> str:
-        if value in (0, "0", None) or value == []:
+        if value == "0":
+            # Older trainers took the text for the index of a device, newer ones for a number of devices.
+            first = f"accelerator={accelerator!r}, devices=[0] for the first device"
+            return f"is now called {first}, or accelerator='cpu' for none"
+        if value in (0, None) or value == []:
             return "is now called accelerator='cpu'"
         return f"is now called accelerator={accelerator!r}, devices={value!r}{_lacking('accelerator', accelerator)}"
 

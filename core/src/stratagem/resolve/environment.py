@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stratagem.accelerators.indices import count_of
 from stratagem.environments.base import Environment, RequestedSize
 from stratagem.environments.detect import detect_environment
+from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
 from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
@@ -63,6 +64,8 @@ def choose_environment(
     cls, why = detect_environment(components, environ)
     if not cls.creates_processes:
         _refuse_unread_launcher(catalogue, environ)
+        if cls is SingleProcess:
+            _refuse_incomplete_launcher(components, environ)
     _refuse_rivals(cls, components, environ)
     return resolved_from(components[cls], cls.for_run(environ, size), why=why)
 
@@ -81,6 +84,21 @@ def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) ->
                     f"{variable}={short(value)} says that a launcher has started several processes: {error}; with "
                     "--environment single each of them is a run of its own"
                 ) from None
+
+
+def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: Mapping[str, str]) -> None:
+    """Each process of a launcher of which half the variables are missing would be a run of its own.
+
+    Raises:
+        UsageError: names what is there, and what is missing.
+    """
+    for cls in classes:
+        found = cls.detect_incomplete(environ)
+        if found is not None:
+            raise UsageError(
+                f"{found}: start the processes with the launcher, which sets all of them, or for a run of this "
+                "process alone unset them or choose --environment single"
+            )
 
 
 def _refuse_rivals(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from stratagem.errors import CombinationError, UnknownNameError, short
+from stratagem.errors import CombinationError, ConfigError, UnknownNameError, short
 from stratagem.installed.catalogue import Catalogue
 from stratagem.installed.entry_points import normalise
 from stratagem.plugin.hookspecs import RUN_HOOKS
@@ -16,6 +16,7 @@ from stratagem.resolve.resolved import Resolved, resolved_from
 def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
     """An object given by the caller, "package.module:Class", or an extension's name or "distribution:name"."""
     if not isinstance(extension, str):
+        _refuse_component(extension)
         name = f"{type(extension).__module__}.{type(extension).__qualname__}"
         return Resolved("extension", name, extension)
     if ":" not in extension or _is_offered(catalogue, extension):
@@ -41,6 +42,37 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
             "object of your own instead, as MODULE:OBJECT"
         ) from error
     return Resolved("extension", extension, value)
+
+
+def _refuse_component(given: Any) -> None:
+    """Refuse a part of a run that has an argument of its own.
+
+    Raises:
+        ConfigError: names the argument.
+    """
+    cls = given if isinstance(given, type) else type(given)
+    for base, argument in _arguments().items():
+        if issubclass(cls, base) and (not has_hooks(given) or base.__name__ == "Strategy"):
+            raise ConfigError(
+                f"plugins takes objects with hooks and names of extensions, not {short(given)}: "
+                f"give that as {argument}"
+            )
+
+
+def _arguments() -> dict[type, str]:
+    from stratagem.accelerators.base import Accelerator
+    from stratagem.checkpoint.base import Checkpointer
+    from stratagem.environments.base import Environment
+    from stratagem.precision.base import Precision
+    from stratagem.strategies.base import Strategy
+
+    return {
+        Strategy: "strategy=",
+        Accelerator: "accelerator=",
+        Precision: "precision=",
+        Environment: "environment=",
+        Checkpointer: "the strategy's checkpoint_io=",
+    }
 
 
 def _is_offered(catalogue: Catalogue, extension: str) -> bool:

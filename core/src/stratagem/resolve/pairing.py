@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from stratagem.errors import CombinationError, DeviceError, UnknownNameError
+from stratagem.errors import CombinationError, ConfigError, DeviceError, UnknownNameError
 from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.plugin.component import FEATURES, Capabilities, Component
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolved | None) -> Component:
     """Return what "auto" stands for: the first that wants so many processes, or drives so many devices.
+
+    Where no strategy is for a single process, one device gets the first with a process per device.
 
     Args:
         catalogue: what is installed; what lacks a library isn't considered.
@@ -34,9 +37,14 @@ def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolv
     fitting = [component for component in able if component.capabilities.processes == kind]
     if processes > 1:
         fitting += [component for component in able if "several_devices" in component.capabilities.features]
+    else:
+        # One that wants a process per device has one process on one device.
+        fitting += [component for component in able if component.capabilities.processes == "per-device"]
     if not fitting:
         raise UnknownNameError(
             f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"
+            if processes > 1
+            else "no installed strategy trains on one device: pip install stratagem-single"
         )
     return fitting[0]
 
@@ -142,6 +150,31 @@ def refuse_start_method(strategy: Resolved) -> None:
         raise CombinationError(
             f"strategy {strategy.name!r} can't be started with start_method={start_method!r}: choose one of "
             f"{', '.join(able)}"
+        )
+
+
+def refuse_unavailable_backend(strategy: Resolved) -> None:
+    """Refuse a backend of process groups that this build of torch lacks.
+
+    A name that torch doesn't know passes: what registers it may be imported in the workers.
+
+    Raises:
+        ConfigError: names those that there are.
+    """
+    given = getattr(strategy.value, "process_group_backend", None)
+    if not isinstance(given, str):
+        return
+    import torch.distributed as dist
+
+    known = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
+    there = [name for name in known if dist.is_backend_available(name)]
+    for part in given.split(","):  # as "cpu:gloo,cuda:nccl"
+        name = part.rpartition(":")[2].strip().lower()
+        if name in there or not (name in known or get_close_matches(name, known, cutoff=0.7)):
+            continue
+        raise ConfigError(
+            f"process_group_backend={given!r} names {name!r}, which this build of torch doesn't have; available: "
+            f"{', '.join(there) or 'none'}"
         )
 
 

@@ -32,6 +32,7 @@ from stratagem.resolve.pairing import (
     refuse_missing_features,
     refuse_process_count,
     refuse_start_method,
+    refuse_unavailable_backend,
 )
 from stratagem.resolve.resolved import Resolved
 
@@ -193,6 +194,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     needed = _nodes_features(environment.value, nodes)
     refuse_missing_features(catalogue, strategy.name, strategy.capabilities, needed)
     refuse_start_method(strategy)
+    refuse_unavailable_backend(strategy)
     precision = select.choose_precision(
         catalogue,
         strategy.value.precision_plugin or config.precision,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import allows, automatic_strategy
 from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, as_keywords, resolved_from
+from stratagem.strategies.uncalled import refuse_uncalled
 
 if TYPE_CHECKING:
     from stratagem.accelerators.base import Accelerator
@@ -75,6 +76,7 @@ def _given_strategy(catalogue: Catalogue, strategy: Strategy, options: Mapping[s
         )
     name = type(strategy).__name__
     declared = {component.target: component for component in catalogue.of_kind("strategy")}
+    refuse_uncalled(_of_the_user(strategy, declared))
     for cls in type(strategy).__mro__:
         component = declared.get(f"{cls.__module__}:{cls.__qualname__}")
         if component is not None:
@@ -82,6 +84,16 @@ def _given_strategy(catalogue: Catalogue, strategy: Strategy, options: Mapping[s
         if "capabilities" in vars(cls):
             break  # a class derived from a declared one that declares something else
     return _refined(Resolved("strategy", name, strategy, capabilities=strategy.capabilities))
+
+
+def _of_the_user(strategy: Strategy, declared: Collection[str]) -> Iterator[type]:
+    """Yield the classes of a strategy before the first one that a distribution declares or the core has."""
+    from stratagem.strategies.base import Strategy
+
+    for cls in type(strategy).__mro__:
+        if f"{cls.__module__}:{cls.__qualname__}" in declared or cls in Strategy.__mro__:
+            return
+        yield cls
 
 
 def checked_strategy(catalogue: Catalogue, given: Any) -> Strategy:
@@ -129,6 +141,13 @@ def choose_accelerator(
         device_type: of the devices that were given; "auto" leaves out accelerators of another.
     """
     if not isinstance(wanted, str):
+        from stratagem.accelerators.base import Accelerator
+
+        if not isinstance(wanted, Accelerator):
+            raise ConfigError(
+                f"accelerator={short(wanted)} is neither a name nor an Accelerator: give a name, as 'cpu' or 'auto', "
+                "or an object of a class derived from stratagem.Accelerator"
+            )
         return Resolved(
             "accelerator", wanted.name, wanted, capabilities=_declared_capabilities(catalogue, wanted)
         )

@@ -5,28 +5,32 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError, short
+from stratagem.names.renamed import RENAMED, renamed_selection
 
 CONFIG_VARIABLE = "STRATAGEM_CONFIG"
 """Where the flags are left, as JSON: fields of `RunConfig` and their values."""
 
 
-def run_config(owner: str, plugins: Sequence[Any], **settings: Any) -> RunConfig:
+def run_config(owner: str, plugins: Any, **settings: Any) -> RunConfig:
     """Return the configuration of a run, with the flags that `stratagem run` was given.
 
     Args:
         owner: whose arguments these are, as "Runtime".
-        plugins: objects with hook implementations, or names of installed extensions.
-        settings: other fields of `RunConfig`.
+        plugins: objects with hook implementations, or names of installed extensions; one may stand alone.
+        settings: other fields of `RunConfig`; of accelerator, None is "auto".
 
     Raises:
-        ConfigError: there is no such setting, or a flag contradicts one.
+        ConfigError: there is no such setting, it has another name now, or a flag contradicts one.
     """
+    plugins = plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,)
+    renamed_selection(**{name: value for name, value in settings.items() if name in RENAMED}, plugins=plugins)
+    if settings.get("accelerator", "") is None:
+        settings["accelerator"] = "auto"
     names = sorted({field.name for field in fields(RunConfig)} - {"extensions"})
     unknown = sorted(set(settings) - set(names))
     if unknown:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from stratagem.errors import SealError, UsageError, WorkerError
+from stratagem.errors import ConfigError, SealError, UsageError, WorkerError
 from stratagem.sdk.catalogue import KINDS, LOCK_FILE, LOCKED_VARIABLE
 from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
 from stratagem_cli.completion import component_names
@@ -131,7 +131,7 @@ _FLAGS: dict[cloup.OptionGroup, tuple[tuple[str, str, dict[str, Any]], ...]] = {
 FIELDS: tuple[str, ...] = tuple(name for flags in _FLAGS.values() for _, name, _ in flags)
 """Fields of `RunConfig` that have a flag."""
 
-_NOT_FLAGS = ("accelerator", "plugins", "strategy")
+_NOT_FLAGS = ("accelerator", "strategy")
 """Names in `RENAMED` that are flags today; their old values are checked apart."""
 
 
@@ -171,6 +171,9 @@ def _old_flag(name: str) -> Callable[[F], F]:
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
             renamed_selection(**{name: value})
+            raise ConfigError(  # no strategy is called so
+                f"--{name} {value} is now called --use, for extensions, or --plugin, for the only plugins to consider"
+            )
 
     # The value is optional, so that a flag that was a switch gets its answer, too.
     return click.option(

@@ -11,7 +11,7 @@ from typing import ClassVar
 from stratagem.errors import UsageError
 from stratagem.sdk.environments import LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
-from stratagem_clusters.variables import first_integer, integer, missing
+from stratagem_clusters.variables import first_integer, incomplete, integer, missing
 
 _LOCAL_SIZES = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
@@ -30,6 +30,10 @@ class LSF(LauncherEnvironment):
         if missing(environ, "LSB_JOBID", "JSM_NAMESPACE_RANK"):
             return None
         return f"jsrun has set JSM_NAMESPACE_RANK={environ['JSM_NAMESPACE_RANK']} in an LSF job"
+
+    @classmethod
+    def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
+        return incomplete(environ, "jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "LSB_JOBID")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         rank = integer(environ, "JSM_NAMESPACE_RANK", "jsrun")

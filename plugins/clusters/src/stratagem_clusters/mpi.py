@@ -10,7 +10,7 @@ from typing import ClassVar
 from stratagem.errors import UsageError
 from stratagem.sdk.environments import DERIVED_PORTS, LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
-from stratagem_clusters.variables import integer
+from stratagem_clusters.variables import incomplete, integer
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,13 @@ class MPI(LauncherEnvironment):
         if flavour is None or "JSM_NAMESPACE_RANK" in environ:
             return None
         return f"{flavour.launcher} has set {flavour.rank}={environ[flavour.rank]}"
+
+    @classmethod
+    def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
+        if "SLURM_JOB_ID" in environ:  # Slurm's own PMI sets PMI_SIZE
+            return None
+        found = (incomplete(environ, f.launcher, f.size, f.rank, f.local_rank) for f in _FLAVOURS)
+        return next(filter(None, found), None)
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         flavour = _flavour(environ) or _FLAVOURS[0]

@@ -9,7 +9,7 @@ from typing import ClassVar
 from stratagem.errors import UsageError, short
 from stratagem.sdk.environments import MOST_PROCESSES, LauncherEnvironment, RankInfo, derived_port
 from stratagem.sdk.processes import LOOPBACK
-from stratagem_clusters.variables import integer, missing, text
+from stratagem_clusters.variables import incomplete, integer, missing, text
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """From here on step numbers mean batch script, interactive shell and the like, not srun."""
@@ -37,6 +37,17 @@ class Slurm(LauncherEnvironment):
         if "SLURM_PTY_PORT" in environ and environ["SLURM_STEP_NUM_TASKS"] == "1":
             return None
         return f"srun has set SLURM_STEP_ID={step} and SLURM_PROCID={environ['SLURM_PROCID']}"
+
+    @classmethod
+    def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
+        if re.fullmatch(r"[0-9]{1,18}", environ.get("SLURM_STEP_ID", "")):
+            if int(environ["SLURM_STEP_ID"]) >= _FIRST_SPECIAL_STEP:
+                return None
+        elif "SLURM_JOB_ID" in environ and "SLURM_STEP_NUM_TASKS" not in environ:
+            return None  # a batch script, or a shell of salloc: one process, which may start others
+        needed = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+        size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+        return incomplete(environ, "srun", size, *needed)
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         node_rank = integer(environ, "SLURM_NODEID", "srun")

@@ -53,6 +53,23 @@ def first_integer(environ: Mapping[str, str], names: tuple[str, ...], launcher: 
     return integer(environ, present[0] if present else names[0], launcher)
 
 
+def incomplete(environ: Mapping[str, str], launcher: str, size: str, *needed: str) -> str | None:
+    """Say that a launcher's number of processes is there, and which other variables aren't; None where that isn't so.
+
+    Args:
+        environ: the process's environment variables.
+        launcher: its name.
+        size: the variable with the number of processes; 1 is as good as none.
+        needed: the variables by which a process of it is recognised.
+    """
+    value = environ.get(size, "")
+    lacking = [name for name in needed if name not in environ]
+    if not lacking or not value.isdecimal() or int(value) < 2:
+        return None
+    there = f"{size}={int(value)} says that {launcher} has started several processes"
+    return f"{there}, but {', '.join(lacking)} aren't set"
+
+
 def missing(environ: Mapping[str, str], *names: str) -> bool:
     """Whether any of the variables isn't set."""
     return any(name not in environ for name in names)

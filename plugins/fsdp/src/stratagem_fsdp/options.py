@@ -44,6 +44,11 @@ RENAMED = {
     "process_group": "device_mesh",
 }
 """Keywords of `fully_shard` and FullyShardedDataParallel, and what they are called here."""
+GONE = {
+    "state_dict_type": "a checkpoint is always written in shards, and any strategy and number of ranks loads it",
+    "device_id": "each rank has the device that the run's accelerator and devices give it",
+}
+"""Keywords that say nothing here, and why."""
 
 
 def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
@@ -57,6 +62,8 @@ def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
         ConfigError: says what to write, or which there are.
     """
     for name in given:
+        if name in GONE:
+            raise ConfigError(f"{name}={given[name]!r} is gone, as {GONE[name]}: leave it out")
         if name in RENAMED:
             raise ConfigError(f"{name}={given[name]!r} is now called {RENAMED[name]}")
         if name == "shard_placement_fn":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stratagem_clusters.variables import integer, missing, text
+from stratagem_clusters.variables import incomplete, integer, missing, text
 
 from stratagem.errors import UsageError
 from stratagem.sdk.environments import LauncherEnvironment, RankInfo, derived_port
@@ -29,6 +29,10 @@ class Horovod(LauncherEnvironment):
         if missing(environ, "HOROVOD_RANK", "HOROVOD_SIZE", *_SERVER):
             return None
         return f"horovodrun has set HOROVOD_RANK={environ['HOROVOD_RANK']}"
+
+    @classmethod
+    def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
+        return incomplete(environ, _LAUNCHER, "HOROVOD_SIZE", "HOROVOD_RANK", *_SERVER)
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         world_size = integer(environ, "HOROVOD_SIZE", _LAUNCHER)

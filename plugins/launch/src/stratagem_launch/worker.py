@@ -90,6 +90,8 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             _redirect_output(job.log_dir, restarts, rank)
         _write_whole_lines()
         _take_environment(job)
+        # What programs of other trainers and launchers read; elastic has another name for it.
+        os.environ["NODE_RANK"] = os.environ["GROUP_RANK"]
         os.environ[LAUNCH_VARIABLE] = directory
         if job.has_store:
             os.environ.update(store_variables(directory, os.environ["TORCHELASTIC_RUN_ID"], attempt))

@@ -21,6 +21,7 @@ def place(argument: object) -> dict[str, object]:
         "rank": os.environ["RANK"],
         "local_rank": os.environ["LOCAL_RANK"],
         "world_size": os.environ["WORLD_SIZE"],
+        "node_rank": os.environ["NODE_RANK"],
         "pid": os.getpid(),
         "parent": os.getppid(),
     }

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from stratagem.errors import nearest
 
 ABSENT: Mapping[str, str] = {
-    "accelerator": "runtime.session.run has the run's parts; config.accelerator is what was asked for",
     "checkpoint_connector": "fit(ckpt_path=…) continues a run",
     "device_ids": "runtime.session.run.devices has their indices",
     "enable_validation": "num_val_batches is empty where a fit has no validation",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem.errors import StratagemError
+from stratagem.sdk.runs import Run, assemble
 
 if TYPE_CHECKING:
     import torch
 
-    from stratagem import Collectives, Runtime, Strategy
+    from stratagem import Accelerator, Collectives, RunConfig, Runtime, Strategy
     from stratagem_trainer.seen import Seen
 
 
@@ -18,6 +19,9 @@ class RankView:
 
     _worker: Runtime | None
     _seen: Seen
+    config: RunConfig
+    _next_run: Run | None = None
+    """What the configuration comes to in this process, once that was asked for outside of a stage."""
 
     @property
     def is_live(self) -> bool:
@@ -26,8 +30,21 @@ class RankView:
 
     @property
     def strategy(self) -> Strategy:
-        """The run's strategy, as this worker has it."""
-        return self.runtime.session.run.strategy
+        """The run's strategy, as this worker has it; outside of a stage, as this process would begin the next one."""
+        return self._run.strategy
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The kind of the run's devices; outside of a stage, of those that the next one would have."""
+        return self._run.accelerator
+
+    @property
+    def _run(self) -> Run:
+        if self._worker is not None:
+            return self._worker.session.run
+        if self._next_run is None or self._next_run.config is not self.config:
+            self._next_run = assemble(self.config)
+        return self._next_run
 
     @property
     def runtime(self) -> Runtime:

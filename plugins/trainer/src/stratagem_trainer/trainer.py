@@ -185,8 +185,7 @@ class Trainer(TrainerCommands):
         settings = TrainerSettings(**{k: v for k, v in locals().items() if k in names})
         folder = absolute_run_dir(run_dir) if run_dir is not None else None
         precision = "32-true" if precision is None else precision
-        plugins = plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,)
-        renamed_selection(accelerator=accelerator, plugins=plugins, **further)
+        renamed_selection(**further)  # before `refuse_unknown`, which doesn't know them
         refuse_unknown(further, (*_OWN, *(field.name for field in fields(RunConfig))))
         config = run_config(
             "Trainer",

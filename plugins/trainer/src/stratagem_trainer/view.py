@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.state import StageState
 
-_NOT_SENT = {"model": None, "datamodule": None, "_given": None}
+_NOT_SENT = {"model": None, "datamodule": None, "_given": None, "_next_run": None}
 """Workers get the stage's own."""
 
 CHECKPOINTS = "checkpoints"
