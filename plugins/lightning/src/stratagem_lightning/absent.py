@@ -8,16 +8,46 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-_PRECISION = "name it: Trainer(precision=…), docs/guides/precision.md; a precision of your own is a plugin"
 _PORTABLE = (
     "a checkpoint here is one format under every strategy: load it under any other, without conversion"
 )
 LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and Runtime is for a loop of your own"
 
+GONE = {
+    "colossalai": "Colossal-AI's engine isn't offered: fsdp, deepspeed and model_parallel shard parameters",
+    "hivemind": (
+        "Hivemind's peers aren't offered: diloco lets replicas step by themselves, and num_nodes='1:4' lets machines "
+        "come and go"
+    ),
+}
+GONE["collaborative"] = GONE["hivemind"]
+"""Lightning's former names of strategies → what there is."""
+_BITS = (
+    "weights in 4 or 8 bits aren't offered: quantize layers in configure_model by bitsandbytes' own classes"
+)
+_FP8 = "use transformer_engine's own layers and fp8_autocast in the module"
+_PIPE = "FairScale's Pipe is stratagem_fairscale.FairScalePipeStrategy(balance=…); pipeline is torch's own"
+
 ABSENT: dict[str, str] = {
+    **{
+        f"lightning.{root}.plugins.{name}": why
+        for root in ("fabric", "pytorch")
+        for name, why in {
+            "BitsandbytesPrecision": _BITS,
+            "TransformerEnginePrecision": _FP8,
+            "precision.BitsandbytesPrecision": _BITS,
+            "precision.TransformerEnginePrecision": _FP8,
+            "precision.bitsandbytes": _BITS,
+            "precision.transformer_engine": _FP8,
+        }.items()
+    },
+    "lightning.pytorch.plugins.RPCPlugin": _PIPE,
+    "lightning.pytorch.plugins.RPCSequentialPlugin": _PIPE,
+    "lightning.pytorch.plugins.training_type.rpc": _PIPE,
+    "lightning.pytorch.plugins.training_type.rpc_sequential": _PIPE,
     "lightning.app": "apps aren't part of a trainer",
     "lightning.data": "streaming data sets are litdata's: its loaders work here as any iterable",
-    "lightning.fabric.plugins": _PRECISION,
+    "lightning.fabric.plugins.collectives": "Fabric's all_gather, all_reduce, broadcast and barrier do it",
     "lightning.fabric.utilities.consolidate_checkpoint": _PORTABLE,
     "lightning.fabric.utilities.throughput": "ThroughputMonitor of lightning.pytorch.callbacks measures it",
     "lightning.fabric.wrappers": "what setup() returns is a module, and answers isinstance as one",
@@ -36,16 +66,19 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.types.DistributedDataParallel": "torch.nn.parallel has it",
     "lightning.pytorch.cli.instantiate_class": "jsonargparse makes objects of class paths that are allowed",
     "lightning.pytorch.cli.instantiate_module": "jsonargparse makes objects of class paths that are allowed",
-    "lightning.pytorch.core.mixins": (
-        "derive from LightningModule or LightningDataModule, which have save_hyperparameters"
-    ),
     "lightning.pytorch.core.hooks": "its classes are what LightningModule, LightningDataModule and Callback have",
     "lightning.pytorch.core.optimizer": "self.optimizers() returns what steps through the strategy",
     "lightning.pytorch.demos": "models for demonstrations aren't shipped: examples/ has programs",
     "lightning.pytorch.loggers.NeptuneLogger": "not written: derive from Logger, docs/guides/logging.md",
     "lightning.pytorch.loops": LOOPS,
     "lightning.pytorch.overrides": "the strategy says how a module is wrapped: Strategy.setup",
-    "lightning.pytorch.plugins": _PRECISION,
+    "lightning.pytorch.strategies.ColossalAIStrategy": GONE["colossalai"],
+    "lightning.pytorch.strategies.HivemindStrategy": GONE["hivemind"],
+    "lightning.pytorch.strategies.colossalai": GONE["colossalai"],
+    "lightning.pytorch.strategies.hivemind": GONE["hivemind"],
+    "lightning.pytorch.strategies.launchers": (
+        "start_method of a strategy says how processes are started, and `stratagem run` starts a script's"
+    ),
     "lightning.pytorch.profilers.XLAProfiler": "torch_xla.debug.profiler may be called in hooks",
     "lightning.pytorch.serve": "serving isn't part of a trainer",
     "lightning.pytorch.trainer.connectors": LOOPS,
@@ -61,8 +94,6 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
     "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
     "lightning.pytorch.utilities.migration": "`stratagem checkpoint convert` reads its checkpoints",
-    "lightning.pytorch.utilities.model_summary": "the callback ModelSummary prints it, with max_depth",
-    "lightning.pytorch.utilities.model_helpers": "ask the class: `Child.method is not Base.method`",
     "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
     "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
     "lightning.pytorch.utilities.upgrade_checkpoint": "`stratagem checkpoint convert` reads its checkpoints",
@@ -149,6 +180,17 @@ ARGUMENTS: dict[str, str] = {
 """\"Class.method(argument)\" of Lightning's → why it isn't here."""
 
 DIFFERENT: list[tuple[str, str, str]] = [
+    (
+        "precisions, environments and `AsyncCheckpointIO` in `Trainer(plugins=[…])`",
+        "objects whose methods are called; programs derive their own",
+        "names of what the run has; what is derived from them is refused: `stratagem.Precision`, `Environment` and "
+        "`Checkpointer` are to be derived from",
+    ),
+    (
+        "1-bit Adam, by DeepSpeed's `OneBitAdam`",
+        "passed on to DeepSpeed, which has dropped it",
+        "refused by name; `bagua_qadam` is the same method with 8 bits",
+    ),
     (
         "a checkpoint",
         "a file, a pickle",

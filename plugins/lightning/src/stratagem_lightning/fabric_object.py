@@ -23,6 +23,8 @@ from stratagem_lightning.in_fabric import InFabric
 from stratagem_lightning.missing import in_tensors, no_member, number
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.rank_zero import show_rank
+from stratagem_lightning.registries import StrategyRegistry
+from stratagem_lightning.run_parts import take_parts
 
 if TYPE_CHECKING:
     from stratagem.runtime.session import Session
@@ -54,15 +56,20 @@ class Fabric(Runtime):
         callbacks: Any = None,
         loggers: Logger | Sequence[Logger] | None = None,
     ) -> None:
+        others, parts = take_parts(plugins, {"precision": precision})
+        precision = parts.pop("precision", precision)
+        for name in ("requeue", "stop_signals"):  # of a trainer
+            parts.pop(name, None)
         super().__init__(
-            strategy=strategy,
+            strategy=StrategyRegistry.resolved(strategy),
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
             precision=PRECISIONS.get(precision, precision)
             if isinstance(precision, (int, str, type(None)))
             else precision,
-            plugins=plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,),
+            plugins=others,
+            **parts,
         )
         self.config = on_cpu(self.config)
         self._is_begun = False

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import getargvalues
+from types import FrameType
 from typing import Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.data.data_module import DataModule
 from stratagem_trainer.loggers.base import NoExperiment
+from stratagem_trainer.module import Module
 from stratagem_trainer.rank_zero import rank_zero_only
 from torch import nn
 
@@ -50,3 +55,44 @@ def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(logger) if rank_zero_only.rank == 0 else NoExperiment()
 
     return experiment
+
+
+def cli_lightning_logo() -> None:
+    """Do nothing: Lightning prints its logo here."""
+
+
+def is_overridden(method_name: str, instance: Any = None, parent: type | None = None) -> bool:
+    """Whether an object's class has a method in the place of `parent`'s.
+
+    Args:
+        method_name: of the method.
+        instance: the object.
+        parent: the base; Lightning's base of the object's kind when None.
+
+    Raises:
+        ValueError: no base of the object is known, or it has no such method.
+    """
+    if instance is None:
+        return False
+    if parent is None:
+        bases: tuple[type, ...] = (Module, DataModule, Callback)
+        parent = next((each for each in bases if isinstance(instance, each)), None)
+        if parent is None:
+            raise ValueError(
+                f"is_overridden got a {type(instance).__name__} without its parent: pass parent=…"
+            )
+    given = getattr(type(instance), method_name, None)
+    if not hasattr(parent, method_name):
+        raise ValueError(f"{parent.__name__} has no method {method_name!r}")
+    return method_name in vars(instance) or given is not getattr(parent, method_name)
+
+
+def get_init_args(frame: FrameType) -> dict[str, Any]:
+    """Return the arguments of the constructor that `frame` runs, by name and without `self`."""
+    _, _, variadic, values = getargvalues(frame)
+    if "__class__" not in values:
+        return {}
+    code = frame.f_code
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    found = {name: values[name] for name in names}
+    return {**found, **(values[variadic] if variadic else {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from inspect import signature
@@ -29,7 +29,9 @@ from stratagem_lightning.module import LightningModule
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.private_methods import refuse_private
 from stratagem_lightning.rank_zero import show_rank
+from stratagem_lightning.registries import StrategyRegistry
 from stratagem_lightning.results import without_steps
+from stratagem_lightning.run_parts import take_parts
 from stratagem_lightning.settings_view import SettingsView
 from stratagem_lightning.states import LiveState
 from stratagem_lightning.uncalled import refuse_uncalled
@@ -106,7 +108,12 @@ class Trainer(SettingsView):
         refuse_further(further, given)
         if not isinstance(accelerator, str):
             raise ConfigError(f"accelerator is a {type(accelerator).__name__}: give its name, as 'cuda'")
-        given["precision"] = PRECISIONS.get(precision, precision)
+        given["strategy"] = StrategyRegistry.resolved(strategy)
+        given["precision"] = (
+            PRECISIONS.get(precision, precision) if isinstance(precision, Hashable) else precision
+        )
+        others, parts = take_parts(plugins, {"precision": precision, "sync_batchnorm": sync_batchnorm})
+        given.update(parts, plugins=others)
         given["gradient_clip_algorithm"] = gradient_clip_algorithm or "norm"
         given["deterministic"] = deterministic or False
         if max_epochs is None and max_steps == -1:
