@@ -103,7 +103,6 @@ ABSENT: dict[str, str] = {
 
 MEMBERS: dict[str, dict[str, str]] = {
     "Trainer": {
-        "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
         "device_ids": "device is this rank's, and num_devices how many a machine uses",
         "distributed_sampler_kwargs": "data are shared among ranks without a sampler of the trainer's",
         "enable_validation": "num_val_batches is empty where a fit has no validation",
