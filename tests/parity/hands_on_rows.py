@@ -1,0 +1,1012 @@
+"""Rows: own loops as people write them, each with one thing that it takes into its own hands.
+
+The same function runs in one process and in each rank of a strategy; it can't ask which. Its docstring is its title.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from tests.support.hands_on import Loop, Row
+
+ROWS: dict[str, Row] = {}
+
+
+def row(function: Row) -> Row:
+    """Put a loop into the table under its name."""
+    ROWS[function.__name__] = function
+    return function
+
+
+def net(seed: int = 3, outputs: int = 3) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, outputs)
+        )
+
+
+def sgd(module: nn.Module, lr: float = 0.1, momentum: float = 0.9) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
+
+
+def ready(run: Loop, make: Any = sgd, module: nn.Module | None = None) -> tuple[Any, Any]:
+    model = module or net()
+    return run.setup(model, make(model))
+
+
+def step(run: Loop, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    run.backward(loss, model)
+    optimizer.step()
+    return loss
+
+
+class Embedded(nn.Module):
+    """An embedding that inputs look up, and a layer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            self.emb, self.out = nn.Embedding(12, 6, **options), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.emb((x.abs() * 4).long().clamp(max=11)).mean(1))
+
+
+# Schedulers, groups and state ---------------------------------------------------------------------
+
+
+@row
+def plain_steps(run: Loop) -> None:
+    """Nothing special."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def scheduler_resumed(run: Loop) -> None:
+    """A scheduler that goes on after a load."""
+    model, optimizer = ready(run)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    for index, (x, y) in enumerate(run.batches(6)):
+        step(run, model, optimizer, x, y)
+        scheduler.step()
+        if index == 2:
+            run.save("middle", state)
+            run.load("middle", state)
+        run.note("lr", optimizer.param_groups[0]["lr"])
+
+
+@row
+def group_edits(run: Loop) -> None:
+    """`for g in opt.param_groups: g["lr"] = …`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / (index + 1)
+        step(run, model, optimizer, x, y)
+
+
+@row
+def groups_assigned(run: Loop) -> None:
+    """`opt.param_groups = […]`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            optimizer.param_groups = [{**group, "lr": 0.02} for group in optimizer.param_groups]
+        step(run, model, optimizer, x, y)
+
+
+@row
+def state_assigned(run: Loop) -> None:
+    """`opt.state = defaultdict(dict)` resets momentum."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            optimizer.state = defaultdict(dict)
+        step(run, model, optimizer, x, y)
+
+
+@row
+def state_round_trip(run: Loop) -> None:
+    """`opt.load_state_dict(copy.deepcopy(opt.state_dict()))` in the middle."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        step(run, model, optimizer, x, y)
+
+
+@row
+def group_added(run: Loop) -> None:
+    """A backbone unfrozen by `add_param_group` in the middle."""
+    model = net()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    model, optimizer = run.setup(
+        model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    )
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            for parameter in model[0].parameters():
+                parameter.requires_grad_(True)
+            optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.05})
+        step(run, model, optimizer, x, y)
+
+
+# Norms and gradients by hand ----------------------------------------------------------------------
+
+
+@row
+def norm_idiom(run: Loop) -> None:
+    """`p.grad.data.norm(2).item() ** 2`, summed over parameters."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        total = 0.0
+        for p in model.parameters():
+            total += p.grad.data.norm(2).item() ** 2
+        run.note("norm", total**0.5)
+        optimizer.step()
+
+
+@row
+def norm_skips(run: Loop) -> None:
+    """A step skipped where the forum's norm is large."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(6):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        total = sum(p.grad.data.norm(2).item() ** 2 for p in model.parameters()) ** 0.5
+        if total > 0.7:
+            continue
+        optimizer.step()
+
+
+@row
+def clip_by_hand(run: Loop) -> None:
+    """Gradients times `max_norm / norm`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        norm = torch.norm(torch.stack([p.grad.detach().norm() for p in model.parameters()]))
+        coefficient = min(1.0, 0.3 / (float(norm) + 1e-6))
+        for p in model.parameters():
+            p.grad.data.mul_(coefficient)
+        optimizer.step()
+
+
+@row
+def clip_of_torch(run: Loop) -> None:
+    """`torch.nn.utils.clip_grad_norm_`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        run.note("norm", nn.utils.clip_grad_norm_(model.parameters(), 0.3))
+        optimizer.step()
+
+
+@row
+def clip_of_runtime(run: Loop) -> None:
+    """`runtime.clip`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        run.clip(optimizer, max_norm=0.3)
+        optimizer.step()
+
+
+@row
+def clip_values(run: Loop) -> None:
+    """`torch.nn.utils.clip_grad_value_`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        nn.utils.clip_grad_value_(model.parameters(), 0.02)
+        optimizer.step()
+
+
+@row
+def gradient_mask(run: Loop) -> None:
+    """`p.grad[p.grad.abs() < t] = 0`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        for p in model.parameters():
+            p.grad[p.grad.abs() < 0.01] = 0.0
+        optimizer.step()
+
+
+@row
+def gradient_rows(run: Loop) -> None:
+    """`p.grad[:5].mul_(0.5)`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        model[0].weight.grad[:5].mul_(0.5)
+        optimizer.step()
+
+
+@row
+def gradient_mean_removed(run: Loop) -> None:
+    """Gradient centralization: `p.grad -= p.grad.mean()`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        for p in model.parameters():
+            p.grad -= p.grad.mean()
+        optimizer.step()
+
+
+@row
+def gradient_noise(run: Loop) -> None:
+    """Noise on gradients, from one seed."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(3)):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        torch.manual_seed(index)
+        for p in model.parameters():
+            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)
+        optimizer.step()
+
+
+@row
+def gradient_replaced(run: Loop) -> None:
+    """`p.grad = p.grad.sign()` (signSGD by hand)."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        for p in model.parameters():
+            p.grad = p.grad.sign() * 0.1
+        optimizer.step()
+
+
+@row
+def pcgrad(run: Loop) -> None:
+    """Two losses by `autograd.grad`, projected, written to `p.grad`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        output, params = model(x), list(model.parameters())
+        losses = (F.mse_loss(output, y), output.abs().mean())
+        first, second = (torch.autograd.grad(loss, params, retain_graph=True) for loss in losses)
+        dot = sum((a * b).sum() for a, b in zip(first, second))
+        size = sum((b * b).sum() for b in second)
+        for p, a, b in zip(params, first, second):
+            p.grad = a + b - (torch.clamp(dot, max=0.0) / size) * b
+        optimizer.step()
+
+
+@row
+def private_gradients(run: Loop) -> None:
+    """DP-SGD: each sample's gradient by `autograd.grad`, clipped, averaged."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(2):
+        params = list(model.parameters())
+        sums = [torch.zeros_like(p) for p in params]
+        for one, target in zip(x, y):
+            grads = torch.autograd.grad(F.mse_loss(model(one.unsqueeze(0)), target.unsqueeze(0)), params)
+            norm = torch.sqrt(sum((g * g).sum() for g in grads))
+            for total, g in zip(sums, grads):
+                total += g * torch.clamp(0.3 / norm, max=1.0)
+        for p, total in zip(params, sums):
+            p.grad = total / len(x)
+        optimizer.step()
+
+
+@row
+def optimizer_in_backward(run: Loop) -> None:
+    """torch's tutorial: a post-accumulate hook steps an optimizer per parameter."""
+    model = net()
+    model = run.setup(model)
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def hook(parameter: Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+    for x, y in run.batches(3):
+        run.backward(F.mse_loss(model(x), y), model)
+
+
+# Forwards and backwards ---------------------------------------------------------------------------
+
+
+@row
+def raw_backward(run: Loop) -> None:
+    """`loss.backward()` instead of `runtime.backward`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+@row
+def two_views(run: Loop) -> None:
+    """SimSiam: two forwards, one loss."""
+    model, optimizer = ready(run)
+    for x, _ in run.batches(3):
+        optimizer.zero_grad()
+        one, two = model(x), model(x + 0.3)
+        loss = -(F.cosine_similarity(one, two.detach()) + F.cosine_similarity(two, one.detach())).mean() / 2
+        run.backward(loss, model)
+        optimizer.step()
+
+
+@row
+def two_forwards_two_backwards(run: Loop) -> None:
+    """Two forwards, and then the backward of each."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        one, two = F.mse_loss(model(x), y), F.mse_loss(model(x + 0.3), y)
+        run.backward(one, model)
+        run.backward(two, model)
+        optimizer.step()
+
+
+@row
+def backward_twice(run: Loop) -> None:
+    """Forward and backward twice before a step, without `no_sync`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y) / 2, model)
+        run.backward(F.mse_loss(model(x + 0.3), y) / 2, model)
+        optimizer.step()
+
+
+@row
+def retained_graph(run: Loop) -> None:
+    """A second backward of one graph."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        output = model(x)
+        F.mse_loss(output, y).backward(retain_graph=True)
+        output.abs().mean().backward()
+        optimizer.step()
+
+
+@row
+def gradient_penalty(run: Loop) -> None:
+    """A penalty on the gradients with regard to inputs."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        x = x.clone().requires_grad_(True)
+        output = model(x)
+        (slopes,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+        run.backward(F.mse_loss(output, y) + (slopes.norm(dim=1) - 1).square().mean(), model)
+        optimizer.step()
+
+
+@row
+def original_called(run: Loop) -> None:
+    """The module that `setup` was given is called."""
+    original = net()
+    _, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        step(run, original, optimizer, x, y)
+
+
+@row
+def weight_penalty(run: Loop) -> None:
+    """`sum(p.pow(2).sum() for p in parameters)` in the loss."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        penalty = sum(p.pow(2).sum() for p in model.parameters())
+        run.backward(F.mse_loss(model(x), y) + 0.01 * penalty, model)
+        optimizer.step()
+
+
+@row
+def functional_maml(run: Loop) -> None:
+    """MAML by `functional_call`, one inner step."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(2):
+        optimizer.zero_grad()
+        params = dict(model.named_parameters())
+        inner = F.mse_loss(functional_call(model, params, (x,)), y)
+        grads = torch.autograd.grad(inner, list(params.values()), create_graph=True)
+        fast = {name: p - 0.1 * g for (name, p), g in zip(params.items(), grads)}
+        run.backward(F.mse_loss(functional_call(model, fast, (x,)), y), model)
+        optimizer.step()
+
+
+@row
+def sharpness_aware(run: Loop) -> None:
+    """SAM by hand: a step up, a second backward, back, and the step."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        with torch.no_grad():
+            norm = torch.norm(torch.stack([p.grad.norm() for p in model.parameters()]))
+            moves = [(p, p.grad * (0.05 / (norm + 1e-12))) for p in model.parameters()]
+            for p, move in moves:
+                p.add_(move)
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        with torch.no_grad():
+            for p, move in moves:
+                p.sub_(move)
+        optimizer.step()
+
+
+# Accumulation -------------------------------------------------------------------------------------
+
+
+@row
+def accumulation(run: Loop) -> None:
+    """Windows of two, the first within `no_sync`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index % 2 == 0:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 2, model)
+            continue
+        run.backward(F.mse_loss(model(x), y) / 2, model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def accumulation_synced(run: Loop) -> None:
+    """Windows of two without `no_sync`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        run.backward(F.mse_loss(model(x), y) / 2, model)
+        if index % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@row
+def partial_window(run: Loop) -> None:
+    """The last, incomplete window is stepped, though its backward was within `no_sync`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(3)):
+        if index % 2 == 0:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 2, model)
+            continue
+        run.backward(F.mse_loss(model(x), y) / 2, model)
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.step()
+
+
+@row
+def gradients_kept(run: Loop) -> None:
+    """`zero_grad(set_to_none=False)`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad(set_to_none=False)
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def gradients_dropped_by_module(run: Loop) -> None:
+    """`model.zero_grad()`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        model.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def gradients_set_to_none(run: Loop) -> None:
+    """`for p in parameters: p.grad = None`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        for p in model.parameters():
+            p.grad = None
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+# Closures -----------------------------------------------------------------------------------------
+
+
+def _closures(run: Loop, make: Any, count: int = 3) -> None:
+    model, optimizer = ready(run, make)
+    for x, y in run.batches(count):
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            run.backward(loss, model)
+            return loss
+
+        loss = optimizer.step(closure)
+        run.note("loss", run.mean(torch.as_tensor(loss)))
+
+
+@row
+def closure_sgd(run: Loop) -> None:
+    """`opt.step(closure)` with SGD."""
+    _closures(run, sgd)
+
+
+@row
+def closure_adam(run: Loop) -> None:
+    """`opt.step(closure)` with Adam."""
+    _closures(run, lambda module: torch.optim.Adam(module.parameters(), lr=0.01, eps=1e-2))
+
+
+@row
+def closure_lbfgs(run: Loop) -> None:
+    """`opt.step(closure)` with LBFGS."""
+    _closures(run, lambda module: torch.optim.LBFGS(module.parameters(), lr=0.1, max_iter=3))
+
+
+# Optimizers ---------------------------------------------------------------------------------------
+
+
+@row
+def optimizer_afterwards(run: Loop) -> None:
+    """`m = runtime.setup(model)`, and the optimizer made of `m.parameters()`."""
+    model = run.setup(net())
+    optimizer = sgd(model)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def late_optimizer(run: Loop) -> None:
+    """A second optimizer, of the last layer, made in the middle."""
+    model, optimizer = ready(run)
+    late = None
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            late = torch.optim.SGD(model[4].parameters(), lr=0.05)
+        step(run, model, optimizer, x, y)
+        if late is not None:
+            late.step()
+
+
+@row
+def optimizer_hooks(run: Loop) -> None:
+    """Step hooks, after `setup`: one halves gradients, one clamps weights."""
+    model, optimizer = ready(run)
+
+    def before(*_: Any) -> None:
+        for p in model.parameters():
+            p.grad.mul_(0.5)
+
+    def after(*_: Any) -> None:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.clamp_(-0.3, 0.3)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def optimizer_hooks_of_groups(run: Loop) -> None:
+    """A step hook from before `setup` that reads the norm of its optimizer's gradients."""
+    model = net()
+    optimizer = sgd(model)
+
+    def before(stepped: Any, *_: Any) -> None:
+        total = sum(float(p.grad.norm()) ** 2 for group in stepped.param_groups for p in group["params"])
+        run.note("norm", total**0.5)
+
+    optimizer.register_step_pre_hook(before)
+    model, optimizer = run.setup(model, optimizer)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+class LatePreconditioned(torch.optim.SGD):
+    """From its ninth step, each update is divided by the norm of its whole matrix."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.05)
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        if self.count >= 9:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.div_(p.grad.norm() + 1.0)
+        return super().step(closure)
+
+
+@row
+def late_preconditioner(run: Loop) -> None:
+    """An optimizer that is elementwise until step 9."""
+    model, optimizer = ready(run, lambda module: LatePreconditioned(module.parameters()))
+    for x, y in run.batches(11):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def two_modules(run: Loop) -> None:
+    """A GAN: two modules, each with an optimizer, in turns."""
+    generator, of_generator = ready(run, module=net(3, 6))
+    critic, of_critic = ready(run, module=net(4, 1))
+    for x, _ in run.batches(3):
+        fake = generator(x)
+        of_critic.zero_grad()
+        run.backward(critic(fake.detach()).mean() - critic(x).mean(), critic)
+        of_critic.step()
+        of_generator.zero_grad()
+        run.backward(-critic(generator(x)).mean(), generator)
+        of_generator.step()
+
+
+@row
+def two_optimizers(run: Loop) -> None:
+    """Two optimizers of one module."""
+    model = net()
+    model, body, head = run.setup(
+        model,
+        torch.optim.SGD(model[:4].parameters(), lr=0.1),
+        torch.optim.SGD(model[4].parameters(), lr=0.05),
+    )
+    for x, y in run.batches(3):
+        body.zero_grad()
+        head.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        body.step()
+        head.step()
+
+
+# Weights by hand ----------------------------------------------------------------------------------
+
+
+@row
+def padding_row(run: Loop) -> None:
+    """`emb.weight.data[0].zero_()` after each step."""
+    model, optimizer = ready(run, module=Embedded())
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        model.emb.weight.data[0].zero_()
+
+
+@row
+def bias_element(run: Loop) -> None:
+    """`bias.data[0] = 1`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        model[4].bias.data[0] = 1.0
+
+
+@row
+def weights_clamped(run: Loop) -> None:
+    """WGAN: `p.data.clamp_(-0.2, 0.2)`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        for p in model.parameters():
+            p.data.clamp_(-0.2, 0.2)
+
+
+@row
+def weights_masked(run: Loop) -> None:
+    """`w[w.abs() < t] = 0` under no_grad."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        with torch.no_grad():
+            for p in model.parameters():
+                p[p.abs() < 0.05] = 0.0
+
+
+@row
+def weights_normalized(run: Loop) -> None:
+    """`w.data = F.normalize(w.data)` (the rows of a prototype layer)."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        model[4].weight.data = F.normalize(model[4].weight.data, dim=1)
+
+
+@row
+def weights_copied(run: Loop) -> None:
+    """`w.data.copy_(tensor)`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(3)):
+        step(run, model, optimizer, x, y)
+        if index == 1:
+            model[2].weight.data.copy_(torch.eye(12) * 0.5)
+
+
+@row
+def weights_by_vector(run: Loop) -> None:
+    """`vector_to_parameters(parameters_to_vector(…) * 0.9, …)`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        vector = nn.utils.parameters_to_vector(model.parameters()) * 0.9
+        nn.utils.vector_to_parameters(vector, model.parameters())
+
+
+@row
+def weights_reinitialized(run: Loop) -> None:
+    """`torch.manual_seed(5); nn.init.normal_(layer.weight)` in the middle."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            torch.manual_seed(5)
+            nn.init.normal_(model[0].weight, std=0.3)
+            nn.init.zeros_(model[0].bias)
+        step(run, model, optimizer, x, y)
+
+
+@row
+def weights_read(run: Loop) -> None:
+    """`.item()`, `float()`, `max`, `mean`, comparisons, `tolist()`, `numpy()` of weights."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(2):
+        step(run, model, optimizer, x, y)
+        weight = model[2].weight
+        run.note("mean", weight.mean().item())
+        run.note("max", float(weight.abs().max()))
+        run.note("norm", weight.data.norm())
+        run.note("large", bool((weight > 0.2).any()))
+        run.note("list", weight.detach().flatten().tolist())
+        run.note("numpy", weight.detach().cpu().numpy().sum())
+
+
+@row
+def momentum_encoder(run: Loop) -> None:
+    """MoCo: `k.data = k.data * m + q.data * (1 - m)`."""
+    query = net()
+    key = copy.deepcopy(query)
+    query, optimizer = run.setup(query, sgd(query))
+    for x, _ in run.batches(3):
+        with torch.no_grad():
+            for q, k in zip(query.parameters(), key.parameters()):
+                k.data = k.data * 0.9 + q.data * 0.1
+            target = key(x)
+        step(run, query, optimizer, x + 0.3, target)
+    run.keep(key=key)
+
+
+@row
+def average_of_copy(run: Loop) -> None:
+    """`ema = copy.deepcopy(model)` after `setup`, followed by `lerp_`."""
+    model, optimizer = ready(run)
+    ema = copy.deepcopy(model)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        with torch.no_grad():
+            for mine, theirs in zip(ema.parameters(), model.parameters()):
+                mine.lerp_(theirs, 0.3)
+    run.keep(ema=ema)
+
+
+@row
+def averaged_model(run: Loop) -> None:
+    """`torch.optim.swa_utils.AveragedModel(model)`."""
+    model, optimizer = ready(run)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        average.update_parameters(model)
+    run.keep(average=average.module)
+
+
+@row
+def state_dict_average(run: Loop) -> None:
+    """An average kept as a dict of clones, read by `named_parameters`."""
+    model, optimizer = ready(run)
+    shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        for name, p in model.named_parameters():
+            shadow[name] = 0.7 * shadow[name] + 0.3 * p.detach()
+    for name, value in shadow.items():
+        run.note(f"mean of {name}", value.mean())
+
+
+# Modules that change ------------------------------------------------------------------------------
+
+
+@row
+def frozen_and_unfrozen(run: Loop) -> None:
+    """`requires_grad_(False)` for two steps, and then again True."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        model[0].requires_grad_(index >= 2)
+        step(run, model, optimizer, x, y)
+
+
+@row
+def head_replaced(run: Loop) -> None:
+    """`model[4] = nn.Linear(…)` after `setup`, with an optimizer of its own."""
+    model, optimizer = ready(run)
+    late = None
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            torch.manual_seed(9)
+            model[4] = nn.Linear(12, 3)
+            late = torch.optim.SGD(model[4].parameters(), lr=0.1)
+        step(run, model, optimizer, x, y)
+        if late is not None:
+            late.step()
+            late.zero_grad()
+
+
+@row
+def layer_added(run: Loop) -> None:
+    """`model.append(nn.Linear(…))` and `opt.add_param_group` in the middle."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            torch.manual_seed(9)
+            model.append(nn.Linear(3, 3))
+            optimizer.add_param_group({"params": list(model[5].parameters())})
+        step(run, model, optimizer, x, y)
+
+
+@row
+def embedding_max_norm(run: Loop) -> None:
+    """`nn.Embedding(max_norm=1)`, which changes its rows in the forward."""
+    model, optimizer = ready(run, module=Embedded(max_norm=1.0))
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def empty_parameter(run: Loop) -> None:
+    """A parameter without elements."""
+    model = net()
+    model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
+    model, optimizer = run.setup(model, sgd(model))
+    for x, y in run.batches(2):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def shared_trunk(run: Loop) -> None:
+    """Two modules with one trunk, both set up."""
+    trunk = net(3, 4)
+    first, second = nn.Sequential(trunk, nn.Linear(4, 3)), nn.Sequential(trunk, nn.Linear(4, 3))
+    first, of_first = run.setup(first, sgd(first, momentum=0.0))
+    second, of_second = run.setup(second, sgd(second, momentum=0.0))
+    for x, y in run.batches(3):
+        step(run, first, of_first, x, y)
+        step(run, second, of_second, x, y)
+
+
+class Recurrent(nn.Module):
+    """Truncated backpropagation through time: hidden states of a batch lie in a buffer."""
+
+    hidden: Tensor
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            self.cell, self.out = nn.Linear(10, 4), nn.Linear(4, 3)
+        self.register_buffer("hidden", torch.zeros(samples, 4), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.cell(torch.cat([x, self.hidden], 1)))
+        self.hidden = hidden.detach()
+        return self.out(hidden)
+
+
+@row
+def state_per_sample(run: Loop) -> None:
+    """Hidden states of the batch's samples in a buffer."""
+    model = Recurrent(12 // run.ranks)
+    model, optimizer = run.setup(model, sgd(model))
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+
+
+class Centered(nn.Module):
+    """DINO's center: the mean of outputs, kept in a buffer."""
+
+    center: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+        self.register_buffer("center", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.net(x)
+        if self.training:
+            self.center = 0.5 * self.center + 0.5 * output.detach().mean(0)
+        return output - self.center
+
+
+@row
+def buffer_of_batch(run: Loop) -> None:
+    """A buffer that follows the mean of this rank's outputs."""
+    model = Centered()
+    model, optimizer = run.setup(model, sgd(model))
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+
+
+# Exceptions ---------------------------------------------------------------------------------------
+
+
+@row
+def caught_in_backward(run: Loop) -> None:
+    """An exception in the backward that all ranks catch, skipping the batch."""
+    model, optimizer = ready(run)
+
+    def fail(_: Tensor) -> None:
+        raise ValueError("not this batch")
+
+    for index, (x, y) in enumerate(run.batches(4)):
+        optimizer.zero_grad()
+        try:
+            hidden = model(x)
+            if index == 1:
+                hidden.register_hook(fail)
+            run.backward(F.mse_loss(hidden, y), model)
+        except ValueError:
+            continue
+        optimizer.step()
+
+
+class Failing(nn.Module):
+    """Raises where it is said to."""
+
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = net(3, 6), net(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.fails:
+            raise ValueError("not this batch")
+        return self.second(hidden)
+
+
+@row
+def caught_in_forward(run: Loop) -> None:
+    """An exception in the forward that all ranks catch, skipping the batch."""
+    original = Failing()
+    model, optimizer = run.setup(original, sgd(original))
+    for index, (x, y) in enumerate(run.batches(4)):
+        original.fails = index == 1
+        try:
+            step(run, model, optimizer, x, y)
+        except ValueError:
+            continue

@@ -1,0 +1,413 @@
+"""Own loops that take gradients, parameters and optimizers into their own hands, under a strategy and without.
+
+    python -m tests.support.hands_on ddp fsdp --devices 2 3          rows under strategies, failures last
+    run_rows("fsdp", ["norm_idiom", "two_views"], devices=3)          the same from Python
+
+A row (tests/parity/hands_on_rows.py) is a training loop: a function of a `Loop`. `PlainLoop` runs it in one process
+on the global batches, `StrategyLoop` in each rank on its share of them. Ranks never have equal data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from stratagem_testing.workers import RankError, shared_workers
+from torch import Tensor, nn
+
+import stratagem
+from stratagem.errors import CollectiveError, ReplicaError, StratagemError, WorkerError
+from tests.parity.cell import difference
+from tests.parity.columns import COLUMNS, Column
+from tests.parity.trained import TOGETHER_S, first_refusal
+
+SAMPLES = 12
+"""In a global batch: 1, 2, 3 and 4 ranks share them evenly."""
+TOLERANCE = 1e-4
+"""Relative to how far training moved a tensor."""
+DEADLINE_S = 75.0
+"""Of a row: longer than the process group's own timeout."""
+VERDICTS = ("equal", "refused", "guarded", "wrong", "raw", "hung")
+
+
+class Loop:
+    """What a row may use: the part of `Runtime` that own loops use, and its share of the data."""
+
+    rank, ranks = 0, 1
+    """Which share of the data this process reads, of how many."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Any]] = []
+        """Values that have to be equal on all ranks to those of one process."""
+        self.copies: dict[str, nn.Module] = {}
+        """Modules that aren't set up, and whose weights count, too."""
+
+    def setup(self, module: nn.Module, *optimizers: Any, **options: Any) -> Any: ...
+
+    def backward(self, loss: Tensor, module: nn.Module | None = None) -> None: ...
+
+    def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]: ...
+
+    def clip(self, optimizer: Any, **limits: Any) -> Any: ...
+
+    def save(self, path: str, state: dict[str, Any]) -> None: ...
+
+    def load(self, path: str, state: dict[str, Any]) -> dict[str, Any]: ...
+
+    def share(self, batch: Any) -> Any:
+        """Return this process's samples of a global batch."""
+        size = SAMPLES // self.ranks
+        own = slice(self.rank * size, (self.rank + 1) * size)
+        return tuple(each[own] for each in batch) if isinstance(batch, tuple) else batch[own]
+
+    def batches(self, count: int, seed: int = 11) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return this process's shares of `count` global batches of inputs and targets."""
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(count):
+            x = torch.randn(SAMPLES, 6, generator=generator)
+            # Ranks come first to last: shares differ in size of inputs and of losses.
+            x *= torch.linspace(0.5, 1.5, SAMPLES).unsqueeze(1)
+            yield self.share((x, torch.randn(SAMPLES, 3, generator=generator)))
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep a number that the loop would print or decide by."""
+        self.notes.append((name, [float(each) for each in value] if isinstance(value, list) else float(value)))
+
+    def keep(self, **modules: nn.Module) -> None:
+        """Compare the weights of these, too."""
+        self.copies.update(modules)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a number over ranks."""
+        return value
+
+
+class PlainLoop(Loop):
+    """Plain PyTorch in one process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modules: list[nn.Module] = []
+
+    def setup(self, module: nn.Module, *optimizers: Any, **options: Any) -> Any:
+        self.modules.append(module)
+        made = [each if isinstance(each, torch.optim.Optimizer) else each(module) for each in optimizers]
+        return (module, *made) if made else module
+
+    def backward(self, loss: Tensor, module: nn.Module | None = None) -> None:
+        loss.backward()
+
+    def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def clip(
+        self, optimizer: Any, *, max_norm: float | None = None, max_value: float | None = None, **_: Any
+    ) -> Any:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if max_value is not None:
+            nn.utils.clip_grad_value_(params, max_value)
+        return nn.utils.clip_grad_norm_(params, max_norm) if max_norm is not None else None
+
+    def save(self, path: str, state: dict[str, Any]) -> None:
+        kept = {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in state.items()}
+        self._saved = copy.deepcopy(kept)
+
+    def load(self, path: str, state: dict[str, Any]) -> dict[str, Any]:
+        for key, value in state.items():
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(copy.deepcopy(self._saved[key]))
+        return state
+
+
+class StrategyLoop(Loop):
+    """The same by a live `Runtime`."""
+
+    def __init__(self, runtime: stratagem.Runtime, folder: str) -> None:
+        super().__init__()
+        self.runtime, self.folder = runtime, folder
+        self.rank, self.ranks = runtime.data_rank, runtime.data_ranks
+        self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
+        self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]
+
+    def save(self, path: str, state: dict[str, Any]) -> None:
+        self.runtime.save(f"{self.folder}/{path}", self._users(state))
+
+    def load(self, path: str, state: dict[str, Any]) -> dict[str, Any]:
+        # Modules and optimizers that were set up are kept and loaded without being named.
+        self.runtime.load(f"{self.folder}/{path}", self._users(state))
+        return state
+
+    def mean(self, value: Tensor) -> Tensor:
+        return self.runtime.collectives.data.all_reduce(value.detach())
+
+    def _users(self, state: dict[str, Any]) -> dict[str, Any]:
+        ours = (nn.Module, torch.optim.Optimizer)
+        return {k: v for k, v in state.items() if not isinstance(v, ours)}
+
+
+Row = Callable[[Loop], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a row came to in one process."""
+
+    weights: dict[str, Tensor]
+    own: dict[str, Tensor]
+    notes: list[tuple[str, Any]]
+    start: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a row under a strategy.
+
+    `verdict` is "equal"; "refused" by a sentence; "guarded", where only the comparison of replicas ended it; "wrong"
+    without a word; "raw", an error that isn't Stratagem's; or "hung".
+    """
+
+    row: str
+    strategy: str
+    devices: int
+    verdict: str
+    sentence: str = ""
+    traceback: str = ""
+    difference: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict in ("equal", "refused")
+
+    def __str__(self) -> str:
+        said = " ".join(self.sentence.split())[:300]
+        return f"{self.strategy} ×{self.devices} {self.row}: {self.verdict} {said}"
+
+
+def run_rows(
+    strategy: str,
+    rows: Iterable[str] | None = None,
+    devices: int = 2,
+    *,
+    options: Mapping[str, Any] | None = None,
+    precision: str = "32-true",
+    deadline_s: float = DEADLINE_S,
+    report: Callable[[Outcome], None] | None = None,
+) -> dict[str, Outcome]:
+    """Run rows under a strategy; return what came of each, and raise nothing.
+
+    Args:
+        strategy: a name.
+        rows: names; None is all.
+        devices: ranks, or devices of one process.
+        options: of the strategy, beyond those of its column in tests/parity/columns.py.
+        precision: of the run under the strategy; one process computes in "32-true".
+        deadline_s: after which a row is ended.
+        report: is called with each outcome.
+    """
+    from tests.parity.hands_on_rows import ROWS
+
+    column = _column(strategy, devices, options or {})
+    outcomes = {}
+    for name in ROWS if rows is None else rows:
+        began = time.monotonic()
+        outcome = replace(
+            run_program(ROWS[name], name, column, precision, deadline_s), seconds=time.monotonic() - began
+        )
+        outcomes[name] = outcome
+        if report is not None:
+            report(outcome)
+    return outcomes
+
+
+def run_program(
+    row: Row, name: str, column: Column, precision: str = "32-true", deadline_s: float = DEADLINE_S
+) -> Outcome:
+    """Run one loop in one process and under a strategy; `row` is a function that can be pickled."""
+    devices = column.devices
+    plain = run_plainly(row)
+    purpose = f"hands-on {column.strategy}" if column.own_processes else "hands-on"
+    with tempfile.TemporaryDirectory(prefix="stratagem-hands-on-") as folder:
+        try:
+            ranks = shared_workers(purpose).run(
+                column.processes, _in_rank, row, column, precision, folder, timeout_s=deadline_s
+            )
+        except RankError as error:
+            return _failed(name, column, error, folder)
+    if isinstance(ranks[0], tuple):
+        return Outcome(name, column.strategy, devices, ranks[0][0], ranks[0][1], ranks[0][2])
+    verdict, sentence, worst = compare(plain, ranks)
+    return Outcome(name, column.strategy, devices, verdict, sentence, difference=worst)
+
+
+def run_plainly(row: Row) -> Ended:
+    """Run a loop in this process, in plain PyTorch."""
+    loop = PlainLoop()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        start: dict[str, Tensor] = {}
+        loop_setup = loop.setup
+
+        def setup(module: nn.Module, *optimizers: Any, **options: Any) -> Any:
+            index = len(loop.modules)
+            start.update({f"{index}/{k}": v.detach().clone() for k, v in module.state_dict().items()})
+            return loop_setup(module, *optimizers, **options)
+
+        loop.setup = setup  # type: ignore[method-assign]
+        row(loop)
+    weights = {
+        f"{index}/{name}": value.detach().clone()
+        for index, module in enumerate(loop.modules)
+        for name, value in module.state_dict().items()
+    }
+    return Ended(weights, _copied(loop), loop.notes, start)
+
+
+def compare(plain: Ended, ranks: Sequence[Ended]) -> tuple[str, str, float]:
+    """Hold each rank's weights, copies and notes against one process's."""
+    worst = 0.0
+    for rank, ended in enumerate(ranks):
+        if ended.weights.keys() != plain.weights.keys():
+            unlike = sorted(ended.weights.keys() ^ plain.weights.keys())
+            return "wrong", f"other tensors than in one process: {', '.join(unlike[:4])}", float("inf")
+        for values, where in ((ended.weights, "saved"), (ended.own, f"on rank {rank}")):
+            known = {**plain.weights, **plain.own}
+            apart, tensor = difference(values, known, plain.start)
+            if not apart <= TOLERANCE:
+                return "wrong", f"{tensor} ({where}) is {apart:.1e} of its update away", apart
+            worst = max(worst, apart)
+        if [name for name, _ in ended.notes] != [name for name, _ in plain.notes]:
+            return "wrong", f"rank {rank} took {len(ended.notes)} notes, not {len(plain.notes)}", float("inf")
+        for (name, mine), (_, theirs) in zip(ended.notes, plain.notes):
+            ours, others = torch.tensor(mine).double(), torch.tensor(theirs).double()
+            if ours.shape != others.shape or not torch.allclose(ours, others, rtol=1e-4, atol=1e-6):
+                said = f"{name} is {mine if ours.ndim == 0 else '…'} on rank {rank}, and {theirs if ours.ndim == 0 else '…'} in one process"
+                return "wrong", said, float("inf")
+    return "equal", "", worst
+
+
+def _column(strategy: str, devices: int, options: Mapping[str, Any]) -> Column:
+    known = COLUMNS.get(strategy, Column(strategy, options={"timeout_s": 20}))
+    processes = 1 if known.processes == 1 else devices
+    copies = devices if known.copies > 1 else known.copies
+    return replace(
+        known, devices=devices, processes=processes, copies=copies, options={**known.options, **options}
+    )
+
+
+def _in_rank(row: Row, column: Column, precision: str, folder: str) -> Ended | tuple[str, str, str]:
+    rank = os.environ.get("RANK", "0")
+    try:
+        runtime = stratagem.Runtime(
+            column.strategy,
+            "cpu",
+            column.devices,
+            strategy_options=dict(column.options),
+            precision=precision,
+            seed=0,
+            run_dir=f"{folder}/run-{rank}",
+        )
+        return runtime.launch(_row_in_run, row, folder, quiet=True)
+    except StratagemError as error:
+        refused = not isinstance(error, (CollectiveError, WorkerError))
+        Path(folder, f"{'refused' if refused else 'failed'}-{rank}").write_text(
+            f"{type(error).__name__}: {error}", encoding="utf-8"
+        )
+        if not _all_refused(folder) or dist.is_initialized():
+            raise
+        verdict = "guarded" if isinstance(error, ReplicaError) else "refused"
+        return verdict, str(error), traceback.format_exc()
+    except BaseException:
+        Path(folder, f"failed-{rank}").touch()
+        raise
+
+
+def _all_refused(folder: str) -> bool:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    deadline = time.monotonic() + TOGETHER_S
+    while len(list(Path(folder).glob("refused-*"))) < ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(list(Path(folder).glob("refused-*"))) == ranks
+
+
+def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str) -> Ended:
+    torch.manual_seed(0)
+    loop = StrategyLoop(runtime, folder)
+    row(loop)
+    session = runtime.session
+    tensors = {
+        f"{index}/{key.removeprefix('model/')}": tensor
+        for index, prepared in enumerate(runtime._prepared)
+        for key, tensor in prepared.model_tensors().items()
+    }
+    session.checkpointer.save(f"{folder}/weights", stratagem.Checkpoint(tensors))
+    reader = session.checkpointer.open(f"{folder}/weights")
+    whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
+    reader.read(whole)
+    own = _copied(loop)
+    for index, prepared in enumerate(runtime._prepared):
+        for name, value in prepared.original_module.named_parameters():
+            key = f"{index}/{name}"
+            if type(value.data) is Tensor and not value.is_meta and key in whole:
+                if value.shape == whole[key].shape and value.dtype == whole[key].dtype:
+                    own[key] = value.detach().clone()
+    return Ended(whole, own, loop.notes, {})
+
+
+def _copied(loop: Loop) -> dict[str, Tensor]:
+    values = {}
+    for key, module in loop.copies.items():
+        for name, value in module.state_dict().items():
+            full = value.full_tensor() if hasattr(value, "full_tensor") else value
+            values[f"{key}.{name}"] = full.detach().clone()
+    return values
+
+
+def _failed(name: str, column: Column, error: RankError, folder: str) -> Outcome:
+    text, cause = str(error).strip(), error.error
+    refusal = first_refusal(folder) if cause is not None else ""
+    if refusal:
+        kind, _, sentence = refusal.partition(": ")
+        verdict = "guarded" if kind == "ReplicaError" else "refused"
+        return Outcome(name, column.strategy, column.devices, verdict, sentence, text)
+    first = str(cause).strip().partition("\n")[0] if cause is not None else text.rpartition("\n")[2]
+    sentence = f"{type(cause).__name__}: {first}" if cause is not None else first
+    hung = isinstance(cause, CollectiveError) or " hung: " in text or "Timed out" in text
+    return Outcome(name, column.strategy, column.devices, "hung" if hung else "raw", sentence, text)
+
+
+def main() -> None:
+    from tests.parity.hands_on_rows import ROWS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("strategies", nargs="+")
+    parser.add_argument("--devices", nargs="+", type=int, default=[2])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW")
+    parser.add_argument("--traceback", action="store_true", help="of failures")
+    chosen = parser.parse_args()
+    failures = []
+    for strategy in chosen.strategies:
+        for devices in chosen.devices:
+            outcomes = run_rows(strategy, chosen.rows, devices, report=lambda each: print(each, flush=True))
+            failures += [each for each in outcomes.values() if not each.is_right]
+            counted = {v: sum(each.verdict == v for each in outcomes.values()) for v in VERDICTS}
+            print(f"== {strategy} ×{devices}:", *(f"{n} {v}" for v, n in counted.items() if n), flush=True)
+    for each in failures:
+        print(f"! {each}")
+        if chosen.traceback:
+            print(each.traceback)
+
+
+if __name__ == "__main__":
+    main()
