@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -82,7 +83,10 @@ class Loop:
 
     def note(self, name: str, value: Any) -> None:
         """Keep a number that the loop would print or decide by."""
-        self.notes.append((name, [float(each) for each in value] if isinstance(value, list) else float(value)))
+        value = value.detach() if isinstance(value, Tensor) else value
+        self.notes.append(
+            (name, [float(each) for each in value] if isinstance(value, list) else float(value))
+        )
 
     def keep(self, **modules: nn.Module) -> None:
         """Compare the weights of these, too."""
@@ -96,12 +100,16 @@ class Loop:
 class PlainLoop(Loop):
     """Plain PyTorch in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str = "32-true") -> None:
         super().__init__()
+        self.precision = precision
         self.modules: list[nn.Module] = []
 
     def setup(self, module: nn.Module, *optimizers: Any, **options: Any) -> Any:
         self.modules.append(module)
+        if self.precision == "bf16-mixed":
+            forward = torch.autocast("cpu", torch.bfloat16)(module.forward)
+            module.forward = lambda *args: forward(*args).float()
         made = [each if isinstance(each, torch.optim.Optimizer) else each(module) for each in optimizers]
         return (module, *made) if made else module
 
@@ -212,13 +220,13 @@ def run_rows(
         rows: names; None is all.
         devices: ranks, or devices of one process.
         options: of the strategy, beyond those of its column in tests/parity/columns.py.
-        precision: of the run under the strategy; one process computes in "32-true".
+        precision: "32-true" or "bf16-mixed".
         deadline_s: after which a row is ended.
         report: is called with each outcome.
     """
     from tests.parity.hands_on_rows import ROWS
 
-    column = _column(strategy, devices, options or {})
+    column = column_of(strategy, devices, options or {})
     outcomes = {}
     for name in ROWS if rows is None else rows:
         began = time.monotonic()
@@ -232,11 +240,16 @@ def run_rows(
 
 
 def run_program(
-    row: Row, name: str, column: Column, precision: str = "32-true", deadline_s: float = DEADLINE_S
+    row: Row,
+    name: str,
+    column: Column,
+    precision: str = "32-true",
+    deadline_s: float = DEADLINE_S,
+    tolerance: float = TOLERANCE,
 ) -> Outcome:
     """Run one loop in one process and under a strategy; `row` is a function that can be pickled."""
     devices = column.devices
-    plain = run_plainly(row)
+    plain = run_plainly(row, precision)
     purpose = f"hands-on {column.strategy}" if column.own_processes else "hands-on"
     with tempfile.TemporaryDirectory(prefix="stratagem-hands-on-") as folder:
         try:
@@ -247,13 +260,13 @@ def run_program(
             return _failed(name, column, error, folder)
     if isinstance(ranks[0], tuple):
         return Outcome(name, column.strategy, devices, ranks[0][0], ranks[0][1], ranks[0][2])
-    verdict, sentence, worst = compare(plain, ranks)
+    verdict, sentence, worst = compare(plain, ranks, tolerance)
     return Outcome(name, column.strategy, devices, verdict, sentence, difference=worst)
 
 
-def run_plainly(row: Row) -> Ended:
+def run_plainly(row: Row, precision: str = "32-true") -> Ended:
     """Run a loop in this process, in plain PyTorch."""
-    loop = PlainLoop()
+    loop = PlainLoop(precision)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         start: dict[str, Tensor] = {}
@@ -274,7 +287,7 @@ def run_plainly(row: Row) -> Ended:
     return Ended(weights, _copied(loop), loop.notes, start)
 
 
-def compare(plain: Ended, ranks: Sequence[Ended]) -> tuple[str, str, float]:
+def compare(plain: Ended, ranks: Sequence[Ended], tolerance: float = TOLERANCE) -> tuple[str, str, float]:
     """Hold each rank's weights, copies and notes against one process's."""
     worst = 0.0
     for rank, ended in enumerate(ranks):
@@ -284,20 +297,23 @@ def compare(plain: Ended, ranks: Sequence[Ended]) -> tuple[str, str, float]:
         for values, where in ((ended.weights, "saved"), (ended.own, f"on rank {rank}")):
             known = {**plain.weights, **plain.own}
             apart, tensor = difference(values, known, plain.start)
-            if not apart <= TOLERANCE:
+            if not apart <= tolerance:
                 return "wrong", f"{tensor} ({where}) is {apart:.1e} of its update away", apart
             worst = max(worst, apart)
         if [name for name, _ in ended.notes] != [name for name, _ in plain.notes]:
             return "wrong", f"rank {rank} took {len(ended.notes)} notes, not {len(plain.notes)}", float("inf")
         for (name, mine), (_, theirs) in zip(ended.notes, plain.notes):
             ours, others = torch.tensor(mine).double(), torch.tensor(theirs).double()
-            if ours.shape != others.shape or not torch.allclose(ours, others, rtol=1e-4, atol=1e-6):
-                said = f"{name} is {mine if ours.ndim == 0 else '…'} on rank {rank}, and {theirs if ours.ndim == 0 else '…'} in one process"
-                return "wrong", said, float("inf")
+            if ours.shape != others.shape or not torch.allclose(
+                ours, others, rtol=tolerance, atol=tolerance / 100
+            ):
+                shown = f" is {mine} on rank {rank}, and {theirs} in one process"
+                return "wrong", name + (shown if ours.ndim == 0 else " differ"), float("inf")
     return "equal", "", worst
 
 
-def _column(strategy: str, devices: int, options: Mapping[str, Any]) -> Column:
+def column_of(strategy: str, devices: int, options: Mapping[str, Any] = MappingProxyType({})) -> Column:
+    """Return how a strategy is set up here, at any number of devices."""
     known = COLUMNS.get(strategy, Column(strategy, options={"timeout_s": 20}))
     processes = 1 if known.processes == 1 else devices
     copies = devices if known.copies > 1 else known.copies
@@ -358,10 +374,10 @@ def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str) -> Ended:
     own = _copied(loop)
     for index, prepared in enumerate(runtime._prepared):
         for name, value in prepared.original_module.named_parameters():
-            key = f"{index}/{name}"
-            if type(value.data) is Tensor and not value.is_meta and key in whole:
-                if value.shape == whole[key].shape and value.dtype == whole[key].dtype:
-                    own[key] = value.detach().clone()
+            known = whole.get(f"{index}/{name}")
+            is_whole = type(value.data) is Tensor and not value.is_meta
+            if is_whole and known is not None and (value.shape, value.dtype) == (known.shape, known.dtype):
+                own[f"{index}/{name}"] = value.detach().clone()
     return Ended(whole, own, loop.notes, {})
 
 

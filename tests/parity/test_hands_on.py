@@ -1,0 +1,69 @@
+"""Own loops that take gradients, parameters and optimizers into their own hands are equal, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parity.hands_on_open import OPEN, why_open
+from tests.parity.hands_on_rows import ROWS
+from tests.support.hands_on import Loop, column_of, run_plainly, run_program, run_rows
+
+SHORT = (
+    "scheduler_resumed",
+    "norm_skips",
+    "partial_window",
+    "retained_graph",
+    "original_called",
+    "closure_adam",
+    "optimizer_afterwards",
+    "optimizer_hooks",
+    "pcgrad",
+    "layer_added",
+)
+
+
+def test_usual_loops_under_ddp() -> None:
+    outcomes = run_rows("ddp", SHORT, devices=2)
+    assert [str(each) for each in outcomes.values() if not each.is_right] == []
+    assert outcomes["scheduler_resumed"].verdict == "equal"
+    assert outcomes["layer_added"].verdict == "refused"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_sharded", "fsdp", "ddp_fully_sharded", "model_parallel"])
+def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
+    outcomes = run_rows(strategy, devices=devices)
+    wrong = [each for name, each in outcomes.items() if not each.is_right and not why_open(name, strategy)]
+    assert [str(each) for each in wrong] == []
+    assert sum(each.verdict == "equal" for each in outcomes.values()) > len(ROWS) / 4
+
+
+def test_plain_loops_train() -> None:
+    for name, row in ROWS.items():
+        ended = run_plainly(row)
+        moved = [key for key, value in ended.weights.items() if not value.equal(ended.start.get(key, value))]
+        assert moved or "layer_added" in name, name
+
+
+def _rank_dependent(run: Loop) -> None:
+    ROWS["plain_steps"](run)
+    run.note("rank", run.ranks)
+
+
+def _failing(run: Loop) -> None:
+    if run.ranks > 1:
+        raise ArithmeticError("one too many")
+
+
+def test_verdicts() -> None:
+    column = column_of("ddp", 2)
+    wrong = run_program(_rank_dependent, "note", column)
+    assert (wrong.verdict, wrong.sentence) == ("wrong", "rank is 2.0 on rank 0, and 1.0 in one process")
+    raw = run_program(_failing, "raw", column)
+    assert (raw.verdict, raw.sentence) == ("raw", "ArithmeticError: one too many")
+
+
+def test_open_cells_are_of_rows_that_there_are() -> None:
+    assert {row for each in OPEN for row in each.rows if row != "*"} <= set(ROWS)
+    assert why_open("padding_row", "ddp") == ""
