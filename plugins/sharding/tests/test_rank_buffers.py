@@ -13,6 +13,7 @@ from torch import nn
 import stratagem
 from stratagem import ConfigError, Runtime
 from stratagem.errors import CheckpointError, DataError
+from stratagem.installed.catalogue import load_catalogue
 
 STRATEGIES = ("ddp", "ddp_sharded", "ddp_fully_sharded", "fsdp")
 
@@ -79,6 +80,16 @@ def test_buffers_of_a_ranks_own_samples_are_refused(strategy: str) -> None:
         assert f"buffer '{name}' differs between ranks 0 and 1" in said
         assert "torch.distributed.all_reduce" in said
         assert "buffers='local'" in said
+
+
+@pytest.mark.parametrize("strategy", ["bagua", "fairscale_sharded"])
+def test_strategies_without_the_option_refuse_them_too(strategy: str) -> None:
+    if any(offer.missing() for offer in load_catalogue().of_kind("strategy") if offer.name == strategy):
+        pytest.skip("its library isn't installed")
+    with pytest.raises(DataError, match=r"buffer 'centre' differs between ranks 0 and 1.*all_reduce$"):
+        runtime(strategy).launch(train, "centre", range(3), quiet=True)
+    first, second = runtime(strategy).launch(train, "averaged", range(4), quiet=True)
+    assert first["centre"] == second["centre"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
