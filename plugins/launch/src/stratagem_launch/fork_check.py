@@ -8,12 +8,17 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem.errors import UsageError
 
 _INSTEAD = 'start the workers before anything is computed, or use start_method="forkserver"'
-_PROBE_S = 2.0
+_ASLEEP_S = 1.0
+"""For how long all threads of a child that hangs are seen asleep, none of which has had a turn meanwhile."""
+_SPINS_NS = 5_000_000_000
+"""Processor time of a child that hangs by spinning; the computation takes some milliseconds."""
+_WITHOUT_PROC_S = 30.0
+"""How long a child may take where the system doesn't tell what its threads do."""
 _PROBE_ELEMENTS = 1 << 17
 
 
@@ -72,11 +77,60 @@ def _child_computes(torch: Any, threads: int) -> bool:
             torch.ones(_PROBE_ELEMENTS).add_(1)
         finally:
             os._exit(0)
-    deadline = time.monotonic() + _PROBE_S
-    while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return True
-        time.sleep(0.002)
+    if _ends(pid):
+        return True
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
+
+
+def _ends(pid: int) -> bool:
+    """Wait for a child's end; False as soon as it is known to hang.
+
+    On a busy machine a child that computes may take any time, so that no deadline tells it from one that hangs. Its
+    threads do: one that has work is runnable or gets time from the scheduler, whereas those of a child that hangs
+    all sleep, each waiting for a thread that wasn't forked. With OMP_WAIT_POLICY=active they spin for ever instead,
+    and use more time than the computation ever does.
+    """
+    before, asleep_since, began = None, time.monotonic(), time.monotonic()
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        now = time.monotonic()
+        threads = _threads_of(pid)
+        if threads is None:  # no /proc, or the child has just ended
+            if now - began > _WITHOUT_PROC_S:
+                return False
+        else:
+            if threads != before or not all(thread.state == "S" for thread in threads):
+                asleep_since = now
+            if now - asleep_since > _ASLEEP_S or sum(thread.ran_ns for thread in threads) > _SPINS_NS:
+                return False
+        before = threads
+        time.sleep(0.002 if now - began < 0.1 else 0.02)
+    return True
+
+
+class _Thread(NamedTuple):
+    """What the scheduler knows of a thread."""
+
+    id: int
+    state: str
+    """As in /proc: "S" waits for something, "R" runs or waits for a processor."""
+    ran_ns: int
+    turns: int
+    """How often it was given a processor."""
+
+
+def _threads_of(pid: int) -> list[_Thread] | None:
+    """Return a process's threads; None where /proc doesn't tell."""
+    folder = f"/proc/{pid}/task"
+    found = []
+    try:
+        for thread in sorted(map(int, os.listdir(folder))):
+            with open(f"{folder}/{thread}/stat", encoding="utf-8", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+            with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
+                ran_ns, _, turns = map(int, file.read().split())
+            found.append(_Thread(thread, state, ran_ns, turns))
+    except (OSError, ValueError, IndexError):
+        return None
+    return found or None
