@@ -105,8 +105,17 @@ def is_alive(pid: int) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Tell whether a signal such as SIGSTOP makes a process stand still; False where /proc doesn't tell."""
+    return _state(pid) == "T"
+
+
+def can_answer(pid: int) -> bool:
+    """Tell whether a process exists, and neither has ended nor stands still."""
+    return is_alive(pid) and _state(pid) not in ("T", "Z", "X")
+
+
+def _state(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "T"
+            return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return ""

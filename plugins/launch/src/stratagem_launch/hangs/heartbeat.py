@@ -16,6 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from stratagem_launch.guard import can_answer
 from stratagem_launch.hangs.abort import call_on_abort
 from stratagem_launch.hangs.files import RankFiles, beats_in, write_whole
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 """Makes a process write its Python stacks, even one that never lets go of the interpreter's lock."""
 _POLL_S = 0.25
+_PEERS_S = 10.0
+"""How long a rank that is aborted waits at most for what the others know; one that is busy answers late."""
 _SETTLE_S = 1.5
 """How long ranks without a launcher wait for what the others write."""
 
@@ -74,7 +77,7 @@ class Heartbeat:
             "world_size": self._world_size,
         }
         write_whole(self._files.note, json.dumps(note).encode())
-        self._on_abort = call_on_abort(self._leave_what_is_known)
+        self._on_abort = call_on_abort(self._before_abort)
         threading.Thread(target=self._serve, name="stratagem-heartbeat", daemon=True).start()
         return self
 
@@ -123,6 +126,29 @@ class Heartbeat:
     def _leave_what_is_known(self) -> None:
         faulthandler.dump_traceback(self._stacks, all_threads=True)
         self._leave_collectives()
+
+    def _before_abort(self) -> None:
+        if os.getpid() != self._files.pid:  # a loader's worker, which has inherited the handler
+            return
+        self._leave_what_is_known()
+        if self._is_watched:
+            self._await_peers()
+
+    def _await_peers(self) -> None:
+        """Let the other ranks of this node leave what they called, while this process still is there.
+
+        The elastic agent ends them once it has ended. What aborts a rank is a collective that differs from theirs,
+        and only theirs show that.
+        """
+        peers = [beat.files for beat in beats_in(self._folder) if beat.files.pid != self._files.pid]
+        for peer in peers:
+            if not os.path.exists(peer.request):
+                write_whole(peer.request, b"")
+        deadline = time.monotonic() + _PEERS_S
+        while time.monotonic() < deadline and any(
+            can_answer(peer.pid) and not os.path.exists(peer.collectives) for peer in peers
+        ):
+            time.sleep(0.02)
 
     def _end_all(self) -> None:
         """Without a launcher: leave what this rank knows; the lowest rank that could reports, and all end."""
