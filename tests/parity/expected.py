@@ -87,14 +87,8 @@ REFUSALS: tuple[Refusal, ...] = (
         ("none_on_one_rank",),
         "and not on all ranks: under",
     ),
-    # What needs a sharded parameter outside of its module's forward.
-    Refusal(
-        (*FSDP, "model_parallel"),
-        ("functional_weight", "weight_penalty", "block_penalty"),
-        "outside of their module's own forward",
-    ),
-    Refusal(FSDP, ("gradient_penalty", "target_copy"), "outside of their module's own forward"),
-    Refusal(("ddp_fully_sharded",), ("target_copy",), "don't call the module's state_dict() within a step"),
+    # What needs a sharded parameter in a gradient of a gradient.
+    Refusal(FSDP, ("gradient_penalty",), "outside of their module's own forward"),
     Refusal(("ddp_sharded",), ("complex_parameters",), "ddp_sharded takes one dtype for each optimizer"),
     Refusal(("model_parallel",), ("gradient_penalty",), "with create_graph=True through layers"),
     Refusal(("model_parallel",), ("hook_mask",), "outside of their module's own forward"),

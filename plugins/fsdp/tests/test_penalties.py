@@ -1,4 +1,4 @@
-"""Parameters used outside of their block: a sentence by default, plain torch's numbers in one unit."""
+"""Parameters used outside of their block, and gradients of gradients: plain torch's numbers, or a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from small import Line
 from stratagem_testing import StrategySubject
-from stratagem_testing.strategies.penalties import KINDS, results_of
+from stratagem_testing.strategies.penalties import results_of
 from torch import nn
 
 from stratagem import ConfigError
@@ -20,15 +20,13 @@ def test_one_unit_computes_them_all() -> None:
     assert results_of(subject(auto_wrap_policy=[])) == {}
 
 
-def test_blocks_end_in_a_sentence() -> None:
+def test_blocks_refuse_gradients_of_gradients_alone() -> None:
     refusals = results_of(subject())
-    assert list(refusals) == list(KINDS)
-    for message in refusals.values():
-        assert message.startswith("ShardedUseError: ")
-        assert "auto_wrap_policy=[]" in message
-    used = "under fsdp, 'net.blocks.0.0.weight' of the block 'net.blocks.0' was used where this process has its shard"
-    assert used in refusals["weight elsewhere"]
-    assert "parameters of the blocks 'net.blocks.0', 'net.blocks.1' were used" in refusals["penalty"]
+    assert list(refusals) == ["gradient penalty"]
+    message = refusals["gradient penalty"]
+    assert message.startswith("ShardedUseError: ")
+    assert "parameters of the blocks 'net.blocks.0', 'net.blocks.1' were used" in message
+    assert "auto_wrap_policy=[]" in message
 
 
 class Complex(Line):

@@ -190,3 +190,19 @@ def test_an_optimizer_that_counts_as_stepped_lets_a_scheduler_go_on():
             torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
         private.count_as_stepped(optimizer)
         scheduler.step()
+
+
+def test_a_shard_is_reached_without_autograd_and_counts_the_writes_of_what_is_detached(one_rank_mesh):
+    tensor = DTensor.from_local(torch.ones(3), one_rank_mesh)
+    assert private.local_shard(tensor) is private.local_shard(private.detached(tensor))
+    assert private.local_shard(tensor.detach()) is not private.local_shard(tensor), "use DTensor.detach"
+
+
+def test_subclasses_are_not_asked_about_functions():
+    class Asked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    with private.without_subclass_functions():
+        assert torch.ones(2).as_subclass(Asked).add(1).shape == (2,)

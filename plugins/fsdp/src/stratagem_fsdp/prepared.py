@@ -12,6 +12,13 @@ from stratagem_sharding.equal_buffers import EqualBuffers
 from stratagem_sharding.kept_shards import leave_shards
 from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.rank_buffers import RankBuffers
+from stratagem_sharding.whole_tensors import (
+    ReadingExchange,
+    copies_as_before,
+    copies_whole,
+    hold_whole,
+    on_shards,
+)
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -77,6 +84,9 @@ class FSDPPrepared(Prepared):
         self._equal_buffers = EqualBuffers(
             self.module, self._world_size, differ=False, rank_buffers=self._rank_buffers
         )
+        ReadingExchange(request.collectives)
+        hold_whole(self.original_module.parameters())
+        copies_whole(self.original_module, sharded.snapshot, self._reshard)
         for optimizer in self.optimizers:
             # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
             optimizer.register_step_pre_hook(self._before_step)
@@ -133,6 +143,7 @@ class FSDPPrepared(Prepared):
         # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
         return nullcontext() if self._mirror.has_accumulated_hooks else self._accumulating()
 
+    @on_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         kinds = by_kind(self._parameters[index])
         if len(kinds) < 2:
@@ -187,6 +198,7 @@ class FSDPPrepared(Prepared):
         self._order.release()
         self._reshard()
         self._mirror.release()
+        copies_as_before(self.original_module)
         self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
         del self._sharded, self._shards
 

@@ -20,6 +20,7 @@ from stratagem_sharding.torch_private import (
     set_backward_hooks,
     set_post_accumulate_hooks,
 )
+from stratagem_sharding.whole_tensors import hold_whole
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -110,6 +111,8 @@ class _Pair:
     """A shard and its gathered copy."""
 
     def __init__(self, name: str, sharded: Any, copy: nn.Parameter) -> None:
+        if isinstance(copy, DTensor):
+            hold_whole([copy])  # split among the ranks of a copy of the model
         self.name = name
         self.sharded: Any = sharded
         self.copy: Any = copy

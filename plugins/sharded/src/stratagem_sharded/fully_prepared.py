@@ -14,6 +14,13 @@ from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.module_snapshot import ModuleSnapshot
 from stratagem_sharding.rank_buffers import RankBuffers
 from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
+from stratagem_sharding.whole_tensors import (
+    ReadingExchange,
+    copies_as_before,
+    copies_whole,
+    hold_whole,
+    on_shards,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -87,6 +94,9 @@ class FullyShardedPrepared(Prepared):
         self._shards = list(self.original_module.parameters())
         self._reduces, self._unreduced = True, False
         self._mirror = ShardMirror(self._sharded, (), self.original_module)
+        ReadingExchange(request.collectives)
+        hold_whole(self.original_module.parameters())
+        copies_whole(self.original_module, self._snapshot, self._let_go)
         self._order = GatherOrder(
             self._sharded, self._root, self.original_module, request.collectives, "ddp_fully_sharded"
         )
@@ -134,6 +144,7 @@ class FullyShardedPrepared(Prepared):
             self._root.set_reshard_after_backward(True)
             self._set_reduces(True)
 
+    @on_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         norm = super().clip(index, clipping)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -183,6 +194,7 @@ class FullyShardedPrepared(Prepared):
         self._order.release()
         self._let_go()
         self._mirror.release()
+        copies_as_before(self.original_module)
         super().release()
         self._let_go()
         self.left_shards = leave_shards(self.original_module, self._snapshot, self._world_size)

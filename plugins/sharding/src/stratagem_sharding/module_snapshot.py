@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -55,10 +56,42 @@ class ModuleSnapshot:
                     if handle in hooked[key] or self._is_theirs(now[key][handle]):
                         del now[key][handle]
 
+    def original_of(self, module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
+        """Return a module's class and attributes without what the strategy set up, for a copy of it."""
+        get_state = getattr(module, "__getstate__", None)  # every object has one from Python 3.11 on
+        now = dict(module.__dict__ if get_state is None else get_state())
+        at = next((at for at, (each, *_) in enumerate(self._before) if each is module), None)
+        if at is None:
+            return type(module), now
+        (_, cls, values, hooks), (set_up, hooked) = self._before[at], self._after[at]
+        for key in [key for key in now if key not in MODULE_TABLES and key not in hooked]:
+            before, after = values.get(key, _ABSENT), set_up.get(key, _ABSENT)
+            if after is before or now[key] is not after:
+                continue
+            if before is _ABSENT:
+                del now[key]
+            else:
+                now[key] = before
+        for key in [key for key in hooked if key in now]:
+            kept = hooks.get(key, set())
+            now[key] = type(now[key])(
+                (handle, hook)
+                for handle, hook in now[key].items()
+                if handle in kept or not (handle in hooked[key] or self._is_theirs(hook) or _is_ours(hook))
+            )
+        return cls, now
+
     def _is_theirs(self, hook: Any) -> bool:
         # State dict hooks are wrapped.
         inner = getattr(hook, "hook", hook)
         return str(getattr(inner, "__module__", "")).startswith(self._libraries)
+
+
+def _is_ours(hook: Any) -> bool:
+    """Whether a hook is a strategy's that came after `note`, and is taken off by the strategy itself."""
+    while isinstance(hook, partial) or hasattr(hook, "__wrapped__"):  # as by torch.compiler.disable
+        hook = hook.func if isinstance(hook, partial) else hook.__wrapped__
+    return str(getattr(hook, "__module__", "")).startswith("stratagem")
 
 
 def _looked_at(module: nn.Module) -> tuple[dict[str, Any], dict[str, set[int]]]:

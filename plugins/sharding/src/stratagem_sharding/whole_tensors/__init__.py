@@ -1,0 +1,16 @@
+"""Sharded parameters and gradients that answer for the whole tensor, in the hands of a user's code."""
+
+from stratagem_sharding.whole_tensors.module_copies import copies_as_before, copies_whole
+from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
+from stratagem_sharding.whole_tensors.shard_arithmetic import on_shards
+from stratagem_sharding.whole_tensors.user_tensors import WholeDTensor, WholeView, hold_whole
+
+__all__ = [
+    "ReadingExchange",
+    "WholeDTensor",
+    "WholeView",
+    "copies_as_before",
+    "copies_whole",
+    "hold_whole",
+    "on_shards",
+]

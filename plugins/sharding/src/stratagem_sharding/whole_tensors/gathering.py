@@ -1,0 +1,103 @@
+"""Whole tensors from shards, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from stratagem.errors import ShardedUseError
+from stratagem_sharding.torch_private import detached, local_shard, without_subclass_functions
+from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
+
+__all__ = ["gather", "gather_with_grad", "make_equal", "shard_like", "write"]
+
+
+def agree(sharded: DTensor, operation: str) -> None:
+    """Wait until all ranks that have shards of a tensor are at the same operation; see `ReadingExchange`."""
+    mesh = sharded.device_mesh
+    if mesh.size() > 1 and ReadingExchange.current is not None:
+        shape = "×".join(map(str, sharded.shape)) or "one value"
+        ReadingExchange.current.agree(mesh.mesh.flatten().tolist(), f"{operation} of a tensor ({shape})")
+
+
+def gather(sharded: DTensor, operation: str) -> torch.Tensor:
+    """Return the whole tensor, without a gradient; a copy. Collective.
+
+    Args:
+        sharded: of any layout.
+        operation: that needs it, for messages.
+
+    Raises:
+        ShardedUseError: not all ranks gather it.
+    """
+    if any(not placement.is_replicate() for placement in sharded.placements):
+        agree(sharded, operation)
+    # Whole values may be written to, which inference tensors don't count.
+    with torch.inference_mode(False), torch.no_grad(), without_subclass_functions():
+        whole = DTensor.full_tensor(detached(sharded))
+        shares = whole.untyped_storage().data_ptr() == local_shard(sharded).untyped_storage().data_ptr()
+        return whole.clone() if shares or whole.is_inference() else whole
+
+
+def gather_with_grad(sharded: DTensor, operation: str) -> torch.Tensor:
+    """Return the whole tensor, whose gradient is averaged over ranks, as that of a forward. Collective."""
+    whole: torch.Tensor = _Gather.apply(sharded, operation)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sharded: Any, operation: str) -> Any:
+        ctx.sharded = sharded.device_mesh, tuple(sharded.placements)
+        # A view that a Function returns may not be changed in place, not even within no_grad.
+        return gather(sharded, operation).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        mesh, placements = ctx.sharded
+        mean = grads[0].contiguous().clone()
+        for dim in range(mesh.ndim):
+            dist.all_reduce(mean, group=mesh.get_group(dim))
+        mean /= mesh.size()
+        with without_subclass_functions():
+            return distribute_tensor(mean, mesh, placements, src_data_rank=None), None
+
+
+@torch.no_grad()
+def shard_like(whole: torch.Tensor, sharded: DTensor) -> DTensor:
+    """Return this rank's shard of a whole tensor, in the layout of another. Not collective."""
+    with without_subclass_functions():
+        return distribute_tensor(whole.detach(), sharded.device_mesh, sharded.placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def write(sharded: DTensor, whole: torch.Tensor) -> None:
+    """Write this rank's part of a whole tensor to its shard. Not collective.
+
+    Raises:
+        ShardedUseError: the shards are summands that have not been added up yet.
+    """
+    if any(placement.is_partial() for placement in sharded.placements):
+        raise ShardedUseError(
+            "this gradient has not been added up over the ranks yet, so it can't be changed: change it after "
+            "clipping, or in the optimizer's step"
+        )
+    part = shard_like(whole.to(sharded.device), sharded)
+    with without_subclass_functions():
+        local_shard(sharded).copy_(local_shard(part))
+
+
+def make_equal(whole: torch.Tensor, mesh: DeviceMesh) -> None:
+    """Give all ranks of a mesh the first one's values. Collective."""
+    if mesh.size() == 1:
+        return
+    dense = whole.detach().contiguous()
+    for dim in range(mesh.ndim):
+        group = mesh.get_group(dim)
+        dist.broadcast(dense, dist.get_global_rank(group, 0), group=group)
+    if dense.data_ptr() != whole.data_ptr():
+        whole.detach().copy_(dense)

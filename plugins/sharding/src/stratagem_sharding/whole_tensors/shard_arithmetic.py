@@ -1,0 +1,174 @@
+"""Which operations a user's code may run on shards as they are, since they are right on each shard by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["on_shards"]
+
+ABOUT_THE_TENSOR = frozenset(
+    [
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "is_inference",
+        "is_contiguous",
+        "element_size",
+        "get_device",
+        "is_same_size",
+        "requires_grad_",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "retain_grad",
+        "backward",
+        "grad",
+        "detach_",
+        "is_set_to",
+        "has_names",
+        "data_ptr",
+        "untyped_storage",
+        "storage_offset",
+        "__len__",
+        "__hash__",
+        "__reduce_ex__",
+        "__setstate__",
+        "__dir__",
+        "is_tensor",
+        "is_storage",
+        "result_type",
+        "can_cast",
+        "is_pinned",
+        "promote_types",
+        "refine_names",
+        "rename_",
+        "_has_compatible_shallow_copy_type",
+        "as_subclass",
+        "_group_tensors_by_device_and_dtype",
+        "_typed_storage",
+        "is_distributed",
+        "is_shared",
+        "dim_order",
+    ]
+)
+"""Operations that read no values."""
+
+VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Attributes of a tensor that are views of its values. All other attributes read no values."""
+
+_ARITHMETIC = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "true_divide",
+    "subtract",
+    "multiply",
+    "divide",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "sqrt",
+    "rsqrt",
+    "square",
+    "neg",
+    "abs",
+    "sign",
+    "reciprocal",
+    "pow",
+    "exp",
+    "log",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "clip",
+    "nan_to_num",
+    "sigmoid",
+    "tanh",
+    "relu",
+    "isnan",
+    "isfinite",
+    "isinf",
+]
+_OPERATORS = ["add", "sub", "mul", "truediv", "pow"]
+ELEMENTWISE = frozenset(
+    [
+        *_ARITHMETIC,
+        *(f"{name}_" for name in _ARITHMETIC),
+        *(f"_foreach_{name}" for name in _ARITHMETIC),
+        *(f"_foreach_{name}_" for name in _ARITHMETIC),
+        *(f"__{name}__" for name in _OPERATORS),
+        *(f"__r{name}__" for name in _OPERATORS),
+        *(f"__i{name}__" for name in _OPERATORS),
+        *[
+            "__neg__",
+            "__abs__",
+            "__pos__",
+            "neg",
+            "positive",
+            "clone",
+            "zero_",
+            "fill_",
+            "copy_",
+            "_foreach_copy_",
+            "_foreach_zero_",
+        ],
+        *["zeros_like", "ones_like", "full_like", "empty_like", "_amp_foreach_non_finite_check_and_unscale_"],
+        *["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"],
+    ]
+)
+"""Operations whose result at one element depends on the operands at this element alone."""
+
+RANDOM_LIKE = frozenset({"rand_like", "randn_like", "randint_like"})
+NEW = frozenset({"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
+SHAPED_AS = frozenset({"view_as", "expand_as", "reshape_as", "type_as"})
+"""Methods that need the second tensor's shape or dtype alone."""
+
+READERS = frozenset({"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__"})
+"""Operations that give values to Python."""
+
+
+UNCOUNTED = frozenset({"apply_", "map_", "map2_"})
+"""Operations that change values without counting the change."""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return an operation's name; an attribute's as "get NAME" or "set NAME"."""
+    name = getattr(function, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        owner: Any = getattr(function, "__self__", None)
+        return f"{name.strip('_')} {getattr(owner, '__name__', '')}"
+    return name
+
+
+class _Depth(threading.local):
+    value = 0
+
+
+_DEPTH = _Depth()
+
+
+@contextmanager
+def on_shards() -> Iterator[None]:
+    """Within it, sharded tensors are torch's DTensors in this thread, but for what gives values to Python.
+
+    For what computes with shards knowingly: forwards of layers that are split, and strategies themselves.
+    """
+    _DEPTH.value += 1
+    try:
+        yield
+    finally:
+        _DEPTH.value -= 1
+
+
+def is_on_shards() -> bool:
+    """Whether this thread is within `on_shards`."""
+    return _DEPTH.value > 0

@@ -1,0 +1,366 @@
+"""`WholeDTensor`: a DTensor that answers for the whole tensor. `WholeView`: a part of one that writes through.
+
+torch's DTensor leaves a user's code with a shard: views are copies whose changes are lost, random numbers are drawn
+once per shard, `.data =` has no effect, and a plain tensor can't be used in the same operation. Here an operation
+runs on shards where each element of its result depends on this element alone. Every other operation runs on the whole
+tensor, which all ranks gather; what it changed is written to the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from stratagem.errors import ShardedUseError
+from stratagem.sdk.torch_private import tensor_version
+from stratagem_sharding.torch_private import (
+    detached,
+    local_shard,
+    tree_flatten,
+    tree_map,
+    without_subclass_functions,
+)
+from stratagem_sharding.whole_tensors.gathering import (
+    agree,
+    gather,
+    gather_with_grad,
+    make_equal,
+    shard_like,
+    write,
+)
+from stratagem_sharding.whole_tensors.shard_arithmetic import (
+    ABOUT_THE_TENSOR,
+    ELEMENTWISE,
+    NEW,
+    RANDOM_LIKE,
+    READERS,
+    SHAPED_AS,
+    UNCOUNTED,
+    VIEW_ATTRIBUTES,
+    is_on_shards,
+    name_of,
+)
+
+__all__ = ["WholeDTensor", "WholeView", "hold_whole"]
+
+
+class WholeDTensor(DTensor):
+    """A DTensor that a user's code sees as the whole tensor.
+
+    Made of a DTensor by assigning its class: `fully_shard` and autograd make their tensors themselves. Operations on
+    it are collective, but for arithmetic between tensors of the same layout, and for what reads no values.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _call(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return the whole tensor as a plain one, a Parameter of a Parameter. Collective."""
+        if id(self) not in memo:
+            whole = gather(self, "a copy")
+            memo[id(self)] = (
+                nn.Parameter(whole, self.requires_grad)
+                if isinstance(self, nn.Parameter)
+                else whole.requires_grad_(self.requires_grad)
+            )
+        return memo[id(self)]
+
+
+class WholeView(torch.Tensor):
+    """A view of a whole tensor that was gathered: it follows the shards, and what is written to it reaches them."""
+
+    _source: _Source
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _call(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return memo.setdefault(id(self), self.clone().detach().requires_grad_(self.requires_grad))
+
+
+def hold_whole(parameters: Iterable[torch.Tensor]) -> None:
+    """Let those that are shards answer for the whole tensors. Gradients follow."""
+    for parameter in parameters:
+        _as_whole(parameter)
+
+
+class _Source:
+    """A whole tensor, and the shards it was gathered from."""
+
+    def __init__(self, sharded: WholeDTensor, operation: str, with_grad: bool) -> None:
+        self.sharded = sharded
+        self.whole = (
+            gather_with_grad(sharded, operation)
+            if with_grad and sharded.requires_grad
+            else gather(sharded, operation)
+        )
+        self.remember()
+
+    def remember(self) -> None:
+        self.version = tensor_version(self.whole)
+        self.shard_versions = _versions(self.sharded)
+
+    def refresh(self, operation: str) -> None:
+        """Gather again where the shards have changed, as by an optimizer's step. Collective."""
+        if _versions(self.sharded) != self.shard_versions:
+            fresh = gather(self.sharded, operation)
+            with torch.inference_mode(False), torch.no_grad():
+                self.whole.detach().copy_(fresh)
+            self.remember()
+
+    def is_changed(self) -> bool:
+        return tensor_version(self.whole) != self.version
+
+    def write(self, equal: bool) -> None:
+        """Write the whole tensor's values to the shards; the first rank's where `equal`."""
+        if torch.is_grad_enabled() and self.sharded.requires_grad and self.sharded.is_leaf:
+            raise RuntimeError(
+                "a parameter that requires grad is being changed in place: do it within torch.no_grad()"
+            )
+        if self.whole.shape != self.sharded.shape:
+            raise ShardedUseError(
+                f"a sharded tensor of shape {tuple(self.sharded.shape)} can't be given the shape "
+                f"{tuple(self.whole.shape)} in place: make a new one, as with reshape"
+            )
+        if equal:
+            agree(self.sharded, "random values")
+            make_equal(self.whole, self.sharded.device_mesh)
+        write(self.sharded, self.whole)
+        self.remember()
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the whole one's memory."""
+        address = self.whole.untyped_storage().data_ptr()
+        return address != 0 and tensor.untyped_storage().data_ptr() == address
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    name = name_of(function)
+    if is_on_shards() and name not in READERS:
+        with without_subclass_functions():
+            return function(*args, **kwargs)
+    if name.startswith("get "):
+        if name[4:] not in VIEW_ATTRIBUTES:
+            return _attribute(function, args, name)
+    elif name.startswith("set "):
+        return _set_attribute(function, args, name)
+    elif name == "detach":
+        return _detach(args[0])
+    elif name in ABOUT_THE_TENSOR:
+        with without_subclass_functions():
+            return tree_map(_as_whole, function(*args, **kwargs))
+    if name in SHAPED_AS and not isinstance(args[0], (WholeDTensor, WholeView)):
+        with without_subclass_functions():
+            return function(args[0], _empty(args[1]).expand(args[1].shape))
+    if name in NEW and isinstance(args[0], WholeDTensor):
+        return getattr(_empty(args[0]), name)(*args[1:], **kwargs)
+    if name in RANDOM_LIKE and isinstance(args[0], WholeDTensor):
+        return _random_like(function, args, kwargs)
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+    held = [each for each in tensors if isinstance(each, WholeDTensor)]
+    for each in tensors:
+        if type(each) is DTensor and held and _layout(each) == _layout(held[0]):
+            _as_whole(each)
+    if any(type(each) is DTensor for each in tensors):
+        # Activations of a split layer: what they are used in is torch's.
+        with without_subclass_functions():
+            return function(*args, **kwargs)
+    if _runs_on_shards(name, args, tensors):
+        with without_subclass_functions():
+            return tree_map(_as_whole, function(*args, **kwargs))
+    if name == "copy_" and isinstance(args[0], WholeDTensor) and len(tensors) == 2:
+        return _copy(args[0], args[1])
+    return _on_whole(function, args, kwargs, name)
+
+
+def _attribute(function: Callable[..., Any], args: Any, name: str) -> Any:
+    (tensor,) = args[:1]
+    if name == "get data":  # which would count writes by itself
+        return _detach(tensor)
+    with without_subclass_functions():
+        return _as_whole(function(*args))
+
+
+def _detach(tensor: Any) -> Any:
+    with without_subclass_functions():
+        if isinstance(tensor, DTensor):
+            return _as_whole(detached(tensor))
+        return _view(tensor.detach(), tensor._source)
+
+
+def _set_attribute(function: Callable[..., Any], args: Any, name: str) -> None:
+    target, value = args
+    if name in ("set data", "set grad") and isinstance(target, WholeDTensor) and value is not None:
+        if tuple(value.shape) != tuple(target.shape) or value.dtype != target.dtype:
+            raise ShardedUseError(
+                f"{name[4:]} of a sharded parameter is {_kind(target)}, and was given {_kind(value)}: give it a "
+                "tensor of the same shape and dtype, or make a new module and set that up"
+            )
+        if name == "set data":
+            with torch.no_grad():
+                _copy(_detach(target), value)
+            return
+        if not (isinstance(value, DTensor) and _layout(value) == _layout(target)):
+            plain = gather(value, ".grad =") if isinstance(value, DTensor) else value
+            value = _as_whole(shard_like(_plain(plain, ".grad ="), target))
+        args = target, value
+    elif name == "set data" and isinstance(target, WholeView):
+        target.copy_(value)
+        return
+    with without_subclass_functions():
+        function(*args)
+
+
+def _copy(target: WholeDTensor, value: torch.Tensor) -> WholeDTensor:
+    """Write a tensor of any layout to shards."""
+    if torch.is_grad_enabled() and target.requires_grad and target.is_leaf:
+        raise RuntimeError(
+            "a parameter that requires grad is being changed in place: do it within torch.no_grad()"
+        )
+    with torch.no_grad():
+        if isinstance(value, DTensor) and _layout(value) == _layout(target):
+            with without_subclass_functions():
+                local_shard(target).copy_(local_shard(value))
+            return target
+        whole = gather(value, "copy_") if isinstance(value, DTensor) else _plain(value, "copy_")
+        write(target, whole.expand(target.shape))
+    return target
+
+
+def _random_like(function: Callable[..., Any], args: Any, kwargs: Any) -> torch.Tensor:
+    sharded = args[0]
+    stand_in = torch.empty(sharded.shape, dtype=sharded.dtype, device=sharded.device)
+    made: torch.Tensor = function(stand_in, *args[1:], **kwargs)
+    agree(sharded, "random values")
+    make_equal(made, sharded.device_mesh)
+    return made
+
+
+def _runs_on_shards(name: str, args: Any, tensors: list[torch.Tensor]) -> bool:
+    if name not in ELEMENTWISE or any(isinstance(each, WholeView) for each in tensors):
+        return False
+    sharded = [each for each in tensors if isinstance(each, WholeDTensor)]
+    if any(not isinstance(each, WholeDTensor) and each.dim() for each in tensors):
+        return False
+    if any(placement.is_partial() for each in sharded for placement in each.placements):
+        return False
+    layouts = {_layout(each) for each in sharded}
+    # Lists of tensors have one layout for each of them, which torch compares.
+    if len(layouts) > 1 and not name.startswith(("_foreach", "_amp_foreach", "_fused")):
+        return False
+    writes = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    return writes or not (torch.is_grad_enabled() and any(each.requires_grad for each in sharded))
+
+
+def _on_whole(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
+    """Run an operation on the whole tensors, and write what it changed to their shards. Collective."""
+    operation = name.removeprefix("get .").strip("_") if not name.startswith("get ") else name[4:]
+    sources: dict[int, _Source] = {}
+    plain_of: dict[int, torch.Tensor] = {}
+    given: dict[int, torch.Tensor] = {}
+    with_grad = torch.is_grad_enabled()
+
+    def to_plain(value: Any) -> Any:
+        if not isinstance(value, (WholeDTensor, WholeView)):
+            return value
+        if id(value) not in plain_of:
+            if isinstance(value, WholeDTensor):
+                source = _Source(value, operation, with_grad)
+                plain = source.whole
+            else:
+                source = value._source
+                source.refresh(operation)
+                plain = _without_class(value)
+            sources[id(source)] = source
+            plain_of[id(value)] = plain
+            given[id(plain)] = value
+        return plain_of[id(value)]
+
+    plain_args, plain_kwargs = tree_map(to_plain, (args, kwargs))
+    found = list(sources.values())
+    random = [torch.get_rng_state(), *_device_states(found)]
+    if torch.is_inference_mode_enabled():
+        # Changes of tensors are counted outside of it alone.
+        with torch.inference_mode(False), torch.no_grad():
+            result = function(*plain_args, **plain_kwargs)
+    else:
+        result = function(*plain_args, **plain_kwargs)
+    changed = [source for source in found if source.is_changed() or name in UNCOUNTED]
+    if changed:
+        now = [torch.get_rng_state(), *_device_states(found)]
+        is_random = bool(kwargs.get("generator")) or any(not torch.equal(a, b) for a, b in zip(random, now))
+        for source in changed:
+            source.write(equal=is_random)
+
+    def to_user(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or isinstance(value, (DTensor, WholeView)):
+            return value
+        if id(value) in given:
+            return given[id(value)]
+        source = next((source for source in found if source.has(value)), None)
+        return value if source is None else _view(value, source)
+
+    if name in ("numpy", "__array__"):
+        # It would be written to instead of the shards.
+        result.flags.writeable = False
+    return tree_map(to_user, result)
+
+
+def _device_states(sources: list[_Source]) -> list[torch.Tensor]:
+    devices = {source.whole.device for source in sources if source.whole.device.type != "cpu"}
+    return [torch.get_device_module(device).get_rng_state(device) for device in devices]
+
+
+def _view(tensor: torch.Tensor, source: _Source) -> WholeView:
+    with without_subclass_functions():
+        view: WholeView = tensor.as_subclass(WholeView)
+    view._source = source
+    return view
+
+
+def _without_class(view: torch.Tensor) -> torch.Tensor:
+    with without_subclass_functions():
+        return view.as_subclass(torch.Tensor)
+
+
+def _plain(tensor: torch.Tensor, operation: str) -> torch.Tensor:
+    if isinstance(tensor, WholeView):
+        tensor._source.refresh(operation)
+        return _without_class(tensor)
+    return tensor
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty((), dtype=tensor.dtype, device=tensor.device)
+
+
+def _as_whole(value: Any) -> Any:
+    if type(value) is DTensor:
+        value.__class__ = WholeDTensor
+    return value
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _versions(sharded: DTensor) -> list[int]:
+    """Return counts of writes: by way of the tensor, and of its shard alone, as optimizers step it."""
+    each: list[torch.Tensor] = [sharded, local_shard(sharded)]
+    return [0 if tensor.is_inference() else tensor_version(tensor) for tensor in each]
