@@ -60,6 +60,78 @@ def test_what_is_not_here_is_listed_by_line_with_the_reason() -> None:
     assert "devices" in lacks[4].reason
 
 
+def test_uses_are_found_however_the_program_has_its_names() -> None:
+    program = """import torch
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
+class Base(pl.LightningModule):
+    def export(self):
+        return self.to_onnx("x")
+class Net(Base):
+    def backward(self, loss):
+        loss.backward()
+    def on_validation_model_eval(self):
+        pass
+class Own(ModelCheckpoint):
+    def _save_checkpoint(self, trainer, path):
+        pass
+class Stops(EarlyStopping):
+    def _evaluate_stopping_criteria(self, value):
+        pass
+class Bar(TQDMProgressBar):
+    def init_train_tqdm(self):
+        pass
+trainer = pl.Trainer(accelerator="ddp", strategy="hivemind", devices=2)
+trainer.fit_loop.max_epochs = 3
+pl.callbacks.SpikeDetection()
+pl.demos.boring_classes.BoringModel
+torch.load(trainer.checkpoint_callback.best_model_path)
+fabric.load_raw("x")
+path = "lightning.pytorch.callbacks.SpikeDetection"
+trainer.fit_loop.epoch_progress
+"""
+    _, lacks = rewrite(program)
+    assert [(lack.line, lack.what) for lack in lacks] == [
+        (6, "self.to_onnx"),
+        (8, "Net.backward"),
+        (10, "Net.on_validation_model_eval"),
+        (13, "Own._save_checkpoint"),
+        (16, "Stops._evaluate_stopping_criteria"),
+        (19, "Bar.init_train_tqdm"),
+        (21, "Trainer(accelerator=…)"),
+        (21, "Trainer(strategy=…)"),
+        (23, "lightning.pytorch.callbacks.SpikeDetection"),
+        (24, "lightning.pytorch.demos"),
+        (25, "torch.load(….best_model_path)"),
+        (26, "fabric.load_raw"),
+        (27, "lightning.pytorch.callbacks.SpikeDetection"),
+        (28, "trainer.fit_loop"),
+    ]
+    assert all(lack.reason for lack in lacks)
+
+
+def test_urls_files_and_comments_raise_no_alarm() -> None:
+    program = (
+        "import lightning as L  # from lightning.pytorch.nothing import X\n"
+        "a = 'https://lightning.ai/docs', 'lightning.ai', 'pytorch_lightning.readthedocs.io', 'lightning.log'\n"
+        "b = 'see lightning.pytorch.nothing.X'\n"
+    )
+    text, lacks = rewrite(program)
+    assert (text, lacks) == (program.replace("import lightning as", "import stratagem_lightning as"), [])
+    configuration = (
+        "# lightning.pytorch.nothing.X, and lightning.pytorch.Trainer as it was\n"
+        "docs: https://lightning.ai/docs/pytorch, https://pytorch_lightning.readthedocs.io\n"
+        "file: logs/lightning.log\n"
+        "mail: me@lightning.ai\n"
+        "host: lightning.ai  # lightning.pytorch.plugins.X\n"
+        "package: pytorch-lightning.git\n"
+        "it: 'don''t # lightning.pytorch.Trainer'\n"
+    )
+    text, lacks = rewrite_text(configuration)
+    assert text == configuration.replace("t # lightning", "t # stratagem_lightning")
+    assert lacks == []
+
+
 def test_class_paths_of_configurations() -> None:
     text, lacks = rewrite_text(
         "a: lightning.pytorch.loggers.CSVLogger\nb: lightning.pytorch.plugins.X # no\n"

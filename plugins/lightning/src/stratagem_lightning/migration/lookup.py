@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratagem_lightning.absent import reason_for
+from stratagem_lightning.absent import ABSENT, reason_for
 from stratagem_lightning.migration.modules import module_here
 from stratagem_lightning.names import MODULES
 
@@ -19,6 +19,20 @@ def where_is(name: str) -> str | None:
         return here
     module, _, attribute = below.rpartition(".")
     return here if attribute in MODULES.get(module, ()) else None
+
+
+def names_something(name: str) -> bool:
+    """Whether a dotted name is one of Lightning's, here or not: a host or a file may begin with the same word."""
+    here = module_here(name)
+    if here is None:
+        return False
+    below = here.removeprefix(_PREFIX).removeprefix(".")
+    first, *rest = below.split(".")
+    if first not in ("pytorch", "fabric"):
+        return first in (*MODULES[""], "app", "data", "store")
+    known = {each.split(".")[1] for each in MODULES if each.startswith(f"{first}.")}
+    absent = {each.split(".")[2] for each in ABSENT if each.startswith(f"lightning.{first}.")}
+    return not rest or rest[0] in known | absent or rest[0][0].isupper()
 
 
 def missing_name(name: str) -> str:

@@ -9,7 +9,10 @@ _ROOTS = (
     ("lightning_fabric", "stratagem_lightning.fabric"),
     ("lightning", "stratagem_lightning"),
 )
-CLASS_PATH = re.compile(r"\b(?:pytorch_lightning|lightning_fabric|lightning)(?:\.[A-Za-z_]\w*)+")
+# What stands before or after isn't a name's where it is part of a path, a URL, an address or a longer name.
+CLASS_PATH = re.compile(
+    r"(?<![\w./@\\-])(?:pytorch_lightning|lightning_fabric|lightning)(?:\.[A-Za-z_]\w*)+(?![\w/@\\-]|\.\w|://)"
+)
 """A dotted name of Lightning's, as configuration files and strings have it."""
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from stratagem_lightning.migration.lookup import missing_name, where_is
+from stratagem_lightning.migration.lookup import missing_name, names_something, where_is
 from stratagem_lightning.migration.modules import CLASS_PATH, module_here
 from stratagem_lightning.migration.uses import lacking_uses
 
@@ -52,25 +53,51 @@ def rewrite(source: str) -> tuple[str, list[Lack]]:
             if here is not None:
                 changes.append(_replace(node, _import_from(node, here)))
                 lacks.update(Lack(node.lineno, *lack) for lack in _lacking_names(node, here))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            here = where_is(node.value) if CLASS_PATH.fullmatch(node.value) else None
+        elif isinstance(node, ast.Constant) and _is_class_path(node.value):
+            here = where_is(node.value)
             if here is not None:
                 changes.append(_replace(node, f'"{here}"'))
+            elif names_something(node.value):
+                lacks.add(Lack(node.lineno, node.value, missing_name(node.value)))
     lacks.update(Lack(*use) for use in lacking_uses(tree))
     return _apply(source, changes), sorted(lacks)
 
 
 def rewrite_text(text: str) -> tuple[str, list[Lack]]:
-    """Return a configuration file with its class paths rewritten, and those that aren't here by line."""
+    """Return a configuration file with its class paths rewritten, and those that aren't here by line.
+
+    Comments stay as they are.
+    """
     lacks = []
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        for name in CLASS_PATH.findall(line):
-            here = where_is(name)
-            if here is None:
+        end = _comment_of(line)
+        value, comment = line[:end], line[end:]
+        for name in CLASS_PATH.findall(value):
+            if where_is(name) is None and names_something(name):
                 lacks.append(Lack(number, name, missing_name(name)))
-        lines[number - 1] = CLASS_PATH.sub(lambda match: where_is(match.group()) or match.group(), line)
+        lines[number - 1] = (
+            CLASS_PATH.sub(lambda match: where_is(match.group()) or match.group(), value) + comment
+        )
     return "".join(lines), lacks
+
+
+def _comment_of(line: str) -> int:
+    """Where the comment of a line of YAML or TOML begins: at a "#" outside of quotes, after a space."""
+    quote = ""
+    for index, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            # An apostrophe within a word opens no quote.
+            quote = character if index == 0 or not line[index - 1].isalnum() else ""
+        elif character == "#" and (index == 0 or line[index - 1].isspace()):
+            return index
+    return len(line)
+
+
+def _is_class_path(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and CLASS_PATH.fullmatch(value) is not None
 
 
 def _replace(node: ast.stmt | ast.expr, text: str) -> _Change:
