@@ -18,7 +18,6 @@ METRICS = "metrics.csv"
 _MOST = 2**62
 """Of any number; sums of some thousand are still far from what a float can have."""
 _LATEST_S = 10**11
-_ROUNDING_NS = 1_000
 _LARGEST = 1e300
 """Of a metric's value: the span between two of them is a float, too."""
 
@@ -180,11 +179,7 @@ def _begun(header: dict[str, Any]) -> RankRecord:
 
 def _add(record: RankRecord, entry: dict[str, Any]) -> None:
     for steps, end_ns, samples, *ns in entry.get("rows", ()):
-        row = Row(_checked(steps), _checked(end_ns), _checked(samples), _by_phase(ns))
-        begin_ns = row.end_ns - row.total_ns
-        if begin_ns < (record.rows[-1].end_ns if record.rows else 0) - _ROUNDING_NS:
-            raise ValueError("rows that overlap")
-        record.rows.append(row)
+        record.rows.append(Row(_checked(steps), _checked(end_ns), _checked(samples), _by_phase(ns)))
     for step, *ns in entry.get("device", ()):
         record.device_steps.append(DeviceStep(_checked(step), _by_phase(ns)))
     if "memory" in entry:

@@ -153,7 +153,7 @@ def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
     phases = [[0.0] * len(PHASES) for _ in range(count)]
     for rank in ranks:
         for row in rank.rows:
-            at = row.end_ns - row.total_ns
+            at = max(0, row.end_ns - row.total_ns)  # a damaged row may be longer than its run
             middle = min(int((at + row.end_ns) / 2 / span), count - 1)
             steps[middle] += row.steps / len(ranks)
             samples[middle] += row.samples
