@@ -32,6 +32,12 @@ python -m stratagem_lightning "$(which tool)" train     # a command that a libra
 In that command's processes, workers included, `lightning`, `pytorch_lightning` and `lightning_fabric` are
 `stratagem_lightning`; nothing else changes, and no other command does this. `__version__` is Stratagem's.
 
+Programs that open checkpoints themselves (`torch.load(checkpoint.best_model_path)`) want files:
+`ModelCheckpoint(as_file=True)`, or `STRATAGEM_CKPT_FILES=1` in the environment for those that stay as they are, which
+also holds for `trainer.save_checkpoint`. Each checkpoint is then a `.ckpt` that Lightning reads and goes on from,
+with weights, optimizers, hyperparameters and what hooks have added. Its folder, `NAME.ckpt.folder`, lies beside it:
+`ckpt_path` and `load_from_checkpoint` read that here when they are given the file.
+
 `make moving DIR=folder` runs a folder of your own programs under Lightning, and under this in one and in two
 processes, and says what differs. The programs of `plugins/lightning/tests/programs` are run that way in every test
 run: what they log for each step is equal to Lightning's, bit by bit.

@@ -402,3 +402,60 @@ def test_two_processes_evaluate_what_torchs_distributed_sampler_draws(tmp_path, 
             batches = [batch.flatten().tolist() for (batch,) in DataLoader(NUMBERS, 2, sampler=sampler)]
             wanted += batches[:3]
         assert torch.load(f"seen-{rank}.pt") == wanted
+
+
+class Kept(Draws):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Linear(1, width)
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["words"] = ["a", "b"]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of torch's names
+def test_checkpoints_are_files_that_torch_and_lightning_read_where_asked_for(tmp_path, monkeypatch) -> None:
+    kept = ModelCheckpoint(tmp_path / "files", "{epoch}", as_file=True)
+    first = trainer(tmp_path, callbacks=[kept], max_epochs=2)
+    first.fit(module := Kept(), DataLoader(NUMBERS, 5))
+    path = kept.best_model_path
+    assert path == str(tmp_path / "files/epoch=1.ckpt")
+    assert sorted(each.name for each in (tmp_path / "files").glob("*.ckpt")) == ["epoch=1.ckpt", "last.ckpt"]
+    content = torch.load(path)
+    assert torch.equal(content["state_dict"]["net.weight"], module.net.weight)
+    assert (content["epoch"], content["global_step"], content["words"]) == (1, 8, ["a", "b"])
+    assert content["hyper_parameters"] == {"width": 3}
+    assert torch.load(kept.last_model_path)["global_step"] == 8
+    # Here a file stands for its folder.
+    assert torch.equal(Kept.load_from_checkpoint(path).net.weight, module.net.weight)
+    second = trainer(tmp_path, max_epochs=3)
+    second.fit(Kept(), DataLoader(NUMBERS, 5), ckpt_path=path)
+    assert second.global_step == 12
+    monkeypatch.setenv("STRATAGEM_CKPT_FILES", "1")
+    third = trainer(tmp_path)
+    third.fit(module, DataLoader(NUMBERS, 5))
+    third.save_checkpoint(tmp_path / "own.ckpt")
+    assert torch.load(tmp_path / "own.ckpt")["hyper_parameters"] == {"width": 3}
+    assert torch.load(third.checkpoint_callback.best_model_path)["global_step"] == 4
+    monkeypatch.setenv("STRATAGEM_CKPT_FILES", "yes")
+    with pytest.raises(ConfigError, match="STRATAGEM_CKPT_FILES='yes' must be 1"):
+        trainer(tmp_path)
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning, which reads it, isn't installed")
+
+    class There(lightning.LightningModule):
+        def __init__(self, width=1):
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = torch.nn.Linear(1, width)
+
+        def training_step(self, batch, batch_idx):
+            return self.net(batch[0]).mean()
+
+        configure_optimizers = Draws.configure_optimizers
+
+    assert torch.equal(There.load_from_checkpoint(path).net.weight, content["state_dict"]["net.weight"])
+    quiet = {**QUIET, "logger": False, "enable_checkpointing": False}
+    goes_on = lightning.Trainer(max_epochs=3, **quiet)
+    goes_on.fit(There(3), DataLoader(NUMBERS, 5), ckpt_path=path)
+    assert goes_on.global_step == 12

@@ -193,7 +193,8 @@ DIFFERENT: list[tuple[str, str, str]] = [
     (
         "a checkpoint",
         "a file, a pickle",
-        "a folder of safetensors and JSON, which executes nothing when it is loaded, and which every strategy loads",
+        "a folder of safetensors and JSON, which executes nothing when it is loaded, and which every strategy loads; "
+        "with `ModelCheckpoint(as_file=True)` a file as Lightning's, too",
     ),
     (
         "order of a training `DataLoader(shuffle=True)`",

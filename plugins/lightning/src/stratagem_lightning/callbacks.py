@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import os
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import stratagem_trainer.callbacks
 import torch
+from stratagem_trainer.callbacks.checkpoint_decision import Decision
 from stratagem_trainer.callbacks.checkpoint_name import CheckpointName
+from stratagem_trainer.callbacks.last_link import link
+
+from stratagem.errors import ConfigError
+from stratagem_lightning.ckpt_files import ENDING, FOLDER, facts, remove_file, wants_files, write_file
 
 _URL = "://"
 
@@ -19,6 +25,10 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
     A relative `dirpath` is within the current folder. `last` is kept but for `save_last=False`, since a fit's
     `save_checkpoint` copies it afterwards.
+
+    Args:
+        as_file: whether each checkpoint is a `.ckpt` file, too, which `torch.load` and Lightning read; its folder,
+            beside it, has the same name and `.folder`. STRATAGEM_CKPT_FILES=1 in the environment is as True.
     """
 
     def __init__(
@@ -38,7 +48,11 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         every_n_epochs: int | None = None,
         save_on_train_epoch_end: bool | None = None,
         enable_version_counter: bool = True,
+        as_file: bool = False,
     ) -> None:
+        self.as_file = wants_files(as_file)
+        if self.as_file:
+            self.ending = ENDING + FOLDER
         if dirpath is not None and _URL not in os.fspath(dirpath):
             dirpath = os.path.abspath(dirpath)
         self.filename, self.mode, self.auto_insert_metric_name = filename, mode, auto_insert_metric_name
@@ -94,7 +108,40 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     @property
     def FILE_EXTENSION(self) -> str:  # noqa: N802 - Lightning's name
         """What names end with."""
-        return self.ending
+        return ENDING
+
+    def after_save(self, trainer: Any, decision: Decision) -> None:
+        if not self.as_file or not trainer.is_main:
+            return
+        if decision.after.folder and _URL in decision.after.folder:
+            raise ConfigError(
+                f"{decision.after.folder} is a URL: as_file=True is for folders of this machine"
+            )
+        position, last = facts(trainer), decision.after.last_path
+        for folder in decision.save:
+            trainer.when_saved(partial(write_file, folder.removesuffix(FOLDER), position))
+        if decision.link:
+            files = (path.removesuffix(FOLDER) for path in (decision.after.newest, last))
+            trainer.when_saved(partial(link, *files))
+
+    def after_removal(self, trainer: Any, path: str) -> None:
+        if self.as_file and trainer.is_main:
+            remove_file(path)
+
+    def name_last(self, trainer: Any, path: str, save: Any) -> None:
+        super().name_last(trainer, path, save)
+        if self.as_file and trainer.is_main:
+            remove_file(f"{self._folder(trainer)}/last{self.ending}")  # it is of an earlier checkpoint
+
+    @property
+    def best_model_path(self) -> str:
+        """The best checkpoint, or the newest of those kept where nothing is monitored; "" before any."""
+        return super().best_model_path.removesuffix(FOLDER)
+
+    @property
+    def last_model_path(self) -> str:
+        """The path of `last`; "" before any, or without `save_last`."""
+        return super().last_model_path.removesuffix(FOLDER)
 
     @property
     def CHECKPOINT_NAME_LAST(self) -> str:  # noqa: N802 - Lightning's name
@@ -114,7 +161,8 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     @property
     def best_k_models(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Path → metric of the top k, best first; empty where nothing is monitored."""
-        scored = super().best_k_models if self.monitor is not None else {}
+        found = super().best_k_models if self.monitor is not None else {}
+        scored = {path.removesuffix(FOLDER): score for path, score in found.items()}
         return {path: torch.tensor(math.nan if score is None else score) for path, score in scored.items()}
 
     @property
@@ -136,7 +184,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         values = {name: float(value) for name, value in metrics.items() if name not in ("epoch", "step")}
         template = CheckpointName(filename or self.filename or "{epoch}-{step}", self.auto_insert_metric_name)
         name = template.fill(int(metrics.get("epoch", 0)), int(metrics.get("step", 0)), values)
-        name += ("" if ver is None else f"-v{ver}") + self.ending
+        name += ("" if ver is None else f"-v{ver}") + ENDING
         return name if self.dirpath is None else f"{self.dirpath}/{name}"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem_trainer.data.data_module import DataModule
 
 from stratagem.errors import ConfigError
+from stratagem_lightning.ckpt_files import folder_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,4 +36,4 @@ class LightningDataModule(DataModule):
                 "a data module's load_from_checkpoint takes no map_location and no hparams_file: pass "
                 "hyperparameters as arguments"
             )
-        return super().load_from_checkpoint(checkpoint_path, **kwargs)
+        return super().load_from_checkpoint(folder_of(checkpoint_path), **kwargs)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError
+from stratagem_lightning.ckpt_files import folder_of
 from stratagem_lightning.in_fabric import InFabric
 from stratagem_lightning.missing import in_tensors
 
@@ -67,7 +68,7 @@ class LightningModule(InFabric):
         if hparams_file is not None:
             raise ConfigError("load_from_checkpoint takes no hparams_file: pass hyperparameters as arguments")
         is_strict = cls.strict_loading if strict is None else strict
-        return super().load_from_checkpoint(checkpoint_path, map_location, is_strict, **kwargs)
+        return super().load_from_checkpoint(folder_of(checkpoint_path), map_location, is_strict, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
         """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""

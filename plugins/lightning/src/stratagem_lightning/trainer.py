@@ -6,6 +6,7 @@ import os
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from inspect import signature
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import renamed_selection
 from stratagem_lightning.absent import MEMBERS
 from stratagem_lightning.callbacks import ModelCheckpoint
+from stratagem_lightning.ckpt_files import FOLDER, facts, folder_of, wants_files, write_file
 from stratagem_lightning.foreign_data import ForeignData, adapted
 from stratagem_lightning.loggers import default_logger
 from stratagem_lightning.missing import no_member
@@ -136,10 +138,20 @@ class Trainer(SettingsView):
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint to the folder `filepath`. Collective."""
+        """Write a checkpoint to the folder `filepath`; with STRATAGEM_CKPT_FILES=1 to a file. Collective."""
         if storage_options is not None:
             raise ConfigError("save_checkpoint takes no storage_options: give an fsspec URL")
-        super().save_checkpoint(filepath, weights_only)
+        path = os.fspath(filepath)
+        if path.endswith(FOLDER) or not wants_files():  # a ModelCheckpoint writes its files itself
+            super().save_checkpoint(path, weights_only)
+            return
+        super().save_checkpoint(path + FOLDER, weights_only)
+        if self.is_global_zero:
+            write = partial(write_file, os.path.abspath(path), facts(self))
+            if self._state is None:
+                write()
+            else:
+                self.when_saved(write)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
         """Train a module; docs/guides/trainer.md has the arguments."""
@@ -200,6 +212,7 @@ class Trainer(SettingsView):
 
     def _launch(self, request: StageRequest) -> StageResult:
         refuse_private([request.module, request.datamodule])
+        request = replace(request, ckpt_path=folder_of(request.ckpt_path))
         result = super()._launch(request)
         if isinstance(request.module, LightningModule):
             request.module.ran_by(self)

@@ -38,7 +38,7 @@ def copy_last(trainer: RunView, path: str, weights_only: bool) -> None:
 def _kept(trainer: RunView) -> str | None:
     callbacks: list[Any] = list(trainer.checkpoint_callbacks)
     for callback in callbacks:
-        for path in dict.fromkeys((callback.last_model_path, *(each.path for each in callback.kept))):
+        for path in callback.kept_paths():
             if path and "://" not in path and _step_of(path) == trainer.progress.step:
                 return str(os.path.realpath(path))
     return None

@@ -172,6 +172,10 @@ class ModelCheckpoint(Callback):
         """Path → metric of the top k, best first."""
         return {entry.path: entry.score for entry in self.kept}
 
+    def kept_paths(self) -> list[str]:
+        """Where what it keeps can be loaded from: `last`, and the top k."""
+        return list(dict.fromkeys((self._ranking.last_path, *(each.path for each in self._ranking.kept))))
+
     def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
         """Write `best_k_models` to a YAML file; best_k_models.yaml in the checkpoints' folder by default."""
         import yaml
@@ -317,6 +321,7 @@ class ModelCheckpoint(Callback):
         except BaseException:
             self._ranking = self._before
             raise
+        self.after_save(trainer, decision)
         self._remove_outdone(trainer)
         trainer.when_saved(partial(setattr, self, "_before", None))
         trainer.when_saved(partial(tell_saved, trainer.loggers if decision.save else (), self))
@@ -338,11 +343,18 @@ class ModelCheckpoint(Callback):
         if refusal is not None:
             raise ConfigError(refusal)
 
+    def after_save(self, trainer: TrainerView, decision: Decision) -> None:
+        """For subclasses that write more: called on every rank once checkpoints are begun, and their link."""
+
+    def after_removal(self, trainer: TrainerView, path: str) -> None:
+        """For subclasses that write more: called on every rank once a checkpoint is deleted."""
+
     def _remove_outdone(self, trainer: TrainerView) -> None:
         folder = self._folder(trainer)
         for path in self._ranking.outdone:
             if lies_in(folder, path):  # a foreign checkpoint may name others
                 trainer.remove_checkpoint(path)
+                self.after_removal(trainer, path)
         self._ranking = replace(self._ranking, outdone=())
 
     def _folder(self, trainer: TrainerView) -> str:
