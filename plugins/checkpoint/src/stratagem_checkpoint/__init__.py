@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stratagem_checkpoint.changed_weights import load_changed, load_weights
     from stratagem_checkpoint.description import describe
     from stratagem_checkpoint.directory import DirectoryCheckpointer
+    from stratagem_checkpoint.formats.ckpt_file import export_lightning
     from stratagem_checkpoint.formats.exporting import export_huggingface
     from stratagem_checkpoint.initial_weights import InitialWeights, WeightsReport
     from stratagem_checkpoint.loading import DirectoryReader
@@ -28,6 +29,7 @@ __all__ = [
     "WeightsReport",
     "describe",
     "export_huggingface",
+    "export_lightning",
     "file_sizes",
     "load_changed",
     "load_weights",
@@ -43,6 +45,7 @@ __getattr__, __dir__ = lazy_names(
         ".agreement": "on_every_rank",
         ".description": "describe",
         ".directory": "DirectoryCheckpointer",
+        ".formats.ckpt_file": "export_lightning",
         ".formats.exporting": "export_huggingface",
         ".initial_weights": "InitialWeights WeightsReport",
         ".loading": "DirectoryReader",

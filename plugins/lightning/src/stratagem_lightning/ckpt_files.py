@@ -7,11 +7,10 @@ trainer here, it stands for the folder.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from stratagem.errors import CheckpointError, ConfigError
+from stratagem.errors import ConfigError
 
 VARIABLE = "STRATAGEM_CKPT_FILES"
 """Set to 1 where programs and libraries that stay as they are should find files."""
@@ -63,29 +62,18 @@ def write_file(path: str, position: Mapping[str, Any]) -> None:
         CheckpointError: something in the checkpoint has no place in such a file.
     """
     import torch
-    from stratagem_checkpoint import DirectoryCheckpointer
-    from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
+    from stratagem_checkpoint import DirectoryCheckpointer, export_lightning
 
     from stratagem import LocalCollectives
 
-    partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.tmp-{secrets.token_hex(8)}"
     folder = path + FOLDER
-    try:
-        write_weights(read_weights(folder), partial, "lightning", Writing())
-        content = torch.load(partial, weights_only=True)
-        state = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(folder, verify=False).state
-        data = position.get("datamodule")
-        content.update({key: value for key, value in position.items() if key != "datamodule"})
-        content.update(dict(state.get("user", {})))
-        if data is not None and state.get("datamodule"):
-            content[data] = dict(state["datamodule"])
-        torch.save(content, partial)
-        os.replace(partial, path)
-    except OSError as error:
-        raise CheckpointError(f"{path} can't be written: {error.strerror}; choose another place") from error
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+    state = DirectoryCheckpointer(LocalCollectives(torch.device("cpu"))).open(folder, verify=False).state
+    data = position.get("datamodule")
+    further = {key: value for key, value in position.items() if key != "datamodule"}
+    further.update(dict(state.get("user", {})))
+    if data is not None and state.get("datamodule"):
+        further[data] = dict(state["datamodule"])
+    export_lightning(folder, path, further)
 
 
 def remove_file(folder: str) -> None:
