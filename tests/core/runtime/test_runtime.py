@@ -35,7 +35,9 @@ def test_a_runtime_outside_of_launch_says_so() -> None:
         _ = runtime.rank
     with pytest.raises(UsageError, match="stratagem run"):
         runtime.launch(quiet=True)
-    with pytest.raises(ConfigError, match="Runtime has no argument 'gpus'"):
+    with pytest.raises(ConfigError, match="Runtime has no argument 'number'"):
+        stratagem.Runtime(number=2)
+    with pytest.raises(ConfigError, match="gpus=2 is now called accelerator='cuda', devices=2"):
         stratagem.Runtime(gpus=2)
 
 

@@ -130,8 +130,9 @@ def test_shared_memory_is_there_once(tmp_path: Path) -> None:
         True,
         1,
     )
-    with sent([whole, whole[5:]], tmp_path) as (got, part):
+    with sent([whole, whole[5:], whole.numpy()[::2]], tmp_path) as (got, part, array):
         assert files_in_memory() == 1  # workers map the very file
+        np.testing.assert_array_equal(array, whole[::2])
         got[5] = -1
         assert (part[0], whole[5]) == (-1, 5)
         torch.testing.assert_close(got[6:], whole[6:])
@@ -139,7 +140,7 @@ def test_shared_memory_is_there_once(tmp_path: Path) -> None:
     with sent(whole, tmp_path) as again:
         assert files_in_memory() == 2
         torch.testing.assert_close(again, whole)
-    del again, whole, got, part
+    del again, whole, got, part, array
     assert files_in_memory() == 0
     assert len(os.listdir("/proc/self/fd")) == open_before
 
