@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from stratagem_fsdp import torch_private as private
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -35,3 +37,35 @@ def test_backward_is_told_while_activations_are_computed_again():
 
     checkpoint(block, torch.ones(1, requires_grad=True), use_reentrant=False).sum().backward()
     assert told == [False, True]
+
+
+def test_gradients_of_gathered_copies_are_found_reduced_and_dropped(mesh):
+    net = fully_shard(nn.Linear(3, 2), mesh=mesh)
+    (group,) = private.reduced_groups(net)
+    net.set_requires_gradient_sync(False)
+    for _ in range(2):
+        net(torch.ones(1, 3)).sum().backward()
+        assert [private.has_gradient(each) for each in group.fsdp_params] == [True, True]
+        assert all(len(private.gathered_gradients(each)) == 1 for each in group.fsdp_params)
+        assert net.weight.grad is None
+        for each in group.fsdp_params:
+            private.drop_gradient(each)
+        assert not any(map(private.has_gradient, group.fsdp_params))
+    net(torch.ones(1, 3)).sum().backward()
+    net.set_requires_gradient_sync(True)
+    private.end_backward(net)
+    assert torch.equal(net.weight.grad.full_tensor(), torch.ones(2, 3))
+    assert not any(map(private.has_gradient, group.fsdp_params))
+
+
+def test_a_backward_that_raised_is_unfinished(mesh):
+    net = fully_shard(nn.Linear(3, 2), mesh=mesh)
+    net(torch.ones(1, 3)).sum().backward()
+    assert not private.has_unfinished_backward(net)
+    output = net(torch.ones(1, 3))
+    net.weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        output.sum().backward()
+    assert private.has_unfinished_backward(net)
+    net.reset_iter_state()
+    assert not private.has_unfinished_backward(net)

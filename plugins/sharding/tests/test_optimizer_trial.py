@@ -64,6 +64,37 @@ def test_states_of_the_constructor_are_there_in_the_trial() -> None:
     assert "it needs whole tensors" in str(told)
 
 
+class Late(Optimizer):
+    """Treats each element by itself at first, and in small tensors."""
+
+    def __init__(self, params: Any, from_step: int = 0, min_side: int = 0, counts_in: str = "state") -> None:
+        super().__init__(params, {"count": 0})
+        self.from_step, self.min_side, self.counts_in, self.count = from_step, min_side, counts_in, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            group["count"] += 1
+            for p in group["params"]:
+                state = self.state[p]
+                state["count"] = state.get("count", 0) + 1
+                counted = {"state": state["count"], "group": group["count"], "self": self.count}[
+                    self.counts_in
+                ]
+                mixes = counted >= self.from_step and p.dim() > 1 and p.shape[-1] >= self.min_side
+                p.sub_(0.1 * p.grad / (p.grad.norm() if mixes else 1.0))
+
+
+class Strange(Late):
+    def step(self, inputs: Any) -> None:  # type: ignore[override]
+        inputs.backward()
+
+
+def test_a_count_alone_mixes_nothing() -> None:
+    assert why_not(Late(net().parameters(), from_step=10**9), ["rows"]) is None
+
+
 NEEDY: list[tuple[Any, Cut, str]] = [
     (lambda p: torch.optim.Adafactor(p), "rows", "it needs whole tensors: given rows"),
     (lambda p: torch.optim.Adafactor(p), "flat", "it needs whole tensors: given flattened pieces"),
@@ -78,7 +109,14 @@ NEEDY: list[tuple[Any, Cut, str]] = [
         "parameters",
         "it needs all parameters at once: given some parameters",
     ),
-    (lambda p: torch.optim.LBFGS(p), "rows", "couldn't be tried on small tensors (TypeError"),
+    # Tried with a closure, without which it can't step.
+    (lambda p: torch.optim.LBFGS(p), "rows", "it needs whole tensors: given rows"),
+    (lambda p: Late(p, from_step=5), "rows", "it came to other numbers in step 5"),
+    (lambda p: Late(p, from_step=900), "rows", "it came to other numbers in step 1024"),
+    (lambda p: Late(p, from_step=900, counts_in="group"), "rows", "it came to other numbers in step 1024"),
+    (lambda p: Late(p, from_step=900, counts_in="self"), "rows", "it came to other numbers in step 1024"),
+    (lambda p: Late([nn.Parameter(torch.ones(200, 100))], min_side=64), "rows", "it needs whole tensors"),
+    (lambda p: Strange(p), "rows", "couldn't be tried on small tensors (TypeError"),
 ]
 
 

@@ -67,6 +67,13 @@ class PreparedModule(nn.Module):
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module.named_modules(*args, **kwargs)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.original_module.zero_grad(set_to_none)
+        if set_to_none:
+            # A strategy may keep gradients elsewhere until it reduces them.
+            for index in range(len(self.prepared.optimizers)):
+                self.prepared.zero_grad(index)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module.state_dict(*args, **kwargs)
 

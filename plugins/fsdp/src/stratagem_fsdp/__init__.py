@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stratagem_fsdp.sharded_use import explaining
     from stratagem_fsdp.sharding import Sharded, inside, move_the_rest
     from stratagem_fsdp.strategy import FSDPStrategy
+    from stratagem_fsdp.unit_gradients import UnitGradients
 
 __all__ = [
     "FSDPPrepared",
@@ -23,6 +24,7 @@ __all__ = [
     "GatherOrder",
     "ShardMirror",
     "Sharded",
+    "UnitGradients",
     "by_kind",
     "expect_none_everywhere",
     "explaining",
@@ -44,5 +46,6 @@ __getattr__, __dir__ = lazy_names(
         ".sharded_use": "explaining",
         ".sharding": "Sharded inside move_the_rest",
         ".strategy": "FSDPStrategy",
+        ".unit_gradients": "UnitGradients",
     },
 )

@@ -93,6 +93,10 @@ class GatherOrder:
             self.history = number_of([self.history, self._before])
         self._now = []
 
+    def abandon_forward(self) -> None:
+        """Forget what was gathered since the last `end_forward`: an exception has ended the forward."""
+        self._now = []
+
     def end_backward(self, parameters: Sequence[nn.Parameter]) -> None:
         """Note which of `parameters` have gradients, once the ranks' have been reduced.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from stratagem.errors import DataError
+from stratagem_fsdp.torch_private import end_backward
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -37,18 +35,6 @@ def expect_none_everywhere(collectives: Collectives, batch: int, strategy: str) 
         )
 
 
-def reduce_kept_gradients(root: FSDPModule, device: torch.device) -> None:
-    """Reduce the gradients that earlier backwards left unreduced, though there is no further loss. Collective.
-
-    Torch does so at the end of a backward of the root's output: here of an output that depends on nothing.
-    """
-    module: Any = root
-    assert isinstance(module, nn.Module)
-    own = module.__dict__.get("forward")
-    module.forward = lambda: torch.zeros((), device=device, requires_grad=True) * 1.0
-    try:
-        module().backward()
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
+def reduce_kept_gradients(root: FSDPModule) -> None:
+    """Reduce the gradients that earlier backwards left unreduced, though there is no further loss. Collective."""
+    end_backward(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,9 +29,10 @@ from stratagem_fsdp.kinds import by_kind
 from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
 from stratagem_fsdp.shard_mirror import ShardMirror
 from stratagem_fsdp.sharded_use import explaining
+from stratagem_fsdp.unit_gradients import UnitGradients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stratagem import CheckpointReader
     from stratagem_fsdp.sharding import Sharded
@@ -87,14 +89,15 @@ class FSDPPrepared(Prepared):
         ReadingExchange(request.collectives)
         hold_whole(self.original_module.parameters())
         copies_whole(self.original_module, sharded.snapshot, self._reshard)
-        for optimizer in self.optimizers:
-            # A gathered copy, left by a forward without backward, would go on living beside what is stepped.
-            optimizer.register_step_pre_hook(self._before_step)
-            LocalStep(optimizer)
+        self._gradients = UnitGradients(
+            sharded.units, roots, self.original_module, request.collectives, self.strategy_name, self.device
+        )
+        self._steps = [LocalStep(optimizer) for optimizer in self.optimizers]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._gradients.recover()
         self._equal_buffers.make_equal()
-        with self._explaining():
+        with self._explaining(), self._recovering():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
         self._equal_buffers.note_forward(self.original_module.training)
@@ -116,7 +119,7 @@ class FSDPPrepared(Prepared):
                 expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
             if self._reduces and self._unreduced:
                 for root in self._sharded.roots:
-                    reduce_kept_gradients(root, self.device)
+                    reduce_kept_gradients(root)
                 self._unreduced = False
                 if self._world_size > 1:
                     self._average_whole()
@@ -124,8 +127,9 @@ class FSDPPrepared(Prepared):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._mirror.settle()
-        with self._explaining():
+        with self._explaining(), self._recovering(in_backward=True):
             super().backward(loss, **kwargs)
+        self._gradients.note_backward()
         self._unreduced = not self._reduces and bool(self._sharded.roots)
         if self._reduces and self._world_size > 1:
             self._average_whole()
@@ -156,7 +160,7 @@ class FSDPPrepared(Prepared):
         if clipping.max_norm is None:
             return None
         # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
-        grads = [[p.grad for p in parameters if p.grad is not None] for parameters in kinds]
+        grads = [[p.grad for p in parameters if p.grad is not None and p.numel()] for parameters in kinds]
         norms = [_gathered(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads]
         device = norms[0].device
         norms = [norm.to(device) for norm in norms]
@@ -164,6 +168,32 @@ class FSDPPrepared(Prepared):
         for parameters in kinds:
             nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
         return total
+
+    def complete_gradients(self, index: int) -> None:
+        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+        if self._world_size > 1:
+            self._average_whole()
+
+    def average_gradients(self, index: int) -> None:
+        self._gradients.average(self._parameters[index])
+        if self._world_size > 1:
+            self._average_whole()
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        self._gradients.drop(self._parameters[index])
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        self._before_step(index)
+        step = self._steps[index]
+        evaluate = None if closure is None else step.seen_whole(partial(self._evaluated, index, closure))
+        with step.stepping():
+            return super().step(index, evaluate)
+
+    def _evaluated(self, index: int, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        self._before_step(index)
+        return loss
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._reshard()
@@ -199,11 +229,22 @@ class FSDPPrepared(Prepared):
         self._reshard()
         self._mirror.release()
         copies_as_before(self.original_module)
+        self._gradients.release()
         self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
         del self._sharded, self._shards
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.original_module, self._sharded.units, self.strategy_name, self.advice)
+
+    @contextmanager
+    def _recovering(self, in_backward: bool = False) -> Iterator[None]:
+        """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
+        try:
+            yield
+        except Exception:
+            self._order.abandon_forward()
+            self._gradients.abandon(in_backward)
+            raise
 
     def _refuse_scaling(self) -> None:
         """Torch's loss scaler takes gradients of one kind only."""
@@ -229,7 +270,8 @@ class FSDPPrepared(Prepared):
         for unit in self._sharded.units:
             unit.reshard()
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, index: int) -> None:
+        """Free gathered copies, which would go on living next to the shards that are stepped."""
         self._reshard()
 
     def _average_whole(self) -> None:
@@ -238,7 +280,7 @@ class FSDPPrepared(Prepared):
         Averaging what is equal on all ranks already leaves it as it is, so that gradients may accumulate
         over several calls.
         """
-        trained = [parameter for parameter in self._sharded.whole if parameter.requires_grad]
+        trained = [each for each in self._sharded.whole if each.requires_grad and each.numel()]
         has_one = [parameter.grad is not None for parameter in trained]
         for flat in flattened_buckets(gradients_of_any(trained, has_one, self.device)):
             dist.all_reduce(flat)

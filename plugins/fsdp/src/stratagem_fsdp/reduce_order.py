@@ -17,6 +17,7 @@ from torch import nn
 from stratagem import CombinationError
 from stratagem.sdk.shards import number_of
 from stratagem_fsdp.torch_private import has_gradient, reduced_groups
+from stratagem_fsdp.unit_gradients import mark_accumulated
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -65,6 +66,8 @@ class ReduceOrder:
                 self._ask(index, group, have, usual)
             self._before[index] = have
         type(group).post_backward(group, *unused)
+        if not group.reduce_grads:
+            mark_accumulated(group.fsdp_params)
 
     def _ask(self, index: int, group: Any, have: tuple[bool, ...], usual: tuple[bool, ...]) -> None:
         if self._collectives.all_arrive(f"reduce {index} {number_of(have)}", WAIT_S):

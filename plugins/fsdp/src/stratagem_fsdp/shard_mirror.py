@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from stratagem import ConfigError
+from stratagem.errors import ShardedUseError
 from stratagem.sdk.shards import fingerprint
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_fsdp.eager import eager
@@ -57,6 +58,9 @@ class ShardMirror:
         """A number of all changes in place that autograd's version counters told of, equal where these were."""
         for unit in self._units:
             module = unit.module
+            # Before torch's, which would compute with other tensors than the module has.
+            before = eager(partial(self._before_gathering, unit))
+            self._handles.append(module.register_forward_pre_hook(before, prepend=True))
             # After torch's, which gathers.
             self._handles.append(module.register_forward_pre_hook(eager(partial(self._gathered, unit))))
             if unit.module in freed:
@@ -87,6 +91,15 @@ class ShardMirror:
         for handle in self._handles:
             handle.remove()
         self._units.clear()
+
+    def _before_gathering(self, unit: _Unit, *_: Any) -> None:
+        replaced = unit.replaced()
+        if replaced is not None:
+            raise ShardedUseError(
+                f"{replaced!r} isn't the parameter that setup() sharded: another tensor was put in its place, as "
+                "torch.func.functional_call, a parametrization or an assignment after setup() does; choose ddp, or "
+                "change the parameter in place"
+            )
 
     def _gathered(self, unit: _Unit, *_: Any) -> None:
         unit.learn()
@@ -211,14 +224,17 @@ class _Unit:
             if isinstance(parameter, DTensor)
         ]
         self._learned = False
+        self._copies: dict[int, Any] = {}
+        """By the number of the place; torch gathers into the same one each time."""
 
     def learn(self) -> None:
         if self._learned:
             return
         self._learned = True
         seen: set[int] = set()
-        for module, key, sharded, name in self._places:
+        for at, (module, key, sharded, name) in enumerate(self._places):
             copy = own_parameters(module)[key]
+            self._copies[at] = copy
             # What torch was told to ignore has no copy.
             if copy is not None and copy is not sharded and id(copy) not in seen:
                 seen.add(id(copy))
@@ -226,6 +242,14 @@ class _Unit:
                 self._place = module, key, sharded
         for pair in self.pairs:
             pair.share_hooks()
+
+    def replaced(self) -> str | None:
+        """Return the name of a parameter in whose place the module has a tensor that is none of ours."""
+        for at, (module, key, sharded, name) in enumerate(self._places):
+            current = own_parameters(module).get(key)
+            if current is not sharded and current is not self._copies.get(at, sharded):
+                return name
+        return None
 
     def is_gathered(self) -> bool:
         if not self.pairs:

@@ -114,7 +114,9 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
                 mp_policy=options.mixed_precision(strategy.mixed_precision, request.precision, is_outermost),
                 offload_policy=options.offload_policy(strategy.cpu_offload, request.device),
                 ignored_params={
-                    each for each in module.parameters() if each.dim() == 0 or each in left_whole
+                    each
+                    for each in module.parameters()
+                    if each.dim() == 0 or each.numel() == 0 or each in left_whole
                 },
             )
         done.add(module)

@@ -47,3 +47,31 @@ def has_gradient(parameter: Any) -> bool:
     if not hasattr(parameter, "_unsharded_param"):
         return False
     return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None
+
+
+def gathered_gradients(parameter: Any) -> list[torch.Tensor]:
+    """Return the gradients of one of a group's `fsdp_params` that aren't reduced: of its gathered copy."""
+    return [
+        each
+        for each in (parameter.unsharded_accumulated_grad, parameter._unsharded_param.grad)
+        if each is not None
+    ]
+
+
+def drop_gradient(parameter: Any) -> None:
+    """Drop what `gathered_gradients` returns."""
+    parameter.unsharded_accumulated_grad = None
+    parameter._unsharded_param.grad = None
+
+
+def has_unfinished_backward(unit: Any) -> bool:
+    """Whether a backward has begun and not come to its end: it runs, or it has raised.
+
+    torch counts on this flag to queue the end of a backward, and never resets it after an exception.
+    """
+    return bool(unit._get_fsdp_state()._state_ctx.post_backward_final_callback_queued)
+
+
+def end_backward(root: Any) -> None:
+    """Do what `fully_shard` does at the end of a backward: reduce the gradients that units have kept. Collective."""
+    root._get_fsdp_state()._root_post_backward_final_callback()

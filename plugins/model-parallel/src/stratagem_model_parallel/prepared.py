@@ -41,7 +41,6 @@ class ModelParallelPrepared(FSDPPrepared):
         super().__init__(request, sharded)
         self._loss_parallel = loss_parallel
         self._replicas = Replicas(self.original_module, mesh)
-        self._index = {id(optimizer): index for index, optimizer in enumerate(self.optimizers)}
         self._settled: set[int] = set()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -71,9 +70,13 @@ class ModelParallelPrepared(FSDPPrepared):
         self._settle(index)
         return super().clip(index, clipping)
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
-        super()._before_step()
-        self._settle(self._index[id(optimizer)])
+    def complete_gradients(self, index: int) -> None:
+        super().complete_gradients(index)
+        self._settle(index)
+
+    def _before_step(self, index: int) -> None:
+        super()._before_step(index)
+        self._settle(index)
 
     def _settle(self, index: int) -> None:
         """Bring gradients into the layout of their parameters, once after each backward. Collective."""

@@ -88,7 +88,7 @@ def split(
                 mesh=mesh[DATA],
                 reshard_after_forward=by_hand or module not in outermost,
                 mp_policy=mixed_precision(None, request.precision),
-                ignored_params={parameter for parameter in module.parameters() if parameter.dim() == 0},
+                ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
             )
         done.add(module)
     made = tuple(module for module in (*units, root) if isinstance(module, FSDPModule))

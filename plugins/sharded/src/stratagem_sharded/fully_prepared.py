@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_fsdp import GatherOrder, ShardMirror, expect_none_everywhere, explaining, reduce_kept_gradients
+from stratagem_fsdp import (
+    GatherOrder,
+    ShardMirror,
+    UnitGradients,
+    expect_none_everywhere,
+    explaining,
+    reduce_kept_gradients,
+)
 from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.kept_shards import KeptShards, Refill, leave_shards
 from stratagem_sharding.local_step import LocalStep
@@ -52,6 +60,11 @@ class FullyShardedPrepared(Prepared):
 
     def __init__(self, request: SetupRequest, strategy: DDPFullyShardedStrategy) -> None:
         for name, parameter in request.original_module.named_parameters():
+            if not parameter.numel():
+                raise ConfigError(
+                    f"parameter {name!r} has no elements that ddp_fully_sharded could share out: leave it out, or "
+                    "choose fsdp or ddp"
+                )
             if not parameter.dim():
                 raise ConfigError(
                     f"parameter {name!r} has no dimension along which ddp_fully_sharded could share it out: give it "
@@ -81,6 +94,7 @@ class FullyShardedPrepared(Prepared):
         if refill is not None:
             refill.finish()
         self._snapshot.note()
+        self._is_own_loop = request.steps is None
         self._reduces_each = strategy.reduce_each_micro_batch
         self._broadcasts = (
             strategy.broadcast_buffers and request.loop.training and any(True for _ in module.buffers())
@@ -100,14 +114,22 @@ class FullyShardedPrepared(Prepared):
         self._order = GatherOrder(
             self._sharded, self._root, self.original_module, request.collectives, "ddp_fully_sharded"
         )
-        for optimizer in self.optimizers:
-            LocalStep(optimizer)
+        self._gradients = UnitGradients(
+            self._sharded,
+            [self._root],
+            self.original_module,
+            request.collectives,
+            "ddp_fully_sharded",
+            self.device,
+        )
+        self._steps = [LocalStep(optimizer) for optimizer in self.optimizers]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._gradients.recover()
         if torch.is_grad_enabled():
             self._rank_buffers.before_forward()
             self._make_buffers_equal()
-        with self._explaining():
+        with self._explaining(), self._recovering():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and torch.is_grad_enabled())
         return output
@@ -120,22 +142,24 @@ class FullyShardedPrepared(Prepared):
         if output is None:
             expect_none_everywhere(self._collectives, self._micro_batch, "ddp_fully_sharded")
             if self._reduces and self._unreduced:
-                reduce_kept_gradients(self._root, self.device)
+                reduce_kept_gradients(self._root)
                 self._unreduced = False
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._mirror.settle()
-        with self._explaining():
+        with self._explaining(), self._recovering(in_backward=True):
             super().backward(loss, **kwargs)
+        self._gradients.note_backward()
         self._unreduced = not self._reduces
         if self._reduces:
             self._order.end_backward(self._shards)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        # The next micro-batch needs the same parameters: they stay whole until the step.
-        self._root.set_reshard_after_backward(False)
+        # The next micro-batch needs the same parameters: they stay whole until the step. A loop of the user's own
+        # may look for gradients meanwhile, which shards have and whole parameters don't.
+        self._root.set_reshard_after_backward(self._is_own_loop)
         # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
         self._set_reduces(self._reduces_each or self._mirror.has_accumulated_hooks)
         try:
@@ -149,10 +173,28 @@ class FullyShardedPrepared(Prepared):
         norm = super().clip(index, clipping)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
+    def complete_gradients(self, index: int) -> None:
+        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+
+    def average_gradients(self, index: int) -> None:
+        self._gradients.average(self._parameters[index])
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        self._gradients.drop(self._parameters[index])
+
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         # After a forward without a backward, whole parameters would outlive the step that changes the shards.
         self._let_go()
-        return super().step(index, closure)
+        step = self._steps[index]
+        evaluate = None if closure is None else step.seen_whole(partial(self._evaluated, closure))
+        with step.stepping():
+            return super().step(index, evaluate)
+
+    def _evaluated(self, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        self._let_go()
+        return loss
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._let_go()
@@ -195,6 +237,7 @@ class FullyShardedPrepared(Prepared):
         self._let_go()
         self._mirror.release()
         copies_as_before(self.original_module)
+        self._gradients.release()
         super().release()
         self._let_go()
         self.left_shards = leave_shards(self.original_module, self._snapshot, self._world_size)
@@ -208,6 +251,16 @@ class FullyShardedPrepared(Prepared):
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.original_module, self._sharded, "ddp_fully_sharded", ADVICE)
+
+    @contextmanager
+    def _recovering(self, in_backward: bool = False) -> Iterator[None]:
+        """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
+        try:
+            yield
+        except Exception:
+            self._order.abandon_forward()
+            self._gradients.abandon(in_backward)
+            raise
 
     def _set_reduces(self, reduces: bool) -> None:
         if reduces != self._reduces:

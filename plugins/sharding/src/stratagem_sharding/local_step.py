@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,10 +15,10 @@ __all__ = ["LocalStep"]
 
 
 class LocalStep:
-    """Lets an optimizer's `step` see shards, while everybody else sees DTensors, in its state, too.
+    """Lets an optimizer's `step` see shards, while everyone else sees DTensors, in its state, too.
 
     For optimizers that treat each element by itself, as `optimizer_trial` finds out. Torch's DTensors lack some of
-    the operations that they use, and can't be stepped beside plain tensors or those of another mesh. Nothing is
+    the operations that they use, and can't be stepped next to plain tensors or those of another mesh. Nothing is
     communicated.
 
     An optimizer that keeps parameters elsewhere than in its groups steps DTensors, as it would without this.
@@ -26,22 +28,65 @@ class LocalStep:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
         self._whole: list[list[torch.Tensor]] = []
         self._state: Any = None
         self._owner: dict[torch.Tensor, DTensor] = {}
+        # An optimizer that wraps another keeps states by the shards: these are the same objects in each step.
+        self._shards: dict[int, tuple[DTensor, torch.Tensor]] = {}
         # A class whose `step` calls that of its base has the hooks called within the hooks.
         self._depth = 0
         parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
         others = [value for key, value in vars(optimizer).items() if key not in ("param_groups", "state")]
-        if not any(_holds(value, parameters) for value in others):
-            optimizer.register_step_pre_hook(self._show_shards)
-            optimizer.register_step_post_hook(self._show_dtensors)
+        self._is_active = not any(_holds(value, parameters) for value in others)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around one call of the optimizer's `step`: the class's own code sees shards, the user's hooks DTensors."""
+        if not self._is_active:
+            yield
+            return
+        # Registered for each step: after all of the user's hooks before the step, and before all of those after it.
+        before = self._optimizer.register_step_pre_hook(self._enter)
+        after = self._optimizer.register_step_post_hook(self._leave)
+        hooks: Any = after.hooks_dict_ref()
+        hooks.move_to_end(after.id, last=False)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            if self._depth:  # the step, or a closure within it, has raised
+                self._depth = 0
+                self._show_dtensors()
+
+    def seen_whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return `closure`, which sees DTensors whenever the optimizer's `step` calls it."""
+
+        def evaluate() -> Any:
+            if not self._depth:
+                return closure()
+            self._show_dtensors()
+            try:
+                return closure()
+            finally:
+                self._show_shards()
+
+        return evaluate
+
+    def _enter(self, *_: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._show_shards()
+
+    def _leave(self, *_: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._show_dtensors()
 
     @torch.no_grad()
-    def _show_shards(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._depth += 1
-        if self._depth > 1:
-            return
+    def _show_shards(self) -> None:
+        optimizer = self._optimizer
         self._whole = [group["params"] for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
         local_state: defaultdict[Any, Any] = defaultdict(dict)
@@ -52,12 +97,11 @@ class LocalStep:
                     state = self._state[parameter]
                     local_state[shard] = {key: _to_local(value) for key, value in state.items()}
         optimizer.state = local_state
+        self._shards = {id(owner): (owner, shard) for shard, owner in self._owner.items()}
 
     @torch.no_grad()
-    def _show_dtensors(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._depth -= 1
-        if self._depth:
-            return
+    def _show_dtensors(self) -> None:
+        optimizer = self._optimizer
         stepped, optimizer.state = optimizer.state, self._state
         for key, state in stepped.items():
             owner = self._owner.get(key)
@@ -71,12 +115,18 @@ class LocalStep:
                 kept[name] = _as_sharded(value, key, owner, kept.get(name))
         for group, whole in zip(optimizer.param_groups, self._whole):
             group["params"] = whole
+        for shard in self._owner:
+            shard.grad = None
         self._whole, self._state, self._owner = [], None, {}
 
     def _local(self, parameter: torch.Tensor) -> torch.Tensor:
         if not isinstance(parameter, DTensor):
             return parameter
-        shard = parameter.to_local().detach().requires_grad_(parameter.requires_grad)
+        shard = parameter.to_local().detach()
+        _, kept = self._shards.get(id(parameter), (None, None))
+        if kept is not None and kept.data_ptr() == shard.data_ptr() and kept.shape == shard.shape:
+            shard = kept
+        shard.requires_grad_(parameter.requires_grad)
         shard.grad = _to_local(parameter.grad)
         self._owner[shard] = parameter
         return shard

@@ -20,7 +20,11 @@ __all__ = ["why_not"]
 
 SCALES = (1.0, 1e-3, 1e3, 10.0)
 """Of the gradients, step by step: whatever a norm limits is limited in one of them."""
-SIDE = 48
+LATER = (16, 128, 1024, 16384)
+"""What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
+FURTHER = 6
+"""Steps one after the other before that: some mix elements in every so many steps."""
+SIDE = 256
 """The longest side of a stand-in: what depends on a tensor's size, as a factored moment, does so from there on."""
 TOLERANCE = 1e-6
 """How far results may be apart, relative to the largest change."""
@@ -42,7 +46,7 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
     declared = getattr(optimizer, _ELEMENTWISE, None)
     if declared is not None:
         return None if declared else "it says so itself (steps_elementwise = False)"
-    attempts = [_How(torch.float64), _How(None)]
+    attempts = [_How(torch.float64), _How(None), _How(torch.float64, closure=True)]
     if tuple(cuts) == ("parameters",):
         attempts.append(_How(None, sparse=True))  # shards of gradients are dense
     with _generators_kept():
@@ -65,6 +69,8 @@ class _How(NamedTuple):
     """Of the stand-ins; their parameters' own when None."""
     sparse: bool = False
     """Whether gradients are."""
+    closure: bool = False
+    """Whether steps get a closure, as some optimizers require."""
 
 
 class _NotTriedError(Exception):
@@ -85,24 +91,30 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
             raise _NotTriedError(error) from error
         parts = [_Copy(optimizer, [halves[at] for halves in divided]) for at in range(2)]
         generator = torch.Generator().manual_seed(0)
-        for step, scale in enumerate(SCALES):
+        plan = [(scale, 0) for scale in SCALES] + [(1.0, 0)] * FURTHER
+        plan += [(1.0, count) for later in LATER for count in (later, 0)]
+        for step, (scale, count) in enumerate(plan):
             grads = [[scale * _random(p, generator) for p in group] for group in groups]
             before = whole.values()
+            if count:
+                for each in (whole, *parts):
+                    each.count_on(count)
             try:
-                whole.step(grads, how.sparse)
+                whole.step(grads, how)
             except Exception as error:
                 raise _NotTriedError(error) from error
             divided = [_halves(group, cut) for group in grads]
             for at, part in enumerate(parts):
                 try:
-                    part.step([halves[at] for halves in divided], how.sparse)
+                    part.step([halves[at] for halves in divided], how)
                 except Exception as error:
                     return f"it fails on shards ({type(error).__name__}: {error})"
             first, second = (part.values() for part in parts)
             if not all(_agree(*each, cut) for each in zip(before, whole.values(), first, second)):
+                counted = count or step + 1
                 return (
                     f"it needs {_NEEDS[cut]}: given {_GIVEN[cut]} in a trial with small tensors, it came to other "
-                    f"numbers in step {step + 1}"
+                    f"numbers in step {counted}"
                 )
     return None
 
@@ -144,17 +156,54 @@ class _Copy:
     def __init__(self, optimizer: Optimizer, groups: list[list[torch.Tensor]]) -> None:
         self.groups = [[nn.Parameter(p.detach().clone()) for p in group] for group in groups]
         self._optimizer = _copied(optimizer, self.groups)
+        self._numbers: dict[Any, float] = {}
+        """What `_numbered` had before the last step."""
 
     def values(self) -> list[list[torch.Tensor]]:
         """Return what its parameters are now, by group."""
         return [[parameter.detach().clone() for parameter in group] for group in self.groups]
 
-    def step(self, grads: list[list[torch.Tensor]], sparse: bool) -> None:
-        for group, own in zip(self.groups, grads):
-            for parameter, grad in zip(group, own):
-                parameter.grad = grad.to_sparse(1) if sparse and grad.dim() else grad.detach().clone()
-        # Past schedulers and whoever else has replaced `step` of the object.
-        type(self._optimizer).step(self._optimizer)
+    def step(self, grads: list[list[torch.Tensor]], how: _How) -> None:
+        self._numbers = {place: float(holder[key]) for place, (holder, key) in self._numbered().items()}
+
+        def assign() -> float:
+            for group, own in zip(self.groups, grads):
+                for parameter, grad in zip(group, own):
+                    parameter.grad = grad.to_sparse(1) if how.sparse and grad.dim() else grad.detach().clone()
+            return 1.0
+
+        # Past schedulers and whatever else has replaced `step` of the object.
+        step = type(self._optimizer).step
+        if how.closure:
+            step(self._optimizer, assign)
+        else:
+            assign()
+            step(self._optimizer)
+
+    def count_on(self, count: int) -> None:
+        """Go on as if there had been `count - 1` steps: sets each number that the last step has raised by 1."""
+        for place, (holder, key) in self._numbered().items():
+            value = holder[key]
+            if self._numbers.get(place) != float(value) - 1:
+                continue
+            if isinstance(value, torch.Tensor):
+                value.fill_(count - 1)
+            else:
+                holder[key] = type(value)(count - 1)
+
+    def _numbered(self) -> dict[Any, tuple[dict[Any, Any], Any]]:
+        """Return where the optimizer has numbers: in its states, its groups and its attributes."""
+        optimizer = self._optimizer
+        parameters = [parameter for group in self.groups for parameter in group]
+        holders = [optimizer.state.get(each, {}) for each in parameters]
+        holders += [*optimizer.param_groups, vars(optimizer)]
+        return {
+            (at, key): (holder, key)
+            for at, holder in enumerate(holders)
+            for key, value in holder.items()
+            if (isinstance(value, (int, float)) and not isinstance(value, bool))
+            or (isinstance(value, torch.Tensor) and value.numel() == 1 and not value.dim())
+        }
 
 
 def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer:

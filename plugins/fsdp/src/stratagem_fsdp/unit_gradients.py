@@ -1,0 +1,218 @@
+"""`UnitGradients`: gradients of sharded parameters that no reduction has brought into the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from stratagem.errors import CombinationError, GradientError
+from stratagem_fsdp.none_losses import reduce_kept_gradients
+from stratagem_fsdp.torch_private import (
+    drop_gradient,
+    gathered_gradients,
+    has_gradient,
+    has_unfinished_backward,
+    is_in_backward,
+    reduced_groups,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from stratagem import Collectives
+
+WAIT_S = 60.0
+"""How long a rank that has gradients to reduce waits for the others to come to the same step."""
+_ACCUMULATED = "_stratagem_accumulated"
+"""Attribute of a gathered copy's gradient that autograd accumulated: one that the user's code assigned lacks it."""
+
+
+class UnitGradients:
+    """Reduces what a backward left with the gathered copies of parameters, or refuses it.
+
+    Autograd accumulates into gathered copies, and `fully_shard` reduces these gradients into the shards that
+    optimizers step. Within `no_sync` they stay with the copies, and so do gradients that the user's code assigns
+    while a copy is in use.
+
+    Args:
+        units: everything that is gathered by itself.
+        roots: those among them that aren't in another one.
+        original_module: the user's module, whose names messages use.
+        collectives: all ranks of the run.
+        strategy: name of the strategy, for messages.
+        device: of messages.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[FSDPModule],
+        roots: Sequence[FSDPModule],
+        original_module: nn.Module,
+        collectives: Collectives,
+        strategy: str,
+        device: torch.device,
+    ) -> None:
+        self._roots = tuple(roots)
+        self._collectives, self._strategy, self._device = collectives, strategy, device
+        self._groups = [group for unit in units for group in reduced_groups(unit)]
+        self._names: dict[torch.Tensor, str] = {p: name for name, p in original_module.named_parameters()}
+        self._lost: dict[torch.Tensor, torch.Tensor] = {}
+        self._is_broken = False
+
+    # Before they are used ---------------------------------------------------------------------------
+
+    def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
+        """Reduce gradients that were left with gathered copies. Collective.
+
+        Args:
+            parameters: of one optimizer.
+            optimizer: the name of its class.
+
+        Raises:
+            GradientError: a gradient was assigned, is one of a parameter that was added later, or belongs to a
+                backward that raised; or other ranks have none to reduce.
+        """
+        self.recover()
+        for parameter in parameters:
+            gradient, lost = parameter.grad, self._lost.pop(parameter, None)
+            if gradient is None:
+                continue
+            if parameter not in self._names:
+                raise GradientError(
+                    f"{optimizer} steps a parameter of shape {tuple(parameter.shape)} that was added after setup(), "
+                    "so that its gradient is this rank's own: add layers before setup(), and replace none after it"
+                )
+            if gradient is lost:
+                self._lost[parameter] = gradient
+                raise GradientError(
+                    f"{optimizer} is about to step with what an exception left of a backward: call "
+                    "optimizer.zero_grad() where you catch the exception, and run this step's micro-batches again"
+                )
+            if isinstance(parameter, DTensor) and not isinstance(gradient, DTensor):
+                raise self._assigned(parameter)
+        kept = self._kept()
+        if not kept or self._collectives.world_size == 1:
+            self._reduce(kept)
+            return
+        for each in kept:
+            if any(not hasattr(gradient, _ACCUMULATED) for gradient in gathered_gradients(each)):
+                raise self._assigned(each.sharded_param)
+        if not self._collectives.all_arrive("reduce kept gradients", WAIT_S):
+            raise GradientError(
+                f"{optimizer} has gradients on rank {self._collectives.rank} that aren't averaged over the ranks, "
+                "and other ranks have none: run the same backwards on all ranks"
+            )
+        self._reduce(kept)
+
+    def average(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Average the gradients of `parameters` that the user's code assigned. Collective."""
+        self.recover()
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None or not isinstance(parameter, DTensor) or isinstance(gradient, DTensor):
+                continue
+            mean = gradient.detach().clone()
+            if self._collectives.world_size > 1:
+                dist.all_reduce(mean)
+                mean /= self._collectives.world_size
+            mesh = parameter.device_mesh
+            whole = DTensor.from_local(mean, mesh, [Replicate()] * mesh.ndim, run_check=False)
+            parameter.grad = whole.redistribute(placements=parameter.placements)
+        self._reduce(self._kept())
+
+    def note_backward(self) -> None:
+        """Note that what gathered copies have as gradients was accumulated by autograd."""
+        mark_accumulated(self._kept())
+
+    def drop(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Drop what gathered copies of `parameters` have as gradients."""
+        self.recover()
+        kept = self._kept()
+        if kept:
+            ids = {id(parameter) for parameter in parameters}
+            for each in kept:
+                if id(each.sharded_param) in ids:
+                    drop_gradient(each)
+
+    def _assigned(self, parameter: torch.Tensor) -> GradientError:
+        return GradientError(
+            f"the gradient of {self._names.get(parameter, 'a parameter')!r} was assigned by your code and is this "
+            "rank's own, as what torch.autograd.grad returns is: call runtime.average_gradients(optimizer) before "
+            "the step if you want its average over the ranks, or compute it by runtime.backward(loss)"
+        )
+
+    def _kept(self) -> list[Any]:
+        return [each for group in self._groups for each in group.fsdp_params if has_gradient(each)]
+
+    def _reduce(self, kept: Sequence[Any]) -> None:
+        ids = {id(each) for each in kept}
+        for root in self._roots if kept else ():
+            assert isinstance(root, nn.Module)
+            below = [group for module in root.modules() for group in _groups_of(module)]
+            if not any(id(each) in ids for group in below for each in group.fsdp_params):
+                continue
+            reduces = below[0].reduce_grads
+            root.set_requires_gradient_sync(True)  # the step may be within no_sync
+            reduce_kept_gradients(root)
+            root.set_requires_gradient_sync(reduces)
+
+    # After an exception -----------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Make ready for the next forward where a backward was ended by an exception that the loop has caught.
+
+        Raises:
+            CombinationError: this torch can't.
+        """
+        if self._is_broken:
+            raise CombinationError(
+                f"an exception ended a forward or a backward under {self._strategy}, and torch {torch.__version__} "
+                "can't go on after it: use torch 2.13 or later, or let the exception end the run"
+            )
+        if not is_in_backward() and any(map(has_unfinished_backward, self._roots)):
+            self.abandon(in_backward=True)
+
+    def abandon(self, in_backward: bool) -> None:
+        """Give up the forward or backward that an exception has ended, on all ranks alike."""
+        kept = self._kept()
+        for root in self._roots:
+            if hasattr(root, "reset_iter_state"):
+                root.reset_iter_state()
+            else:
+                self._is_broken = True  # before torch 2.13
+        if not kept and not in_backward:
+            return
+        for each in kept:
+            drop_gradient(each)
+        for parameter in self._names:
+            if parameter.requires_grad:
+                # A gradient that is still there at the next step says that the user's code didn't drop it.
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                self._lost[parameter] = parameter.grad
+
+    def release(self) -> None:
+        """Let go of the parameters."""
+        self._groups.clear()
+        self._names.clear()
+        self._lost.clear()
+        self._roots = ()
+
+
+def mark_accumulated(parameters: Iterable[Any]) -> None:
+    """Note of a group's `fsdp_params` that what they have as unreduced gradients was accumulated by autograd."""
+    for each in parameters:
+        if has_gradient(each):
+            for gradient in gathered_gradients(each):
+                setattr(gradient, _ACCUMULATED, True)
+
+
+def _groups_of(module: nn.Module) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return reduced_groups(module) if isinstance(module, FSDPModule) else []
