@@ -250,6 +250,8 @@ def run_program(
     """Run one loop in one process and under a strategy; `row` is a function that can be pickled."""
     devices = column.devices
     plain = run_plainly(row, precision)
+    if not all(bool(value.isfinite().all()) for value in plain.weights.values()):
+        raise ValueError("in one process, weights end as values that aren't finite: nothing can be compared")
     purpose = f"hands-on {column.strategy}" if column.own_processes else "hands-on"
     with tempfile.TemporaryDirectory(prefix="stratagem-hands-on-") as folder:
         try:

@@ -194,6 +194,22 @@ FAULTS = {
 }
 
 
+class ProjectedGradients(Classifier):
+    """PCGrad on parts of a batch, beside dropout: gradients by `autograd.grad`, which no strategy averages."""
+
+    automatic_optimization = False
+
+    def make_net(self):
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+    def training_step(self, batch, batch_idx):
+        loss, params = self.loss(batch), list(self.net.parameters())
+        for parameter, grad in zip(params, torch.autograd.grad(loss, params)):
+            parameter.grad = grad
+        self.optimizers().step()
+        return {"loss": loss.detach()}
+
+
 # Strategies -----------------------------------------------------------------------------------------------
 
 
@@ -247,7 +263,37 @@ class ForgetsOptimizer(Averaging):
     prepared = _ForgetsOptimizer
 
 
+class _SharesSteps(_Quiet):
+    """Each parameter is stepped on one rank, and sent to the others: replicas are equal, whatever their gradients."""
+
+    def step(self, index, closure=None):
+        loss = super().step(index, closure)
+        for number, parameter in enumerate(self.original_module.parameters()):
+            torch.distributed.broadcast(parameter.detach(), number % self.world_size)
+        return loss
+
+
+class SharesSteps(Averaging):
+    prepared = _SharesSteps
+
+
+class _WrongLate(_Quiet):
+    """Gradients are this rank's own from the tenth step."""
+
+    done = 0
+
+    def average(self):
+        self.done += 1
+        if self.done < 10:
+            super().average()
+
+
+class WrongLate(Averaging):
+    prepared = _WrongLate
+
+
 WRONG_STRATEGIES = {
+    WrongLate: ("training", "after 20 steps"),
     Sums: ("gradients", "2 times as much: gradients are summed over ranks"),
     TrainsApart: ("gradients", "in one process"),
     WritesRounded: ("resume", "the loss of micro-batch 4"),

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 from stratagem_testing.verification.verify import QUESTIONS, verify
-from verified_faults import FAULTS, WRONG_STRATEGIES
+from verified_faults import FAULTS, WRONG_STRATEGIES, ProjectedGradients, SharesSteps
 from verified_models import HEALTHY, BatchNormed, Classifier
 
 from stratagem.errors import CombinationError, UsageError
@@ -62,6 +62,12 @@ def test_a_faulty_strategy_is_found(strategy):
     found = verify(Classifier, strategy, only=[*TRAINED, question])
     wrong = {each.question: each.text for each in found.findings if each.verdict == "wrong"}
     assert words in wrong[question]
+
+
+def test_local_gradients_are_found_where_replicas_are_equal():
+    found = verify(ProjectedGradients, SharesSteps, only=["loss", "gradients"])
+    verdicts = {each.question: each.verdict for each in found.findings}
+    assert verdicts == {"run": "right", "loss": "wrong", "gradients": "wrong"}
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from stratagem_testing.verification import state
 if TYPE_CHECKING:
     from stratagem_trainer.module import Module
     from stratagem_trainer.trainer import Trainer
+    from torch.optim import Optimizer
 
 
 @dataclass
@@ -63,6 +64,8 @@ class Seen:
     foreign: int = 0
     """Tensors in the optimizers that aren't the module's parameters."""
     without_optimizer: list[str] = field(default_factory=list)
+    optimizer_counts: list[int] = field(default_factory=list)
+    """Integers among the optimizers' settings, as `start_preconditioning_step`."""
     has_validation: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the validation."""
@@ -76,6 +79,17 @@ def draw_state(device: torch.device) -> str:
     """Return a number of the states of torch's generators."""
     states = capture_rng(device)
     return state.digest([states["torch"], states.get("device", 0)])
+
+
+def _counts(optimizers: Sequence[Optimizer]) -> list[int]:
+    """Return the integers among the optimizers' settings and attributes."""
+    settings = [
+        value
+        for optimizer in optimizers
+        for named in (*optimizer.param_groups, optimizer.defaults, vars(optimizer))
+        for value in named.values()
+    ]
+    return sorted({value for value in settings if type(value) is int})
 
 
 class Record(Callback):
@@ -115,6 +129,7 @@ class Record(Callback):
         given = [p for o in trainer.prepared.optimizers for g in o.param_groups for p in g["params"]]
         everything = {id(p) for p in module.parameters()}
         seen.foreign = sum(id(p) not in everything for p in given)
+        seen.optimizer_counts = _counts(trainer.prepared.optimizers)
         seen.without_optimizer = [own[key] for key in own.keys() - {id(p) for p in given}]
 
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:

@@ -35,7 +35,9 @@ _UNCLIPPED: dict[str, Any] = {"gradient_clip_val": None, "gradient_clip_algorith
 # Under the strategy --------------------------------------------------------------------------------------
 
 
-def capture(plan: Plan, name: str, gradients: bool = False, quiet: bool = False) -> Seen:
+def capture(
+    plan: Plan, name: str, gradients: bool = False, quiet: bool = False, steps: int | None = None
+) -> Seen:
     """Train as the user does; keep batches, generators and a checkpoint from the middle. Run by every rank.
 
     Args:
@@ -43,8 +45,9 @@ def capture(plan: Plan, name: str, gradients: bool = False, quiet: bool = False)
         name: of the run's files.
         gradients: make one step of plain SGD, whose change is the gradient.
         quiet: keep the module in evaluation mode.
+        steps: other than the plan's.
     """
-    steps = 1 if gradients else plan.steps
+    steps = 1 if gradients else steps or plan.steps
     callback = Capture(plan.path(name), 0 if gradients else max(1, plan.steps // 2), steps, quiet)
     make = Watched(plan.make_module, gradients)
     plan.trainer(name, [callback], max_steps=steps, **(_UNCLIPPED if gradients else {})).fit(make)
