@@ -17,15 +17,7 @@ class OpenCells:
 
 
 SHARDS = ("fsdp", "ddp_fully_sharded", "model_parallel")
-OPEN: tuple[OpenCells, ...] = (
-    OpenCells(
-        ("*",),
-        ("embedding_max_norm",),
-        "the lookup changes rows of each rank's samples: replicas are compared",
-    ),
-    OpenCells(SHARDS, ("*",), "users hold shards: being fixed"),
-    OpenCells(("ddp_sharded",), ("*",), "stepping on stand-ins: being fixed"),
-)
+OPEN: tuple[OpenCells, ...] = (OpenCells(SHARDS, ("*",), "users hold shards: being fixed"),)
 
 
 def why_open(row: str, strategy: str) -> str:

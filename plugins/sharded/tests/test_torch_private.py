@@ -29,3 +29,18 @@ def test_groups_that_were_added_are_shared_out():
     zero.step()
     assert one.tolist() == [0.5] * 2
     assert other.tolist() == [0.5] * 3
+
+
+def test_hooks_of_one_optimizer_are_called_around_another_ones_step():
+    whole, part, stepped = (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0) for _ in range(3))
+    called = []
+    handle = whole.register_step_pre_hook(lambda optimizer, *_: called.append(("before", optimizer)))
+    private.move_step_hooks(whole, part, stepped)
+    whole.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
+    part.step()
+    assert called == []
+    stepped.step()
+    assert called == [("before", stepped), ("after", stepped)]
+    handle.remove()
+    stepped.step()
+    assert len(called) == 3

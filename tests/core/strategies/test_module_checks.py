@@ -28,6 +28,16 @@ def test_lazy_layers_are_initialized_before_several_processes() -> None:
     refuse_untrainable(net, CPU, 2)
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_rows_that_only_one_rank_renormalizes_are_refused(kind: type[nn.Module]) -> None:
+    net = nn.ModuleDict({"words": kind(3, 2, max_norm=1.5)})
+    refuse_untrainable(net, CPU, 1)
+    with pytest.raises(
+        ConfigError, match=r"^'words', a Embedding(Bag)?, has max_norm=1\.5: .* renorm_\(2, 0, 1\.5\)"
+    ):
+        refuse_untrainable(net, CPU, 2)
+
+
 def test_sparse_gradients_are_a_feature() -> None:
     assert needed_features(nn.EmbeddingBag(3, 2, sparse=True)) == ["sparse_gradients"]
     assert needed_features(nn.Embedding(3, 2)) == []

@@ -27,6 +27,12 @@ def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int)
                 "siblings, whose statistics are each process's own, or train on a GPU"
             )
         if world_size > 1:
+            if isinstance(submodule, (nn.Embedding, nn.EmbeddingBag)) and submodule.max_norm is not None:
+                raise ConfigError(
+                    f"{where}, has max_norm={submodule.max_norm:g}: its forward changes the rows of this rank's "
+                    "batch, which other ranks don't change: leave max_norm out, and renormalize all rows after a "
+                    f"step, as by weight.data.renorm_(2, 0, {submodule.max_norm:g})"
+                )
             own = (*submodule.named_parameters(recurse=False), *submodule.named_buffers(recurse=False))
             for kind, tensor in own:
                 if nn.parameter.is_lazy(tensor):

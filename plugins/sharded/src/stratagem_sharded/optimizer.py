@@ -11,7 +11,8 @@ from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
 from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
-from stratagem_sharded.torch_private import finish_sharing, share_out_again
+from stratagem import ConfigError
+from stratagem_sharded.torch_private import finish_sharing, move_step_hooks, share_out_again
 
 with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
@@ -48,6 +49,8 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         whole.state.clear()
         # The very list, so that a group that is added to `whole` is clipped and stepped here, too.
         self.param_groups = whole.param_groups
+        # Hooks get all groups, and post-hooks the parameters that all ranks have stepped.
+        move_step_hooks(whole, self.optim, self)
 
     @property
     def owned(self) -> list[torch.Tensor]:
@@ -74,9 +77,23 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters and bring all ranks' to everybody. Collective."""
         self._take_up_groups()
+        # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
+        self.optim.state = self.state
         loss = super().step(closure, **kwargs)
         count_as_stepped(self.whole)
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Refuse: no rank has all states, and the loop of one rank alone may ask.
+
+        Raises:
+            ConfigError: says how states are saved.
+        """
+        raise ConfigError(
+            f"ddp_sharded keeps the states of {type(self.whole).__name__} in shards, so that no rank has its "
+            "state_dict: save them by runtime.save(path) or a checkpoint of the Trainer, which any strategy loads, "
+            "or choose ddp"
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""

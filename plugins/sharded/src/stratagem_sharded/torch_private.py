@@ -5,10 +5,12 @@ plugins/sharded/tests/test_torch_private.py tells when torch changes one, or has
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.optim import Optimizer
 
 
 def share_out_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
@@ -25,6 +27,17 @@ def share_out_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
     own._clear_cache()
     groups: list[dict[str, Any]] = own._partition_parameters()[own.rank]
     return groups
+
+
+def move_step_hooks(whole: Optimizer, part: Optimizer, stepped: Optimizer) -> None:
+    """Have the step hooks of `whole` called around the step of `stepped`, and not around that of `part`.
+
+    Those that are registered later, too: both have one dict of hooks, from which handles remove them. No public name
+    of torch gives the hooks of an optimizer.
+    """
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        setattr(part, name, OrderedDict())
+        setattr(stepped, name, getattr(whole, name))
 
 
 def finish_sharing(zero: ZeroRedundancyOptimizer) -> None:
