@@ -146,7 +146,12 @@ def _direct_url(distribution: Distribution) -> dict[str, dict[str, str]]:
         found = json.loads(distribution.read_text("direct_url.json") or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    parts = (
+        [found, *(found.get(key, {}) for key in ("vcs_info", "dir_info"))]
+        if isinstance(found, dict)
+        else [found]
+    )
+    return cast("dict[str, dict[str, str]]", found) if all(isinstance(part, dict) for part in parts) else {}
 
 
 def _origin(distribution: Distribution) -> str:
