@@ -779,7 +779,7 @@ def weights_read(run: Loop) -> None:
         step(run, model, optimizer, x, y)
         weight = model[2].weight
         run.note("mean", weight.mean().item())
-        run.note("max", float(weight.abs().max()))
+        run.note("max", float(weight.detach().abs().max()))
         run.note("norm", weight.data.norm())
         run.note("large", bool((weight > 0.2).any()))
         run.note("list", weight.detach().flatten().tolist())
