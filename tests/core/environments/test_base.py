@@ -57,7 +57,7 @@ def test_no_part_of_a_place_is_left_to_chance() -> None:
         *("main_address", "main_port"),
     }
     for name, member in vars(Environment).items():
-        if name in ("detect", "for_run"):
+        if name in ("detect", "detect_incomplete", "for_run"):
             assert isinstance(member, classmethod)
         elif not name.startswith("_") and name not in ("creates_processes", "complete_plan"):
             assert isinstance(member, property), name

@@ -16,11 +16,9 @@ from stratagem.collectives.local import LocalCollectives
 from stratagem.config import RunConfig
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, DeviceError
-from stratagem.installed.catalogue import load_catalogue
 from stratagem.launchers.in_process import InProcessLauncher
 from stratagem.precision.base import Precision
 from stratagem.resolve.run import assemble
-from stratagem.strategies.uncalled import UNCALLED
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where there is no GPU")
 
@@ -127,30 +125,3 @@ def test_a_backend_that_torch_lacks() -> None:
         assembled(DDPStrategy(process_group_backend="glo"), accelerator="cpu", devices=2)
     # What registers it may be imported in the workers.
     assembled(DDPStrategy(process_group_backend="of_a_plugin"), accelerator="cpu", devices=2)
-
-
-@pytest.mark.parametrize(("name", "advice"), UNCALLED.items())
-def test_a_strategys_method_that_nothing_calls_is_refused(name: str, advice: str) -> None:
-    def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise AssertionError
-
-    cls = type("Mine", (DDPStrategy,), {name: method})
-    with pytest.raises(ConfigError) as refused:
-        assembled(cls(), accelerator="cpu", devices=2)
-    assert str(refused.value) == f"Mine.{name} overrides what nothing calls here: {advice}"
-
-
-def test_methods_that_a_strategy_calls_itself_stay() -> None:
-    class Mine(DDPStrategy):
-        def configure_ddp(self, module: Any, device: Any) -> Any:
-            self.setup_module(module)
-            return super().configure_ddp(module, device)
-
-        def setup_module(self, module: Any) -> None:
-            pass
-
-    assembled(Mine(), accelerator="cpu", devices=2)
-    shipped = [
-        component.load() for component in load_catalogue().of_kind("strategy") if not component.missing()
-    ]
-    assert not [(cls, name) for cls in shipped for name in UNCALLED if hasattr(cls, name)]

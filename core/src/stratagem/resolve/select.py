@@ -22,7 +22,7 @@ from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import allows, automatic_strategy
 from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, as_keywords, resolved_from
-from stratagem.strategies.uncalled import refuse_uncalled
+from stratagem.resolve.uncalled import refuse_uncalled
 
 if TYPE_CHECKING:
     from stratagem.accelerators.base import Accelerator
