@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sharded_loops import check_all
-from stratagem_sharded import DDPFullyShardedStrategy
+from stratagem_sharded import DDPFullyShardedStrategy, DDPShardedStrategy
 
 REFUSED = {
     "assigned": "GradientError: the gradient of 'head.weight' was assigned by your code",
@@ -20,3 +20,9 @@ REFUSED = {
 def test_equal_to_plain_loops_or_refused(ranks: int, each: bool) -> None:
     strategy = DDPFullyShardedStrategy(start_method="fork", reduce_each_micro_batch=each)
     check_all(strategy, ranks, REFUSED, scalar=False)
+
+
+def test_sharded_states_with_closures_and_hooks() -> None:
+    refused = {"state_dict": "ConfigError: ddp_sharded keeps the states of SGD in shards"}
+    names = ["with_closure", "ascending", "step_hooks", "state_dict", "caught_in_closure"]
+    check_all(DDPShardedStrategy(start_method="fork"), 2, refused, scalar=True, names=names)

@@ -44,3 +44,9 @@ def test_hooks_of_one_optimizer_are_called_around_another_ones_step():
     handle.remove()
     stepped.step()
     assert len(called) == 3
+
+
+def test_parameters_are_broadcast_between_steps():
+    zero = ZeroRedundancyOptimizer([nn.Parameter(torch.ones(2))], torch.optim.SGD, lr=0.5)
+    private.broadcast_parameters(zero)
+    assert zero.param_groups[0]["params"][0].tolist() == [1.0, 1.0]

@@ -12,7 +12,12 @@ from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
 from stratagem import ConfigError
-from stratagem_sharded.torch_private import finish_sharing, move_step_hooks, share_out_again
+from stratagem_sharded.torch_private import (
+    broadcast_parameters,
+    finish_sharing,
+    move_step_hooks,
+    share_out_again,
+)
 
 with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
@@ -79,9 +84,22 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state
-        loss = super().step(closure, **kwargs)
+        loss = super().step(closure and self._in_step_with_others(closure), **kwargs)
         count_as_stepped(self.whole)
         return loss
+
+    def _in_step_with_others(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return `closure`, which computes with what each rank has made of its parameters since the last call."""
+        has_evaluated = False
+
+        def evaluate() -> Any:
+            nonlocal has_evaluated
+            if has_evaluated:
+                broadcast_parameters(self)
+            has_evaluated = True
+            return closure()
+
+        return evaluate
 
     def state_dict(self) -> dict[str, Any]:
         """Refuse: no rank has all states, and the loop of one rank alone may ask.

@@ -45,3 +45,9 @@ def finish_sharing(zero: ZeroRedundancyOptimizer) -> None:
     own: Any = zero
     own._is_trainable_mask = own._get_is_trainable_mask()
     own._build_param_buckets()
+
+
+def broadcast_parameters(zero: ZeroRedundancyOptimizer) -> None:
+    """Give all ranks what each has made of the parameters that it steps. Collective."""
+    own: Any = zero
+    own._sync_params()
