@@ -64,10 +64,13 @@ def test_own_methods_named_like_hooks_are_only_warned_of(tmp_path: Path) -> None
 
         def on_download(self) -> None: ...
 
+    class Calls(L.Callback):
+        def on_own_event(self) -> None: ...
+
     with pytest.warns(UserWarning, match="if your program calls it itself") as warned:
-        trainer(tmp_path).fit(Own(), datamodule=Data())
+        trainer(tmp_path, callbacks=[Calls()]).fit(Own(), datamodule=Data())
     said = " ".join(str(each.message) for each in warned)
-    names = ("on_every_batch", "configure_models", "on_exception", "on_download")
+    names = ("on_every_batch", "configure_models", "on_exception", "on_download", "on_own_event")
     assert all(f" defines {name}," in said for name in names)
 
 
@@ -125,6 +128,10 @@ def test_the_folder_of_checkpoints_is_known_from_the_fits_start(tmp_path: Path) 
     made = trainer(tmp_path, callbacks=[kept, Reads()])
     made.fit(Net(), loader())
     assert seen == [kept.dirpath] == [str(Path(kept.best_model_path).parent)]
+    kept.dirpath, set_before = "own", kept.dirpath
+    assert kept.dirpath == str(Path("own").absolute())
+    kept.dirpath = None
+    assert kept.dirpath == set_before
     # A second fit has a run's folder of its own.
     trainer(tmp_path, callbacks=[kept]).fit(Net(), loader())
     assert kept.dirpath == str(Path(kept.best_model_path).parent) != seen[0]

@@ -180,6 +180,16 @@ ARGUMENTS: dict[str, str] = {
 
 DIFFERENT: list[tuple[str, str, str]] = [
     (
+        "a setting of the trainer, `fit_loop.max_epochs` or `logger` that is set while a stage runs",
+        "is read by what comes next in the stage",
+        "refused: set it between stages",
+    ),
+    (
+        "own methods that are named like hooks",
+        "nothing is said",
+        "a warning names the nearest hooks",
+    ),
+    (
         "precisions, environments and `AsyncCheckpointIO` in `Trainer(plugins=[…])`",
         "objects whose methods are called; programs derive their own",
         "names of what the run has; what is derived from them is refused: `stratagem.Precision`, `Environment` and "

@@ -53,8 +53,6 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         self.as_file = wants_files(as_file)
         if self.as_file:
             self.ending = ENDING + FOLDER
-        if dirpath is not None and _URL not in os.fspath(dirpath):
-            dirpath = os.path.abspath(dirpath)
         self.filename, self.mode, self.auto_insert_metric_name = filename, mode, auto_insert_metric_name
         super().__init__(
             dirpath=dirpath,
@@ -86,7 +84,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
     @dirpath.setter
     def dirpath(self, value: str | os.PathLike[str] | None) -> None:
-        self._given_dirpath = None if value is None else os.fspath(value)
+        self._given_dirpath = None if value is None else _absolute(value)
 
     @property
     def given_dirpath(self) -> str | None:
@@ -215,6 +213,10 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "best_score": self._best, "stopped_epoch": self._stopped_in}
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path) if _URL in os.fspath(path) else os.path.abspath(path)
 
 
 def _tensor(value: float | None) -> torch.Tensor | None:

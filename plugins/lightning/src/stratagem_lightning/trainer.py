@@ -60,6 +60,8 @@ RULES = LoopRules(
 class Trainer(SettingsView):
     """A trainer whose arguments and defaults are Lightning's; docs/guides/trainer.md says what each does."""
 
+    uncalled_hooks = "warn"
+
     def __init__(
         self,
         *,

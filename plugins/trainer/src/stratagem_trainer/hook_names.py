@@ -74,8 +74,12 @@ def refuse_uncalled(module: Module) -> None:
             )
 
 
-def refuse_uncalled_hooks(callback: Callback) -> None:
+def refuse_uncalled_hooks(callback: Callback, is_lenient: bool = False) -> None:
     """Refuse a callback with a method that begins with "on_" and is none of the hooks.
+
+    Args:
+        callback: of a trainer or a module.
+        is_lenient: only warn of such a method.
 
     Raises:
         ConfigError: names the method and the nearest hooks.
@@ -90,6 +94,7 @@ def refuse_uncalled_hooks(callback: Callback) -> None:
                 Callback,
                 name,
                 f"{type(callback).__qualname__} defines {name}, which is never called; {nearest(name, OF_CALLBACKS)}",
+                is_lenient,
             )
 
 
@@ -115,12 +120,17 @@ def refuse_uncalled_of_data(data: DataModule) -> None:
             )
 
 
-def _refuse_or_warn(kind: type, base: type, name: str, reason: str) -> None:
+def _refuse_or_warn(kind: type, base: type, name: str, reason: str, is_lenient: bool = False) -> None:
     """Refuse a method that no trainer calls; only warn where the program calls it itself."""
-    is_lenient = getattr(kind, "uncalled_hooks", "refuse") == "warn"
+    is_lenient = is_lenient or warns_of_hooks(kind)
     if not is_lenient and not calls_itself(kind, base, name):
         raise ConfigError(reason)
     rank_zero_warn(f"{reason}. Ignore this if your program calls it itself", category=UncalledHookWarning)
+
+
+def warns_of_hooks(kind: type) -> bool:
+    """Whether a class of modules, data modules or trainers says that uncalled hooks are only warned of."""
+    return getattr(kind, "uncalled_hooks", "refuse") == "warn"
 
 
 class UncalledHookWarning(UserWarning):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stratagem.errors import ConfigError, short
 from stratagem.sdk.catalogue import FEATURES
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.hook_names import refuse_uncalled_hooks
+from stratagem_trainer.hook_names import refuse_uncalled_hooks, warns_of_hooks
 
 if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
@@ -16,9 +16,20 @@ if TYPE_CHECKING:
 
 
 def with_defaults(
-    callbacks: Callback | Sequence[Callback] | None, progress_bar: bool, summary: bool, checkpointing: bool
+    callbacks: Callback | Sequence[Callback] | None,
+    progress_bar: bool,
+    summary: bool,
+    checkpointing: bool,
+    is_lenient: bool = False,
 ) -> list[Callback]:
     """Return the callbacks that a trainer was given, and those that it has where none of their kind is among them.
+
+    Args:
+        callbacks: as they were given.
+        progress_bar: whether there is to be one.
+        summary: the same.
+        checkpointing: the same.
+        is_lenient: only warn of hooks that would never be called.
 
     Raises:
         ConfigError: one is no callback, or defines a hook that would never be called.
@@ -33,7 +44,7 @@ def with_defaults(
     for callback in given:
         if not isinstance(callback, Callback):
             raise ConfigError(f"callbacks has a {type(callback).__name__}: derive it from stratagem.Callback")
-        refuse_uncalled_hooks(callback)
+        refuse_uncalled_hooks(callback, is_lenient)
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         given.append(ProgressBar())
     if summary and not any(isinstance(callback, ModelSummary) for callback in given):
@@ -58,7 +69,7 @@ def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
                 f"{type(module).__qualname__}.configure_callbacks returned a {type(callback).__name__}: return "
                 "callbacks, derived from stratagem.Callback"
             )
-        refuse_uncalled_hooks(callback)
+        refuse_uncalled_hooks(callback, warns_of_hooks(type(module)))
     classes = {type(callback) for callback in own}
     merged = [*(callback for callback in given if type(callback) not in classes), *own]
     refuse_equal_keys(merged)

@@ -17,6 +17,7 @@ from stratagem.sdk.selection import Devices, path_text, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.fast_dev_run import fast, without_files
+from stratagem_trainer.hook_names import warns_of_hooks
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loggers.named import checked_loggers
 from stratagem_trainer.profilers.base import Profiler
@@ -204,6 +205,7 @@ class Trainer(TrainerCommands):
             enable_progress_bar is not False,
             enable_model_summary is not False,
             enable_checkpointing is not False and not fast_dev_run,
+            warns_of_hooks(type(self)),
         )
         loggers = checked_loggers(logger)
         refuse_without_registry(model_registry, loggers)
