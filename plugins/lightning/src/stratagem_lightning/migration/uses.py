@@ -69,7 +69,7 @@ def _read_as_file(call: ast.Call, bound: dict[str, str]) -> Iterator[tuple[int, 
         yield (
             call.lineno,
             f"torch.load(….{path})",
-            "a checkpoint is a folder: load_from_checkpoint reads it, `stratagem checkpoint convert` writes a file",
+            "a checkpoint is a folder: load_from_checkpoint reads it, and ModelCheckpoint(as_file=True) writes files",
         )
 
 
