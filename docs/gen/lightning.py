@@ -31,6 +31,7 @@ python -m stratagem_lightning "$(which tool)" train     # a command that a libra
 
 In that command's processes, workers included, `lightning`, `pytorch_lightning` and `lightning_fabric` are
 `stratagem_lightning`; nothing else changes, and no other command does this. `__version__` is Stratagem's.
+Programs of pytorch-forecasting 1.8 and chemprop 2.1 were run so, on one device.
 
 Programs that open checkpoints themselves (`torch.load(checkpoint.best_model_path)`) want files:
 `ModelCheckpoint(as_file=True)`, or `STRATAGEM_CKPT_FILES=1` in the environment for those that stay as they are, which

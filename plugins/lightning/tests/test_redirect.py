@@ -113,3 +113,14 @@ def test_a_call_without_a_program_is_refused(tmp_path) -> None:
     assert none.stderr.startswith("Error: no program was given")
     assert missing.stderr == "Error: there is no program 'none.py': give the path of a file\n"
     assert asked.stdout.startswith("usage: python -m stratagem_lightning PROGRAM.py")
+
+
+def test_names_that_libraries_use_unofficially_are_there() -> None:
+    from stratagem_lightning.fabric.utilities.types import _MAP_LOCATION_TYPE, _PATH
+    from stratagem_lightning.pytorch.callbacks import BasePredictionWriter
+
+    assert _PATH  # pytorch-forecasting imports them for annotations
+    assert _MAP_LOCATION_TYPE
+    both, batch = BasePredictionWriter("batch_and_epoch").interval, BasePredictionWriter("batch").interval
+    assert (both.on_batch, both.on_epoch, batch.on_batch, batch.on_epoch) == (True, True, True, False)
+    assert batch == "batch"

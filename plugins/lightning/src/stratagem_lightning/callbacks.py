@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, Literal
 
@@ -223,11 +224,34 @@ def _tensor(value: float | None) -> torch.Tensor | None:
     return None if value is None else torch.tensor(value)
 
 
+class WriteInterval(str, Enum):
+    """When predictions are written."""
+
+    BATCH = "batch"
+    EPOCH = "epoch"
+    BATCH_AND_EPOCH = "batch_and_epoch"
+
+    @property
+    def on_batch(self) -> bool:
+        """Whether after each batch."""
+        return self is not WriteInterval.EPOCH
+
+    @property
+    def on_epoch(self) -> bool:
+        """Whether at the end."""
+        return self is not WriteInterval.BATCH
+
+
 class BasePredictionWriter(stratagem_trainer.callbacks.BasePredictionWriter):
     """Writes predictions, which subclasses say how: docs/guides/callbacks.md."""
+
+    @property
+    def interval(self) -> WriteInterval:
+        """When they are written."""
+        return WriteInterval(self.write_interval)
 
     def _indices_to_give(self, indices: list[Any]) -> list[Any]:
         return indices  # by loader, also where there is one alone
 
 
-__all__ = ["BasePredictionWriter", "EarlyStopping", "ModelCheckpoint"]
+__all__ = ["BasePredictionWriter", "EarlyStopping", "ModelCheckpoint", "WriteInterval"]

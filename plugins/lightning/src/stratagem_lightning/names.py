@@ -254,6 +254,7 @@ MODULES: dict[str, dict[str, str]] = {
     "fabric.utilities.exceptions": _EXCEPTIONS,
     "fabric.utilities.rank_zero": _RANK_ZERO,
     "fabric.utilities.seed": _SEED,
+    "fabric.utilities.types": dict.fromkeys(("_MAP_LOCATION_TYPE", "_PATH"), "stratagem_lightning.types"),
 }
 
 _ENVIRONMENT_MODULES = (

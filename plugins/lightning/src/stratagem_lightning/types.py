@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -12,6 +13,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 STEP_OUTPUT = torch.Tensor | Mapping[str, Any] | None
 TRAIN_DATALOADERS = Any
 EVAL_DATALOADERS = Any
+# Private there, and imported by libraries for their annotations.
+_PATH = str | os.PathLike[str]
+_MAP_LOCATION_TYPE = Any
 LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
 
 
