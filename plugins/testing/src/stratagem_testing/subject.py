@@ -192,6 +192,10 @@ class StrategySubject:
 
         return Runtime(**self._selection(start_method), **settings)
 
+    def selection(self) -> dict[str, Any]:
+        """Return what selects the strategy and the devices: keywords of `Runtime`, `Trainer` and `RunConfig`."""
+        return self._selection(None)
+
     def _selection(self, start_method: str | None) -> dict[str, Any]:
         selection: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.world_size}
         if isinstance(self.strategy, str) and start_method is None:

@@ -29,6 +29,21 @@ def test_a_faulty_module_as_a_report_and_as_json(pytestconfig, monkeypatch, caps
     assert [each["question"] for each in found["findings"]] == ["run", "data"]
 
 
+def test_own_loops(pytestconfig, monkeypatch, capsys):
+    monkeypatch.chdir(pytestconfig.rootpath)
+    loops = "tests/support/verified_loops.py"
+    rest = ["--strategy", "ddp", "--accelerator", "cpu"]
+    assert main(["verify", f"{loops}:right", *rest]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "right loop after it, all 4 tensors are those of one process" in said
+    assert main(["verify", f"{loops}:weighted_by_rank", *rest]) == 1
+    assert "is away from one process's by" in " ".join(capsys.readouterr().out.split())
+    assert main(["verify", f"{loops}:without_loader", *rest]) == 0
+    assert "read no batch from runtime.dataloader" in capsys.readouterr().out
+    assert main(["verify", f"{loops}:right", *rest, "--only", "loss"]) == 2
+    assert "--only is for modules, and TARGET is your own loop" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -7,9 +7,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from stratagem_cli import flags
 from stratagem_cli.listing import print_json
 from stratagem_trainer.commands.stages import read_settings, trainer_arguments
@@ -62,7 +64,8 @@ def verify(
 ) -> None:
     """Check that a strategy trains TARGET as one process does; exit code 1 where it doesn't.
 
-    TARGET is file.py:Class or package.module:Class, with its own data. Trains it for a few steps under
+    TARGET is file.py:Class or package.module:Class, with its own data, or a function of a Runtime, as train.py:main,
+    that is your own loop. Trains it for a few steps under
     --strategy and in one process on the same batches, and compares losses, gradients, weights, buffers,
     metrics, a resumed run, and checkpoints: docs/guides/verify.md. On 2 devices if --devices isn't given.
     """
@@ -78,24 +81,33 @@ def verify(
     from stratagem_trainer.commands.module_spec import ModuleSpec
 
     from stratagem.sdk.selection import count_of
+    from stratagem_testing.verification.own_loop import is_loop, verify_loop
+    from stratagem_testing.verification.verify import subject_for
     from stratagem_testing.verification.verify import verify as verified
 
     count = count_of(devices)
     if count is None or count < 1:
         raise UsageError(f"--devices {devices} says no number: give one, as --devices 2")
+    accelerator = _accelerator(selection.pop("accelerator", "auto"), selection)
     with _progress(quiet=as_json or not sys.stderr.isatty()) as tell:
-        found = verified(
-            ModuleSpec(target, settings.model),
-            strategy,
-            devices=count,
-            accelerator=_accelerator(selection.pop("accelerator", "auto"), selection),
-            options=options,
-            settings={**selection, **given},
-            steps=steps,
-            only=only,
-            skip=skip,
-            tell=tell,
-        )
+        loop = is_loop(target.load())
+        if loop:
+            _refuse_for_loops(ctx)
+            subject = replace(subject_for(strategy, options or {}), accelerator=accelerator, world_size=count)
+            found = verify_loop(target.load, subject, settings={**selection, **given}, tell=tell)
+        else:
+            found = verified(
+                ModuleSpec(target, settings.model),
+                strategy,
+                devices=count,
+                accelerator=accelerator,
+                options=options,
+                settings={**selection, **given},
+                steps=steps,
+                only=only,
+                skip=skip,
+                tell=tell,
+            )
     if as_json:
         print_json({"target": str(target), **found.to_json()})
     else:
@@ -121,6 +133,14 @@ def report(target: str, found: Verification, coloured: bool = False) -> str:
     counts = {verdict: sum(each.verdict == verdict for each in found.findings) for verdict in _ORDER}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return "\n".join([*lines, "", f"{told} in {found.seconds:.0f} s"])
+
+
+def _refuse_for_loops(ctx: click.Context) -> None:
+    for name in ("steps", "only", "skip"):
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(
+                f"--{name} is for modules, and TARGET is your own loop, which is run as it is: leave it out"
+            )
 
 
 def _accelerator(name: str, selection: dict[str, Any]) -> str:

@@ -124,7 +124,7 @@ def verify(
     if steps < 2:
         raise UsageError(f"steps={steps} leaves no step after a checkpoint: give at least 2")
     given = settings or {}
-    subject = replace(_subject(strategy, options or {}), accelerator=accelerator, world_size=devices)
+    subject = replace(subject_for(strategy, options or {}), accelerator=accelerator, world_size=devices)
     _refuse_impossible(subject, given)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stratagem-verify-") as folder:
@@ -142,7 +142,7 @@ def verify(
     )
 
 
-def _subject(
+def subject_for(
     strategy: str | Callable[..., Any] | StrategySubject, options: Mapping[str, Any]
 ) -> StrategySubject:
     """Return what is verified; of a strategy that has a subject for the kit, with its tolerances."""
