@@ -78,14 +78,3 @@ def test_hooks_are_taken_off():
     again(torch.ones(1, 1)).sum().backward()
     private.check_finished(again)
     assert not any(ddp.reducer.get_backward_stats())
-
-
-def test_backwards_have_numbers():
-    seen: list[int] = []
-    x = torch.ones(1, requires_grad=True)
-    x.register_hook(lambda _: seen.append(private.backward_number()))
-    (x * 2).sum().backward()
-    (x * 2).sum().backward()
-    assert private.backward_number() == -1
-    assert seen[0] != seen[1]
-    assert -1 not in seen

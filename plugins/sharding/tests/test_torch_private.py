@@ -206,3 +206,14 @@ def test_subclasses_are_not_asked_about_functions():
 
     with private.without_subclass_functions():
         assert torch.ones(2).as_subclass(Asked).add(1).shape == (2,)
+
+
+def test_backwards_have_numbers():
+    seen: list[int] = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda _: seen.append(private.backward_number()))
+    (x * 2).sum().backward()
+    (x * 2).sum().backward()
+    assert private.backward_number() == -1
+    assert seen[0] != seen[1]
+    assert -1 not in seen

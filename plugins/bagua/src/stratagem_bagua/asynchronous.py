@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.drifting import Tensors
+from torch import nn
 
 from stratagem import CheckpointReader, SetupRequest
 from stratagem_bagua.background import BackgroundMean
@@ -38,6 +39,8 @@ class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
     def __init__(self, request: SetupRequest, strategy: BaguaStrategy) -> None:
         super().__init__(request)
         self._warmup_steps: int = strategy.settings["warmup_steps"]
+        if self._warmup_steps:
+            self.track(request)
         self._interval_s: float = strategy.settings["sync_interval_ms"] / 1000
         self.averaging: BackgroundMean | None = None
         if self._size > 1:
@@ -45,8 +48,13 @@ class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
             self.averaging = BackgroundMean(group, strategy.timeout.total_seconds())
 
     def reduce(self) -> None:
-        if self._size > 1 and self.steps < self._warmup_steps:
-            reduce_gradients(self.original_module.parameters(), self.device)
+        parameters = self.synchronised()
+        if self._size > 1 and parameters:
+            reduce_gradients(parameters, self.device)
+            self.note_reduced(parameters)
+
+    def synchronised(self) -> list[nn.Parameter]:
+        return super().synchronised() if self.steps < self._warmup_steps else []
 
     def after_step(self) -> None:
         mean = self.averaging

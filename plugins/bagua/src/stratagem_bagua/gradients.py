@@ -9,21 +9,44 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
+from stratagem_sharding.exchange import StoreExchange
+from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.mean_exchange import MeanExchange
 from stratagem_sharding.replicated import ReplicatedPrepared
+from torch import nn
 
 from stratagem import Prepared, SetupRequest
+from stratagem.errors import GradientError
 from stratagem.sdk.loops import loss_of
 
 
 class SynchronisedPrepared(Prepared):
-    """Calls `reduce` after each backward that is to be synchronised. Mix it in before another `Prepared`."""
+    """Calls `reduce` after each backward that is to be synchronised. Mix it in before another `Prepared`.
+
+    Gradients that were made in another way, as by `loss.backward()`, are completed before they are stepped.
+    """
 
     _syncing = True
+    _gradients: GradientTracker | None = None
+
+    def track(self, request: SetupRequest) -> None:
+        """Notice which gradients are this rank's own. Collective."""
+        if request.collectives.world_size > 1:
+            named, exchange = request.original_module.named_parameters(), StoreExchange(request.collectives)
+            self._gradients = GradientTracker(named, exchange, request.device)
 
     def reduce(self) -> None:
         """Make gradients those of all ranks. Collective."""
         raise NotImplementedError
+
+    def synchronised(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients the next step needs to be those of all ranks."""
+        return list(self.original_module.parameters())
+
+    def note_reduced(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The gradients of `parameters` are those of all ranks."""
+        if self._gradients is not None:
+            self._gradients.note_average(parameters)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
@@ -32,6 +55,8 @@ class SynchronisedPrepared(Prepared):
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        if self._gradients is not None:
+            self._gradients.add(self.original_module.named_parameters())
         super().backward(loss, **kwargs)
         if self._syncing:
             self.reduce()
@@ -43,6 +68,27 @@ class SynchronisedPrepared(Prepared):
             yield
         finally:
             self._syncing = before
+
+    def complete_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.complete(self._stepped(index), type(self.optimizers[index]).__name__)
+
+    def average_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.average(self._stepped(index))
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        if self._gradients is not None:
+            yield from self._gradients.replicas(self._stepped(index))
+
+    def _stepped(self, index: int) -> list[nn.Parameter]:
+        local = {id(p) for p in self.original_module.parameters()} - {id(p) for p in self.synchronised()}
+        return [parameter for parameter in self._parameters[index] if id(parameter) not in local]
+
+    def release(self) -> None:
+        super().release()
+        if self._gradients is not None:
+            self._gradients.release()
 
 
 class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
@@ -62,15 +108,43 @@ class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
         super().__init__(request)
         self._in_bytes, self._average = in_bytes, average
         self.world_size = request.collectives.world_size
+        self._summed: dict[torch.Tensor, torch.Tensor] = {}
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
+        self.track(request)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        for parameter, gradient in self._summed.items():
+            if parameter.grad is gradient and gradient.any():
+                raise GradientError(
+                    "bagua with average=False sums gradients over the ranks after each backward, and those of this "
+                    "step are summed already: put all backwards of a step but the last one into runtime.no_sync()"
+                )
+        self._summed.clear()
+        super().backward(loss, **kwargs)
 
     def reduce(self) -> None:
-        self.reduce_of(self.original_module.parameters())
+        self.reduce_of(self.synchronised())
 
     def reduce_of(self, parameters: Iterable[torch.Tensor]) -> None:
         """Make the gradients of `parameters`, the same on every rank, those of all ranks. Collective."""
         if self.world_size > 1:
+            parameters = list(parameters)
             reduce_gradients(parameters, self.device, self._in_bytes, self._average)
+            self.note_reduced(parameters)
+            if not self._average:
+                self._summed = {p: p.grad for p in parameters if p.grad is not None}
+
+    def complete_gradients(self, index: int) -> None:
+        tracker = self._gradients
+        if tracker is not None and not self._average:
+            for parameter in self._stepped(index):
+                if parameter.grad is not None and tracker.is_local(parameter):
+                    name = type(self.optimizers[index]).__name__
+                    raise GradientError(
+                        f"{name} steps gradients that aren't summed over the ranks, as bagua does with average=False "
+                        "in runtime.backward: call that, the last time in a step outside of runtime.no_sync()"
+                    )
+        super().complete_gradients(index)
 
 
 def reduce_gradients(

@@ -11,6 +11,7 @@ from stratagem_sharding.buckets import flattened_buckets
 from stratagem_sharding.drifting import Tensors
 from stratagem_sharding.mean_exchange import MeanExchange, Residuals
 from stratagem_sharding.own_part import OwnPart
+from torch import nn
 
 from stratagem import CheckpointReader, ConfigError, SetupRequest
 from stratagem_bagua.gradients import GradientPrepared, any_gradients, as_real
@@ -40,9 +41,10 @@ class QAdamPrepared(GradientPrepared):
             if self.world_size > 1:
                 optimizer.exchange = momenta
 
-    def reduce(self) -> None:
+    def synchronised(self) -> list[nn.Parameter]:
+        # Of the others, momenta are averaged in the step.
         late = {id(parameter) for optimizer in self._steppers for parameter in _past_warmup(optimizer)}
-        self.reduce_of([p for p in self.original_module.parameters() if id(p) not in late])
+        return [p for p in super().synchronised() if id(p) not in late]
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         if self.world_size > 1:

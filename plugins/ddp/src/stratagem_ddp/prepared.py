@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.exchange import StoreExchange
+from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.own_part import OwnPart
 from stratagem_sharding.rank_buffers import RankBuffers
 from torch import nn
@@ -17,8 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
-from stratagem_ddp.exchange import StoreExchange
-from stratagem_ddp.gradient_tracker import GradientTracker
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.power_sgd import PowerSGDMemory
 from stratagem_ddp.registration import (

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
+from stratagem_sharding.exchange import StoreExchange
+from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.rank_buffers import RankBuffers
 
 from stratagem import Prepared, SetupRequest
-from stratagem_ddp.exchange import StoreExchange
-from stratagem_ddp.gradient_tracker import GradientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

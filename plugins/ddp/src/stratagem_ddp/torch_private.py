@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,11 +49,6 @@ def check_finished(ddp: DistributedDataParallel) -> None:
     Torch calls it at the next forward, which is after the optimizer's step with those gradients.
     """
     ddp.reducer._check_reducer_finalized()
-
-
-def backward_number() -> int:
-    """Return a number of the backward that runs in this thread; -1 outside of one. No public name tells."""
-    return int(torch._C._current_graph_task_id())
 
 
 def remove_hooks(ddp: DistributedDataParallel) -> None:

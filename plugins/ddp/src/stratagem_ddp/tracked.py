@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+from stratagem_sharding.exchange import StoreExchange
+from stratagem_sharding.gradient_tracker import on_gradient
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import ConfigError
 from stratagem.errors import DataError
-from stratagem_ddp.exchange import StoreExchange
-from stratagem_ddp.gradient_tracker import on_gradient
 from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.torch_private import check_finished, rebuild_buckets, remove_hooks
 

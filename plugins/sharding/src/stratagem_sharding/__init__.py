@@ -10,6 +10,8 @@
 - `chunks`, `part_of_batch`, `batch_size`: a batch in parts: splitting, merging, and what parts log; collectives that
   would miss the other parts; how many samples a batch has.
 - `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
+- `gradient_tracker`, `exchange`: which gradients are averages over ranks; short messages between ranks of which some
+  may never come.
 - `traffic`: every collective of this process, and its bytes.
 - `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks of tensors.
 """

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map as tree_map
 __all__ = [
     "MODULE_TABLES",
     "backward_hooks",
+    "backward_number",
     "count_as_stepped",
     "detached",
     "local_shard",
@@ -228,3 +229,8 @@ tells."""
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def backward_number() -> int:
+    """Return a number of the backward that runs in this thread; -1 outside of one. No public name tells."""
+    return int(torch._C._current_graph_task_id())

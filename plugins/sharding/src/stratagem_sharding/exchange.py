@@ -13,6 +13,8 @@ from stratagem.sdk.torch_private import store_of
 if TYPE_CHECKING:
     from stratagem import Collectives
 
+__all__ = ["StoreExchange"]
+
 _INSTANCES = count()
 """Exchanges that this process has made; other processes may have made others."""
 

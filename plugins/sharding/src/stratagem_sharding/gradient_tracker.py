@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 
 from stratagem.errors import GradientError
 from stratagem.sdk.shards import fingerprint
 from stratagem.sdk.torch_private import tensor_version
-from stratagem_ddp.torch_private import backward_number
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+from stratagem_sharding.torch_private import backward_number
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from stratagem_ddp.exchange import StoreExchange
+    from stratagem_sharding.exchange import StoreExchange
+
+__all__ = ["GradientTracker", "on_gradient"]
 
 WAIT_S = 60.0
 """How long a rank that has gradients to complete waits for the others to come to the same step."""
@@ -48,18 +50,24 @@ class GradientTracker:
         device: torch.device,
         is_reduced: Callable[[], bool] | None = None,
     ) -> None:
-        self._names: dict[Any, str] = {parameter: name for name, parameter in named}
+        self._names: dict[Any, str] = {}
         self._exchange, self._device, self._is_reduced = exchange, device, is_reduced
         self._local: dict[torch.Tensor, int] = {}
         self._reducing: set[torch.Tensor] = set()
         self._expects_reduction = False
         self._backward = -1
         self._completions = 0
-        self._handles = [
-            on_gradient(parameter, self._note)
-            for parameter in self._names
-            if parameter.is_floating_point() or parameter.is_complex()
-        ]
+        self._handles: list[Any] = []
+        self.add(named)
+
+    def add(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Follow parameters that the replica has got since, too: gradients of other ones are refused."""
+        for name, parameter in named:
+            if parameter in self._names:
+                continue
+            self._names[parameter] = name
+            if parameter.is_floating_point() or parameter.is_complex():
+                self._handles.append(on_gradient(parameter, self._note))
 
     # While gradients are made -----------------------------------------------------------------------
 
