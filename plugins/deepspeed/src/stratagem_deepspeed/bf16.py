@@ -47,6 +47,12 @@ class Bf16Gradients:
         put_back(self._engine, REDUCE_ALL)
         put_back(self._zero, UPDATE_HALVES)
 
+    def take_stand_ins_away(self) -> None:
+        """Do nothing: there are none."""
+
+    def check_assigned(self) -> None:
+        """Do nothing: the engine has its own of what it steps."""
+
     def _check_hooks(self, names: Mapping[int, str]) -> None:
         for group in self._groups:
             for parameter in group:

@@ -15,6 +15,7 @@ from torch import nn
 
 REDUCE, COMPLETE = "reduce_ready_partitions_and_remove_grads", "independent_gradient_partition_epilogue"
 STEP_GROUP = "_optimizer_step"
+PROLOGUE = "_backward_prologue"
 REDUCE_ALL, UPDATE_HALVES = "buffered_allreduce_fallback", "update_lp_params"
 FETCH, RELEASE = "fetch_sub_module", "release_sub_module"
 REPLACED = {
@@ -25,6 +26,7 @@ REPLACED = {
     ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", COMPLETE): (),
     ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", STEP_GROUP): ("sub_group_id",),
     ("deepspeed.runtime.bf16_optimizer", "BF16_Optimizer", UPDATE_HALVES): (),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", PROLOGUE): (),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", REDUCE_ALL): ("grads", "elements_per_buffer"),
     ("deepspeed.runtime.zero.partitioned_param_coordinator", "PartitionedParameterCoordinator", FETCH): (
         "current_submodule",
@@ -48,6 +50,11 @@ MARKS = ("ds_", "_ds_", "_deepspeed", "_external", "pre_bwd", "post_bwd")
 """How attributes begin that the engine leaves on modules: it has no way to take itself off."""
 WITHOUT_VALUES = ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")
 """Attributes of a tensor that are the same whether it is empty or whole."""
+
+
+def runs_own_backward(engine: Any) -> bool:
+    """Whether `engine.backward` runs, and not that of a tensor: nothing public tells."""
+    return bool(engine._running_engine_backward)
 
 
 def replace(owner: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

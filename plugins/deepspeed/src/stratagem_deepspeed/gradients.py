@@ -12,6 +12,7 @@ from stratagem_sharding.torch_private import post_accumulate_hooks
 from torch import nn
 
 from stratagem import CombinationError
+from stratagem_deepspeed.backwards import Backwards, HeldGradients
 from stratagem_deepspeed.deepspeed_private import COMPLETE, REDUCE, STEP_GROUP, put_back, replace
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
@@ -28,12 +29,21 @@ class Gradients:
         stage: 1, 2 or 3.
         names: id of a parameter → its name.
         device: for what is sent.
+        backwards: notices backwards in your own training loop; None in a trainer's.
 
     Attributes:
         paused: see `IdleParameters`.
     """
 
-    def __init__(self, engine: Any, stage: int, names: Mapping[int, str], device: torch.device) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        stage: int,
+        names: Mapping[int, str],
+        device: torch.device,
+        backwards: Backwards | None,
+    ) -> None:
+        self._backwards = backwards
         self._zero, self._stage, self._names, self._device = engine.optimizer, stage, names, device
         zero = self._zero
         self._groups: list[list[nn.Parameter]] = zero.fp16_groups if stage == 3 else zero.bit16_groups
@@ -51,12 +61,19 @@ class Gradients:
         self._hooks = {id(p): len(post_accumulate_hooks(p) or ()) for p, _ in self._order}
         self._hooked = {each for each, hooks in self._hooks.items() if hooks > 1}
         self._stashed: list[tuple[Any, torch.Tensor]] = []
+        self._held = HeldGradients(
+            [p for p, _ in self._order],
+            names,
+            self._put_gradient,
+            backwards.begin if backwards is not None else None,
+        )
         self._reduce = replace(zero, REDUCE, self._arrive)
         self._finish = replace(zero, COMPLETE, self._complete)
         self._step = replace(zero, STEP_GROUP, self._step_group)
 
     def remove(self) -> None:
         """Let go of the engine."""
+        self._held.release()
         put_back(self._zero, REDUCE, COMPLETE, STEP_GROUP)
 
     # In backward ------------------------------------------------------------------------------------
@@ -64,9 +81,13 @@ class Gradients:
     def _arrive(self, parameter: nn.Parameter, *group: int) -> None:
         """A parameter's gradient is there: reduce it, unless others come before it."""
         if self._stage == 1 and not self._zero.is_gradient_accumulation_boundary():
+            if self._backwards is not None:
+                self._backwards.begin()
             if id(parameter) in self._hooked and self._zero.use_grad_accum_attribute:
                 raise self._lacks_accumulation(parameter)
             return
+        if self._backwards is not None:
+            self._backwards.note_gradient()
         place = self._place[id(parameter)]
         if self._arrivals is not None:
             self._arrivals.append(place)
@@ -108,6 +129,10 @@ class Gradients:
             self._check_hooks()
             self._agree()
             self._learn()
+        if self._backwards is not None:
+            self._backwards.end(boundary)
+            if boundary:
+                self._held.place()
 
     def _has_gradient(self, parameter: Any) -> bool:
         """Whether there is a gradient; if not, put zeros in its place."""
@@ -197,6 +222,18 @@ class Gradients:
             CombinationError: see `IdleParameters.check`.
         """
         self._idle.check()
+
+    def take_stand_ins_away(self) -> None:
+        """Take `HeldGradient`s away, before autograd or the engine look at gradients."""
+        self._held.remove()
+
+    def check_assigned(self) -> None:
+        """Refuse gradients that the user's code has assigned.
+
+        Raises:
+            GradientError: there is one.
+        """
+        self._held.check_assigned()
 
     def _step_group(self, index: int) -> None:
         if self._idle.keep(index):

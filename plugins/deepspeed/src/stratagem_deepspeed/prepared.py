@@ -17,6 +17,7 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
 from stratagem_deepspeed import native, output
+from stratagem_deepspeed.backwards import Backwards
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.deepspeed_private import forget_children
@@ -103,8 +104,14 @@ class DeepSpeedPrepared(Prepared):
         self.is_direct = True
         parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
+        # A trainer's steps come after its own backwards.
+        self._backwards: Backwards | None = None
+        if optimizers and request.steps is None:
+            self._backwards = Backwards(self.engine, self.stage, self._take_stand_ins_away)
         self._gradients = (
-            follow_gradients(self.engine, self.stage, names, request) if request.loop.training else None
+            follow_gradients(self.engine, self.stage, names, request, self._backwards)
+            if request.loop.training
+            else None
         )
         paused = self._gradients.paused if self._gradients is not None else {}
         self._paused = paused
@@ -129,6 +136,9 @@ class DeepSpeedPrepared(Prepared):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._access is not None:
             self._access.release()
+        self._take_stand_ins_away()
+        if self._backwards is not None:
+            self._backwards.note_forward()
         self._equal_buffers.make_equal()
         result = self.module(*args, **kwargs)
         self._equal_buffers.note_forward(self.original_module.training)
@@ -139,6 +149,8 @@ class DeepSpeedPrepared(Prepared):
         return super().evaluating()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        if self._backwards is not None:
+            self._backwards.note_forward()
         try:  # not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules
             return self._computed(*args, **kwargs)
         finally:
@@ -169,11 +181,37 @@ class DeepSpeedPrepared(Prepared):
                 f"backward got {unknown[0]}, and deepspeed's takes retain_graph alone: leave it out, or choose "
                 "strategy fsdp or ddp"
             )
+        if not self.optimizers:
+            raise ConfigError(
+                f"setup() got no optimizer with {type(self.original_module).__name__}, and deepspeed trains with the "
+                "one that it gets there: pass it to setup() with the module, and step the one that it returns"
+            )
         self._frozen.check()
+        self._take_stand_ins_away()
+        if self._backwards is not None:
+            self._backwards.begin()
         with engine_at_work():
             self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
+        if self._backwards is not None:
+            self._backwards.end(bool(self.engine.is_gradient_accumulation_boundary()))
         if self._access is not None:
             self._access.release()
+
+    def abandon_backward(self) -> None:
+        if self._backwards is not None and self.stage:
+            self._backwards.fail()
+
+    def _take_stand_ins_away(self) -> None:
+        if self._gradients is not None:
+            self._gradients.take_stand_ins_away()
+
+    def complete_gradients(self, index: int) -> None:
+        if self._backwards is None or self._gradients is None:
+            return
+        self._gradients.take_stand_ins_away()
+        if not self._backwards.waits_for_reduction:
+            self._gradients.check_assigned()
+        self._backwards.check_step()
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
@@ -212,6 +250,8 @@ class DeepSpeedPrepared(Prepared):
         self.follow_changes()
         with engine_at_work():
             self.engine.step()
+        if self._backwards is not None:
+            self._backwards.forget()
         return bool(self.engine.was_step_applied())
 
     def follow_changes(self) -> None:
@@ -222,7 +262,10 @@ class DeepSpeedPrepared(Prepared):
             follow_parameters(self.engine.optimizer)
 
     def zero_grad(self, index: int) -> None:
-        """Do nothing: the engine drops gradients in `step`."""
+        """Drop gradients at stage 0; the other stages hold them until `step`."""
+        if self.stage == 0 and self._backwards is not None:
+            super().zero_grad(index)
+            self._backwards.forget()
 
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._access is None:
@@ -278,6 +321,9 @@ class DeepSpeedPrepared(Prepared):
         if self._gradients is not None:
             self._gradients.remove()
             self._gradients = None
+        if self._backwards is not None:
+            self._backwards.remove()
+            self._backwards = None
         parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
         if self._access is not None:
             if self.leaves_module_sharded:

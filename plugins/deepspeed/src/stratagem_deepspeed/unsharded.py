@@ -37,6 +37,12 @@ class WholeGradients:
     def before_step(self) -> None:
         """Do nothing: each parameter is stepped by itself."""
 
+    def take_stand_ins_away(self) -> None:
+        """Do nothing: there are none."""
+
+    def check_assigned(self) -> None:
+        """Do nothing: these gradients are stepped."""
+
     def _reduce_used(self, *args: Any, **kwargs: Any) -> None:
         used = used_anywhere([p.grad is not None for p in self._parameters], self._device)
         # The engine leaves out what requires no gradient any more, though it had one in this step.

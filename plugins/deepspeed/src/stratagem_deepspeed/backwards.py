@@ -1,0 +1,226 @@
+"""Orders of backwards and steps that the engine would get wrong, and gradients that it doesn't look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from stratagem_sharding.torch_private import backward_number
+
+from stratagem.errors import GradientError
+from stratagem_deepspeed.deepspeed_private import (
+    PROLOGUE,
+    as_plain_tensors,
+    put_back,
+    replace,
+    runs_own_backward,
+)
+
+
+class Backwards:
+    """Knows which backwards there were since the last step.
+
+    Args:
+        engine: DeepSpeed's, with an optimizer.
+        stage: ZeRO's.
+        before_direct: called when a backward begins that isn't the engine's, as by `loss.backward()`.
+    """
+
+    def __init__(self, engine: Any, stage: int, before_direct: Callable[[], None]) -> None:
+        self._engine, self._stage, self._before_direct = engine, stage, before_direct
+        self._count = 0
+        self._reduced = self._failed = False
+        self._forward_came = False
+        self._number: int | None = None
+        self._prologue = replace(engine, PROLOGUE, self._begin_any)
+
+    def remove(self) -> None:
+        """Let go of the engine."""
+        put_back(self._engine, PROLOGUE)
+        del self._engine, self._prologue, self._before_direct
+
+    def note_forward(self) -> None:
+        """A forward begins whose backward may come."""
+        self._forward_came = self._forward_came or torch.is_grad_enabled()
+
+    def begin(self) -> None:
+        """A backward begins.
+
+        Raises:
+            GradientError: the engine has reduced the gradients of this step, and would add these to them wrongly; or
+                it has a part of those of another backward.
+        """
+        if self._number is not None and self._number != backward_number():
+            self._failed = True
+        self._refuse_failed()
+        if self._reduced and self._stage:
+            raise GradientError(
+                f"a second backward came after the one whose gradients deepspeed's stage {self._stage} has reduced "
+                "for this step, and zero_grad doesn't take them back: add up the losses and call runtime.backward "
+                "once, put all backwards of a step but the last one into runtime.no_sync(), or choose strategy ddp "
+                "or fsdp"
+            )
+
+        if self._stage == 3 and self._count and not self._forward_came:
+            raise GradientError(
+                "a second backward came without a forward after the first one, and deepspeed's stage 3 trains "
+                "wrongly after two forwards and then two backwards: run each backward before the next forward of "
+                "the module that setup() returned, or add up the losses and call runtime.backward once"
+            )
+
+    def note_gradient(self) -> None:
+        """The engine gets a gradient.
+
+        Raises:
+            GradientError: as for `begin`.
+        """
+        self.begin()
+        self._number = backward_number()
+
+    def end(self, reduced: bool) -> None:
+        """A backward is over; `reduced` where it was the last one of a step."""
+        self._count += 1
+        self._reduced, self._number, self._forward_came = reduced, None, False
+
+    def fail(self) -> None:
+        """A backward has raised."""
+        self._failed = True
+
+    @property
+    def waits_for_reduction(self) -> bool:
+        """Whether gradients since the last step were accumulated, and not reduced."""
+        return self._count > 0 and not self._reduced
+
+    def check_step(self) -> None:
+        """Refuse a step on anything but what the engine has reduced.
+
+        Raises:
+            GradientError: it would be one.
+        """
+        if self._number is not None:
+            self._failed = True
+        self._refuse_failed()
+        if self.waits_for_reduction:
+            raise GradientError(
+                "step() came after a backward within runtime.no_sync(), whose gradients deepspeed hasn't reduced: "
+                "leave the last backward of each step, also of an incomplete last window, outside of it"
+            )
+        if not self._reduced:
+            raise GradientError(
+                "step() came without a runtime.backward since the last one, and deepspeed steps nothing but the "
+                "gradients of a backward, not what torch.autograd.grad returns: compute them by "
+                "runtime.backward(loss), or choose strategy ddp"
+            )
+
+    def forget(self) -> None:
+        """Gradients were stepped, or dropped."""
+        self._count, self._reduced = 0, False
+
+    def _begin_any(self) -> None:
+        if not runs_own_backward(self._engine):
+            if not self._stage:
+                raise GradientError(
+                    "a backward went through a module that wasn't its own runtime.backward, and deepspeed's stage 0 "
+                    "doesn't reduce its gradients then: call runtime.backward(loss) in the place of loss.backward() "
+                    "and torch.autograd.grad, for losses of one module each, or choose strategy ddp"
+                )
+            self._before_direct()
+            self.begin()
+        self._prologue()
+
+    def _refuse_failed(self) -> None:
+        if self._failed:
+            raise GradientError(
+                "deepspeed has a part of the gradients of a backward that wasn't finished, since it raised or was "
+                "that of another module's loss, and can't drop it: start again from a checkpoint, or choose strategy "
+                "ddp, under which loops may do both"
+            )
+
+
+class HeldGradient(torch.Tensor):
+    """In the place of a gradient that the engine holds: has no values, and refuses whatever is done with it.
+
+    Without it `p.grad` would be None, so that clipping by torch, or a norm over what isn't None, does nothing.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        raise GradientError(
+            "deepspeed's stages 1 to 3 hold the gradients after a backward, in shards, and p.grad has no values that "
+            "could be read or changed: clip by runtime.clip(optimizer, ...) with clipping=Clipping(max_norm=...) in "
+            "setup, or choose strategy ddp"
+        )
+
+
+class HeldGradients:
+    """Stand-ins for gradients between a backward and the step.
+
+    Args:
+        parameters: that the engine trains.
+        names: id of a parameter → its name.
+        put: gives a parameter a gradient.
+        refuse: called before a backward adds to a stand-in; None where none are placed.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        names: Mapping[int, str],
+        put: Callable[[Any, torch.Tensor], None],
+        refuse: Callable[[], None] | None,
+    ) -> None:
+        self._parameters, self._names, self._put = list(parameters), names, put
+        self._there = False
+        self._handles: list[Any] = []
+        if refuse is not None:
+            # Of a second backward of one graph, the engine learns too late.
+            def before_accumulation(_: torch.Tensor) -> None:
+                if self._there:
+                    refuse()
+
+            with as_plain_tensors():
+                self._handles = [
+                    p.register_hook(before_accumulation) for p in self._parameters if p.requires_grad
+                ]
+
+    def place(self) -> None:
+        """Put stand-ins in the place of gradients that the engine has taken."""
+        self._there = True
+        with as_plain_tensors():  # the shape of a stand-in, too, is refused otherwise
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    shape = getattr(parameter, "ds_shape", parameter.shape)
+                    nothing = parameter.data.new_empty(()).expand(shape)
+                    self._put(parameter, nothing.as_subclass(HeldGradient))
+
+    def remove(self) -> None:
+        """Take them away: the engine, and autograd, look at what is there."""
+        if not self._there:
+            return
+        self._there = False
+        for parameter in self._parameters:
+            if isinstance(parameter.grad, HeldGradient):
+                parameter.grad = None
+
+    def release(self) -> None:
+        """Take everything off the parameters."""
+        self.remove()
+        for handle in self._handles:
+            handle.remove()
+
+    def check_assigned(self) -> None:
+        """Refuse gradients that the user's code has assigned, once stand-ins are away.
+
+        Raises:
+            GradientError: there is one.
+        """
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                raise GradientError(
+                    f"the gradient of {self._names.get(id(parameter), 'a parameter')!r} was assigned by your code, "
+                    "and deepspeed steps nothing but the gradients of its own backward: compute it by "
+                    "runtime.backward(loss), or choose strategy ddp"
+                )
