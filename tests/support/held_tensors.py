@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from functools import partial
 from typing import Any
 
@@ -411,3 +412,14 @@ def view_with_gradient(m: Any, opt: Any, again: Any) -> Any:
         first.zero_()
         rest *= 2
     return rest.detach().sum().item()
+
+
+@row
+def saved_with_torch(m: Any, opt: Any, again: Any) -> Any:
+    file = io.BytesIO()
+    torch.save({"model": m.state_dict(), "grad": m.first.weight.grad, "row": m.first.weight.data[1]}, file)
+    m.first.weight.data.zero_()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    m.load_state_dict(saved["model"])
+    return saved

@@ -74,6 +74,13 @@ class WholeDTensor(DTensor):
             )
         return memo[id(self)]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the whole tensor as a plain one, as for `torch.save(module.state_dict(), file)`. Collective."""
+        whole = gather(self, "pickling").requires_grad_(self.requires_grad)
+        if isinstance(self, nn.Parameter):
+            whole = nn.Parameter(whole.detach(), self.requires_grad)
+        return whole.__reduce_ex__(protocol)
+
 
 class WholeView(torch.Tensor):
     """A view of a whole tensor that was gathered: it follows the shards, and what is written to it reaches them."""
@@ -88,6 +95,9 @@ class WholeView(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return memo.setdefault(id(self), self.clone().detach().requires_grad_(self.requires_grad))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.clone().detach().__reduce_ex__(protocol)
 
 
 def hold_whole(parameters: Iterable[torch.Tensor]) -> None:
