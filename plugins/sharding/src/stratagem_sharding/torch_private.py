@@ -114,12 +114,11 @@ def detached(tensor: Any) -> Any:
     return alias
 
 
-def without_subclass_functions() -> Any:
-    """Return a context in which `__torch_function__` of tensor subclasses isn't called.
+without_subclass_functions = torch._C.DisableTorchFunctionSubclass
+"""A context in which `__torch_function__` of tensor subclasses isn't called.
 
-    torch's page on extending PyTorch names it by this private path, and nothing else does the same.
-    """
-    return torch._C.DisableTorchFunctionSubclass()
+torch's page on extending PyTorch names it by this private path, and nothing else does the same.
+"""
 
 
 def memory_number(tensor: torch.Tensor) -> int:

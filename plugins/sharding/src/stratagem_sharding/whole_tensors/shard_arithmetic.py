@@ -64,6 +64,11 @@ ABOUT_THE_TENSOR = frozenset(
 VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Attributes of a tensor that are views of its values. All other attributes read no values."""
 
+GIVES_TENSORS = frozenset(
+    {"get grad", "get _grad", "get data", "get _base", "requires_grad_", "grad", "detach_", "as_subclass"}
+)
+"""Those among them whose result may be a sharded tensor."""
+
 _ARITHMETIC = [
     "add",
     "sub",

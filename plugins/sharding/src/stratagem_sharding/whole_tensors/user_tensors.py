@@ -35,6 +35,7 @@ from stratagem_sharding.whole_tensors.gathering import (
 from stratagem_sharding.whole_tensors.shard_arithmetic import (
     ABOUT_THE_TENSOR,
     ELEMENTWISE,
+    GIVES_TENSORS,
     NEW,
     RANDOM_LIKE,
     READERS,
@@ -46,6 +47,9 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
 )
 
 __all__ = ["WholeDTensor", "WholeView", "hold_whole"]
+
+_READ_NO_VALUES: set[Callable[..., Any]] = set()
+"""Operations met so far that neither read nor give values: strategies ask for some twenty of a parameter per step."""
 
 
 class WholeDTensor(DTensor):
@@ -61,6 +65,9 @@ class WholeDTensor(DTensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func in _READ_NO_VALUES:
+            with without_subclass_functions():
+                return func(*args, **(kwargs or {}))
         return _call(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -158,17 +165,19 @@ class _Source:
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     name = name_of(function)
+    is_attribute = name.startswith("get ") and name[4:] not in VIEW_ATTRIBUTES
+    if (is_attribute or name in ABOUT_THE_TENSOR) and name not in GIVES_TENSORS:
+        _READ_NO_VALUES.add(function)
     if is_on_shards() and name not in READERS:
         with without_subclass_functions():
             return function(*args, **kwargs)
-    if name.startswith("get "):
-        if name[4:] not in VIEW_ATTRIBUTES:
-            return _attribute(function, args, name)
-    elif name.startswith("set "):
+    if is_attribute:
+        return _attribute(function, args, name)
+    if name.startswith("set "):
         return _set_attribute(function, args, name)
-    elif name == "detach":
+    if name == "detach":
         return _detach(args[0])
-    elif name in ABOUT_THE_TENSOR:
+    if name in ABOUT_THE_TENSOR:
         with without_subclass_functions():
             return tree_map(_as_whole, function(*args, **kwargs))
     if name in SHAPED_AS and not isinstance(args[0], (WholeDTensor, WholeView)):
