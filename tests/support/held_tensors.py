@@ -423,3 +423,11 @@ def saved_with_torch(m: Any, opt: Any, again: Any) -> Any:
     saved = torch.load(file, weights_only=True)
     m.load_state_dict(saved["model"])
     return saved
+
+
+@row
+def states_of_the_optimizer(m: Any, opt: Any, again: Any) -> Any:
+    opt.step()
+    state = opt.state[m.first.weight]
+    state["exp_avg"][0].zero_()
+    return state["exp_avg"].norm().item(), state["exp_avg_sq"].sum(0), state["exp_avg"].tolist()

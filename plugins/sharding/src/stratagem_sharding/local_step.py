@@ -11,6 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from stratagem_sharding.whole_tensors import hold_whole
+
 __all__ = ["LocalStep"]
 
 
@@ -142,9 +144,11 @@ def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) ->
         return value
     if isinstance(before, DTensor) and before.to_local().data_ptr() == value.data_ptr() and value.numel():
         return before
-    return DTensor.from_local(
+    sharded = DTensor.from_local(
         value, owner.device_mesh, owner.placements, run_check=False, shape=owner.shape, stride=owner.stride()
     )
+    hold_whole([sharded])
+    return sharded
 
 
 def _holds(value: Any, parameters: set[int]) -> bool:

@@ -86,7 +86,7 @@ class WholeDTensor(DTensor):
         whole = gather(self, "pickling").requires_grad_(self.requires_grad)
         if isinstance(self, nn.Parameter):
             whole = nn.Parameter(whole.detach(), self.requires_grad)
-        return whole.__reduce_ex__(protocol)
+        return whole.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 class WholeView(torch.Tensor):
@@ -104,7 +104,7 @@ class WholeView(torch.Tensor):
         return memo.setdefault(id(self), self.clone().detach().requires_grad_(self.requires_grad))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.clone().detach().__reduce_ex__(protocol)
+        return self.clone().detach().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 def hold_whole(parameters: Iterable[torch.Tensor]) -> None:
@@ -188,12 +188,8 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if name in RANDOM_LIKE and isinstance(args[0], WholeDTensor):
         return _random_like(function, args, kwargs)
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
-    held = [each for each in tensors if isinstance(each, WholeDTensor)]
-    for each in tensors:
-        if type(each) is DTensor and held and _layout(each) == _layout(held[0]):
-            _as_whole(each)
     if any(type(each) is DTensor for each in tensors):
-        # Activations of a split layer: what they are used in is torch's.
+        # Activations of a split layer, which may have a weight's shape and layout: what they are used in is torch's.
         with without_subclass_functions():
             return function(*args, **kwargs)
     if _runs_on_shards(name, args, tensors):
