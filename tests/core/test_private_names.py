@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("torch", "deepspeed", "fairscale", "torch_xla", "torchmetrics")
-FILES = tuple(f"{name}_private.py" for name in ("torch", "deepspeed", "fairscale", "xla", "torchmetrics"))
+FILES = tuple(
+    f"{name}_private.py" for name in ("torch", "deepspeed", "fairscale", "xla", "torchmetrics", "lightning")
+)
 STANDARD = {
     "_exit": "os",
     "_getframe": "sys",

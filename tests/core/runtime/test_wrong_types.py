@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ class Odd:
 
     def __repr__(self) -> str:
         return "Odd()"
+
+
+def said(value: Any) -> str:
+    """Return a test's name for a value, the same in each process."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 ODD: tuple[Any, ...] = (
@@ -68,7 +74,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[stra
     runtime.close()
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=said)
 def test_of_a_trainer(odd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import inspect
 
@@ -97,7 +103,7 @@ def test_of_fit_and_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "odd", [5, -1, "x", None, Odd(), [5], {"a": 1}, b"x", float("nan"), "a\0b"], ids=repr
+    "odd", [5, -1, "x", None, Odd(), [5], {"a": 1}, b"x", float("nan"), "a\0b"], ids=said
 )
 def test_of_a_runtime(odd: Any, live: tuple[stratagem.Runtime, Any, Any]) -> None:
     runtime, module, optimizer = live

@@ -95,7 +95,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
         super().on_start(trainer, module, stage)
         if stage == "fit":
-            self._used_dirpath = self._folder(trainer)
+            self._used_dirpath = self.checkpoint_folder(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "dirpath": self._used_dirpath}
@@ -130,7 +130,9 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     def name_last(self, trainer: Any, path: str, save: Any) -> None:
         super().name_last(trainer, path, save)
         if self.as_file and trainer.is_main:
-            remove_file(f"{self._folder(trainer)}/last{self.ending}")  # it is of an earlier checkpoint
+            remove_file(
+                f"{self.checkpoint_folder(trainer)}/last{self.ending}"
+            )  # it is of an earlier checkpoint
 
     @property
     def best_model_path(self) -> str:

@@ -9,6 +9,7 @@ from stratagem_trainer.hyperparameters import Hyperparameters
 from stratagem_trainer.transfer_hooks import NAMES as TRANSFERS
 
 from stratagem_lightning.datamodule import LightningDataModule
+from stratagem_lightning.lightning_private import logs_hyperparameters
 
 _ROOTS = ("lightning.", "pytorch_lightning.")
 
@@ -39,7 +40,7 @@ class ForeignData(LightningDataModule):
         if inner.hparams:
             self._hparams = Hyperparameters(dict(inner.hparams))
             self._hparams_initial = Hyperparameters(dict(inner.hparams_initial))
-            self._logs_hparams = bool(inner._log_hyperparams)
+            self._logs_hparams = logs_hyperparameters(inner)
 
     @property
     def prepare_data_per_node(self) -> bool:  # type: ignore[override]

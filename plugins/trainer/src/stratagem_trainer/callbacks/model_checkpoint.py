@@ -195,7 +195,7 @@ class ModelCheckpoint(Callback):
             self._refuse_folder(trainer)
         self._saved_at_s = time.monotonic()
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
-        if self._fitting and self._ranking.folder == self._folder(trainer):
+        if self._fitting and self._ranking.folder == self.checkpoint_folder(trainer):
             self._remove_outdone(trainer)  # what a kill has left
 
     def on_train_batch_end(
@@ -242,7 +242,9 @@ class ModelCheckpoint(Callback):
         if self.save_on_exception and self._fitting:
             metrics = {name: trainer.callback_metrics.get(name, float("nan")) for name in self._name.metrics}
             name = self._name.fill(trainer.current_epoch, trainer.global_step, metrics)
-            save_after_error(trainer, f"{self._folder(trainer)}/{name}-exception", self.save_weights_only)
+            save_after_error(
+                trainer, f"{self.checkpoint_folder(trainer)}/{name}-exception", self.save_weights_only
+            )
 
     def name_last(self, trainer: TrainerView, path: str, save: Callable[[str], object]) -> None:
         """Let `last` name a checkpoint that isn't this callback's. Collective.
@@ -254,7 +256,7 @@ class ModelCheckpoint(Callback):
         """
         if not self.save_last:
             return
-        last = f"{self._folder(trainer)}/last{self.ending}"
+        last = f"{self.checkpoint_folder(trainer)}/last{self.ending}"
         can = not is_url(path) and can_link(last) if trainer.is_main else False
         if not trainer.collectives.broadcast(can):
             save(last)
@@ -303,7 +305,7 @@ class ModelCheckpoint(Callback):
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
         epoch, step = trainer.current_epoch, trainer.global_step
-        moment = Moment(self._folder(trainer), epoch, step, values, ranks, time.time())
+        moment = Moment(self.checkpoint_folder(trainer), epoch, step, values, ranks, time.time())
         decision: Decision = trainer.collectives.broadcast(
             self._keeper.decide(self._ranking, moment) if trainer.is_main else None
         )
@@ -334,9 +336,9 @@ class ModelCheckpoint(Callback):
             ConfigError: on every rank.
         """
         refusal = None
-        if trainer.is_main and not is_url(self._folder(trainer)):
+        if trainer.is_main and not is_url(self.checkpoint_folder(trainer)):
             try:
-                refuse_unwritable(f"{type(self).__qualname__}'s dirpath", self._folder(trainer))
+                refuse_unwritable(f"{type(self).__qualname__}'s dirpath", self.checkpoint_folder(trainer))
             except ConfigError as error:
                 refusal = str(error)
         refusal = trainer.collectives.broadcast(refusal)
@@ -350,12 +352,13 @@ class ModelCheckpoint(Callback):
         """For subclasses that write more: called on every rank once a checkpoint is deleted."""
 
     def _remove_outdone(self, trainer: TrainerView) -> None:
-        folder = self._folder(trainer)
+        folder = self.checkpoint_folder(trainer)
         for path in self._ranking.outdone:
             if lies_in(folder, path):  # a foreign checkpoint may name others
                 trainer.remove_checkpoint(path)
                 self.after_removal(trainer, path)
         self._ranking = replace(self._ranking, outdone=())
 
-    def _folder(self, trainer: TrainerView) -> str:
+    def checkpoint_folder(self, trainer: TrainerView) -> str:
+        """Return the folder into which a run's checkpoints go, without a slash at its end."""
         return folder_of(self.given_dirpath, trainer.run_dir, trainer.checkpoint_dir)
