@@ -131,7 +131,8 @@ def optimizers_for(
                 made.append(optimizer(module))
                 continue
             for group in optimizer.param_groups:
-                group["params"] = [current[names[id(p)]] if id(p) in names else p for p in group["params"]]
+                # In place: LBFGS keeps the list itself, and would step the former parameters.
+                group["params"][:] = [current[names[id(p)]] if id(p) in names else p for p in group["params"]]
             made.append(optimizer)
         return made
 

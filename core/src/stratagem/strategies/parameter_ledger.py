@@ -92,6 +92,7 @@ class ParameterLedger:
         stale = self._stale()
         own = {id(parameter) for parameter in self._module.parameters()}
         for optimizer in optimizers:
+            _renew_attributes(optimizer, stale)
             for group in optimizer.param_groups:
                 for index, parameter in enumerate(group["params"]):
                     current = stale.get(id(parameter))
@@ -169,6 +170,13 @@ def _tensors(value: Any) -> Iterator[nn.Parameter]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _tensors(each)
+
+
+def _renew_attributes(optimizer: Optimizer, stale: dict[int, nn.Parameter]) -> None:
+    """Point what an optimizer keeps of parameters apart from its groups at those of today."""
+    for key, value in list(vars(optimizer).items()):
+        if key not in ("param_groups", "state") and _mentions(value, stale):
+            vars(optimizer)[key] = _renewed(value, stale)
 
 
 def _mentions(value: Any, stale: dict[int, nn.Parameter]) -> bool:
