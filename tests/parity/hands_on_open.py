@@ -18,7 +18,6 @@ class OpenCells:
 
 SHARDS = ("fsdp", "ddp_fully_sharded", "model_parallel")
 OPEN: tuple[OpenCells, ...] = (
-    OpenCells(SHARDS, ("closure_lbfgs",), "LBFGS trains nothing on shards, without a word: to be refused"),
     OpenCells(
         SHARDS,
         ("state_round_trip", "private_gradients", "weights_reinitialized"),

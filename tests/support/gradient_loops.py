@@ -366,6 +366,22 @@ def a_schedule_and_hooks_after_setup(hands: Hands) -> nn.Module:
 
 
 @loop
+def norms_that_are_read_before_the_step(hands: Hands) -> nn.Module:
+    model = net()
+    module, optimizer = hands.setup(model, SGD(model.parameters(), lr=0.1))
+    norms = []
+    for step in range(STEPS):
+        one, other = module(hands.batch(step)), module(hands.batch(step, view=1))
+        hands.backward(loss_of(one))
+        hands.backward(loss_of(other))
+        norms.append(sum(p.grad.data.norm(2).item() ** 2 for p in model.parameters() if p.grad is not None))
+        optimizer.step()
+        optimizer.zero_grad()
+    model.register_buffer("norms", torch.tensor(norms, dtype=torch.float64))
+    return model
+
+
+@loop
 def averages_of_the_weights(hands: Hands) -> nn.Module:
     model = net()
     module, optimizer = hands.setup(model, SGD(model.parameters(), lr=0.1))

@@ -122,10 +122,14 @@ def test_with_methods_it_is_wrapped_where_a_call_is_the_strategys() -> None:
 def test_optimizers_are_pointed_at_the_parameters_of_today() -> None:
     net, stray = Net(), nn.Parameter(torch.ones(1))
     given = SGD([{"params": [net.weight, stray]}, {"params": [net.bias], "lr": 2.0}], lr=1.0)
+    lists = [group["params"] for group in given.param_groups]
     make = optimizers_for(net, [given, lambda module: SGD(module.parameters(), lr=3.0)])
     net.weight, net.bias = nn.Parameter(torch.zeros(1, 2)), nn.Parameter(torch.zeros(1))
     first, second = make()
     assert first is given
+    assert all(
+        group["params"] is kept for group, kept in zip(given.param_groups, lists)
+    )  # LBFGS keeps it, too
     assert [group["params"] for group in first.param_groups] == [[net.weight, stray], [net.bias]]
     assert [group["lr"] for group in first.param_groups] == [1.0, 2.0]
     assert second.param_groups[0]["params"] == [net.weight, net.bias]

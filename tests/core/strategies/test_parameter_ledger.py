@@ -67,6 +67,21 @@ def test_optimizers_get_the_parameters_of_today() -> None:
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(net.first.weight), id(net.first.bias)]
 
 
+def test_what_an_optimizer_keeps_apart_from_its_groups_is_of_today() -> None:
+    """LBFGS keeps the list of its group's parameters; others have lists, and dicts by names, of their own."""
+    net = Net()
+    lbfgs = torch.optim.LBFGS(net.parameters())
+    named = torch.optim.SGD(net.parameters(), lr=1.0)
+    named.by_name = dict(net.named_parameters())  # type: ignore[attr-defined]  # a user's own class has it
+    ledger = ParameterLedger(net, 1)
+    replace_all(net)
+    ledger.carry_over()
+    ledger.claim([lbfgs, named])
+    own = {id(parameter) for parameter in net.parameters()}
+    assert {id(parameter) for parameter in lbfgs._params} == own
+    assert {id(parameter) for parameter in named.by_name.values()} == own  # type: ignore[attr-defined]
+
+
 def test_a_tensor_of_nobodys_is_refused_in_several_processes() -> None:
     net = Net()
     optimizer = torch.optim.SGD([net.first.weight, nn.Parameter(torch.ones(7))], lr=0.1)

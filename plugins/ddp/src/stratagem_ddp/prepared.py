@@ -157,14 +157,14 @@ class DDPPrepared(Prepared):
         """Reduce what this window's other micro-batches left; leave no gradient where no rank had a loss."""
         memory = self._hook_state if isinstance(self._hook_state, PowerSGDMemory) else None
         if self._has_loss:
-            self._tracked.reduce_without_loss(self.backward)
+            self._tracked.reduce_without_loss(super().backward)
             self._note_average()
             return
         # Told before the reduction, which no rank finishes before all have come to it, and read after it.
         name, size = self._group_without_loss()
         self._exchange.announce(name)
         remembered = memory.saved() if memory is not None else None
-        self._tracked.reduce_without_loss(self.backward)
+        self._tracked.reduce_without_loss(super().backward)
         self._wait_for_device()
         self._note_average()
         if self._exchange.announced(name) < size:
@@ -205,6 +205,15 @@ class DDPPrepared(Prepared):
         self._follow()  # one that is constructed within the context would reduce nevertheless
         ddp = self._tracked.ddp
         return nullcontext() if ddp is None else ddp.no_sync()
+
+    # It only scales the loss; gradients of other modules are completed before their step.
+    backwards_directly = True
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        ddp = self._tracked.ddp
+        if self._gradients is not None and ddp is not None and ddp.require_backward_grad_sync:
+            self._gradients.complete_backward()
 
     def abandon_backward(self) -> None:
         if self._gradients is None or self._gradients.abandon_reduction():

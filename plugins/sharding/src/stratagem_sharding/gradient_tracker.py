@@ -179,6 +179,17 @@ class GradientTracker:
         self._require_equal(assigned)
         self._average([parameter in self._local for parameter in parameters], parameters)
 
+    def complete_backward(self) -> None:
+        """Average what a backward has accumulated for which no reduction was prepared. Collective.
+
+        Gradients may be read before the step, as for a norm in a log.
+        """
+        self._settle()
+        if self._local and not self._reducing:
+            self._meet("backward")
+            parameters = list(self._names)
+            self._average([parameter in self._local for parameter in parameters], parameters)
+
     def complete_late(self, optimizer: Optimizer) -> None:
         """Complete the gradients of an optimizer that `setup` didn't get. Collective.
 
