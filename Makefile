@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -49,6 +49,7 @@ help:
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
+	@echo "make hands-on hold own loops under strategies against plain PyTorch (only STRATEGIES=\"ddp fsdp\", DEVICES=\"2 3\"), and write docs/parity.md"
 	@echo "make portability load each strategy's checkpoint under each other (long; only pairs not tried yet with NEW=1), and write docs/portability.md"
 	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
@@ -176,6 +177,10 @@ portability: .venv/.ready-to-develop
 	$(if $(NEW),,rm -f docs/gen/portability.json;) \
 	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json $(if $(NEW),--new) || true; done
 	@$(BIN)/python docs/gen/portability.py > docs/portability.md
+
+hands-on: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.support.hands_on $(or $(STRATEGIES),ddp ddp_sharded ddp_fully_sharded fsdp model_parallel) --devices $(or $(DEVICES),2) --json docs/gen/hands_on.json
+	@$(BIN)/python docs/gen/parity.py > docs/parity.md
 
 test-places: .venv/.ready-to-develop
 	@$(BIN)/python tests/places/slurm_cluster.py .places/slurm

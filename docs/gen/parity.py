@@ -8,7 +8,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 DATA = HERE / "parity.json"
-MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗"}
+LOOPS = HERE / "hands_on.json"
+MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗", "raw": "✗", "guarded": "✗"}
 
 HEAD = """# Parity
 
@@ -45,8 +46,41 @@ def page() -> str:
         ]
         lines.append(f"| {kind['title']} | {' | '.join(marks)} |")
     lines += ["", f"Tried with torch {data['torch']} and Python {data['python']}.", ""]
+    lines += own_loops(json.loads(LOOPS.read_text(encoding="utf-8")))
     lines += [*faults(data), *refusals(data), *tolerances(data), *shares(kinds), *options(kinds)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def own_loops(data: dict) -> list:
+    """Return what own loops may do, under which strategy, and what they are refused with."""
+    columns = list(dict.fromkeys((cell["strategy"], cell["devices"]) for cell in data["cells"]))
+    cells = {(cell["row"], cell["strategy"], cell["devices"]): cell for cell in data["cells"]}
+    lines = [
+        "## Your own training loop",
+        "",
+        "Loops on `Runtime` that take gradients, parameters and optimizers into their own hands, with unequal data",
+        "on ranks, against the same text in plain PyTorch in one process on the global batches: parameters, buffers",
+        "and values that the loop reads. Written by `make hands-on`; the loops are in `tests/parity/hands_on_rows.py`.",
+        "Marks are as above, and the number after a strategy is that of ranks.",
+        "",
+        f"| loop | {' | '.join(f'{strategy} ×{devices}' for strategy, devices in columns)} |",
+        "| --- |" + " :-: |" * len(columns),
+    ]
+    for row, title in data["rows"].items():
+        own = [cells.get((row, strategy, devices)) for strategy, devices in columns]
+        marks = ["" if cell is None else MARKS[cell["verdict"]] for cell in own]
+        lines.append(f"| {title.rstrip('.')} | {' | '.join(marks)} |")
+    lines += ["", f"Tried with torch {data['torch']}. What is refused, or neither (marked):", ""]
+    for row, title in data["rows"].items():
+        said: dict[str, list[str]] = {}
+        for strategy, devices in columns:
+            cell = cells.get((row, strategy, devices))
+            if cell is not None and cell["verdict"] != "equal":
+                mark = "" if cell["verdict"] == "refused" else f"{cell['verdict']}: "
+                sentence = cell["sentence"].replace("`", "'").replace("|", "\\|")[:240]
+                said.setdefault(f"{mark}`{sentence}`", []).append(f"{strategy} ×{devices}")
+        lines += [f"- {title.rstrip('.')}: {text} ({', '.join(where)})" for text, where in said.items()]
+    return [*lines, ""]
 
 
 def short(column: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import tempfile
 import time
@@ -405,6 +406,32 @@ def _failed(name: str, column: Column, error: RankError, folder: str) -> Outcome
     return Outcome(name, column.strategy, column.devices, "hung" if hung else "raw", sentence, text)
 
 
+def keep(path: Path, outcomes: Iterable[Outcome]) -> None:
+    """Write outcomes over those of the same cells in a file, which is made if there is none."""
+    from tests.parity.hands_on_rows import ROWS
+
+    cells = json.loads(path.read_text())["cells"] if path.exists() else []
+    new = [
+        {
+            "row": each.row,
+            "strategy": each.strategy,
+            "devices": each.devices,
+            "verdict": each.verdict,
+            "sentence": " ".join(each.sentence.replace(f"{Path.cwd()}/", "").split()),
+        }
+        for each in outcomes
+    ]
+    tried = {(each["row"], each["strategy"], each["devices"]) for each in new}
+    cells = [each for each in cells if (each["row"], each["strategy"], each["devices"]) not in tried] + new
+    rows = {name: " ".join((row.__doc__ or name).split()) for name, row in ROWS.items()}
+    content = {
+        "torch": torch.__version__,
+        "rows": rows,
+        "cells": [each for each in cells if each["row"] in rows],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     from tests.parity.hands_on_rows import ROWS
 
@@ -413,12 +440,15 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", type=int, default=[2])
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW")
     parser.add_argument("--traceback", action="store_true", help="of failures")
+    parser.add_argument("--json", type=Path, help="where to keep the outcomes, for docs/parity.md")
     chosen = parser.parse_args()
     failures = []
     for strategy in chosen.strategies:
         for devices in chosen.devices:
             outcomes = run_rows(strategy, chosen.rows, devices, report=lambda each: print(each, flush=True))
             failures += [each for each in outcomes.values() if not each.is_right]
+            if chosen.json is not None:
+                keep(chosen.json, outcomes.values())
             counted = {v: sum(each.verdict == v for each in outcomes.values()) for v in VERDICTS}
             print(f"== {strategy} ×{devices}:", *(f"{n} {v}" for v, n in counted.items() if n), flush=True)
     for each in failures:
