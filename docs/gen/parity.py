@@ -60,7 +60,7 @@ def own_loops(data: dict) -> list:
         "",
         "Loops on `Runtime` that take gradients, parameters and optimizers into their own hands, with unequal data",
         "on ranks, against the same text in plain PyTorch in one process on the global batches: parameters, buffers",
-        "and values that the loop reads. Written by `make hands-on`; the loops are in `tests/parity/hands_on_rows.py`.",
+        "and values that the loop reads. Written by `make hands-on` from `tests/parity/hands_on_rows.py`.",
         "Marks are as above, and the number after a strategy is that of ranks.",
         "",
         f"| loop | {' | '.join(f'{strategy} ×{devices}' for strategy, devices in columns)} |",
