@@ -20,11 +20,10 @@ SHARDS = ("fsdp", "ddp_fully_sharded", "model_parallel")
 OPEN: tuple[OpenCells, ...] = (
     OpenCells(
         SHARDS,
-        ("state_round_trip", "private_gradients", "weights_reinitialized"),
+        ("private_gradients",),
         "errors of torch instead of a sentence",
     ),
     OpenCells(SHARDS[:2], ("functional_maml",), "functional_call on shards crashes the process"),
-    OpenCells(SHARDS[2:], ("two_modules",), "an error of torch instead of a sentence"),
 )
 
 

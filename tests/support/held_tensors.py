@@ -382,6 +382,31 @@ def state_of_the_optimizer(m: Any, opt: Any, again: Any) -> Any:
 
 
 @row
+def state_of_the_optimizer_loaded(m: Any, opt: Any, again: Any) -> Any:
+    opt.step()
+    before = copy.deepcopy(opt.state_dict())
+    opt.step()
+    opt.load_state_dict(before)
+    opt.step()
+    file = io.BytesIO()
+    torch.save(opt.state_dict(), file)
+    opt.load_state_dict(torch.load(io.BytesIO(file.getvalue())))
+    opt.state[m.scale]["exp_avg"].mul_(0.5)
+    opt.step()
+    return [opt.state[p]["exp_avg"].detach().clone() for p in m.parameters()]
+
+
+@row
+def initialized_with_gradient(m: Any, opt: Any, again: Any) -> Any:
+    torch.manual_seed(1)
+    nn.init.normal_(m.first.weight, std=0.3)
+    nn.init.kaiming_uniform_(m.second.weight)
+    nn.init.uniform_(m.words.weight, -1, 1)
+    nn.init.zeros_(m.first.bias)
+    return nn.init.constant_(m.scale, 2.0) is m.scale, m.scale.requires_grad
+
+
+@row
 def hook_on_gradients(m: Any, opt: Any, again: Any) -> Any:
     norms = []
     parameters = [m.first.weight, m.second.bias]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 from stratagem_fsdp import FSDPPrepared, Sharded
@@ -16,7 +18,12 @@ from stratagem_model_parallel.replicas import Replicas
 from stratagem_model_parallel.torch_private import is_unawaited
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+
+_NUMBERS = count()
+_PREPARED: WeakValueDictionary[int, ModelParallelPrepared] = WeakValueDictionary()
+"""In the order in which they were made, which is that of all ranks: settling gradients is collective."""
 
 
 class ModelParallelPrepared(FSDPPrepared):
@@ -42,13 +49,23 @@ class ModelParallelPrepared(FSDPPrepared):
         self._loss_parallel = loss_parallel
         self._replicas = Replicas(self.original_module, mesh)
         self._settled: set[int] = set()
+        _PREPARED[next(_NUMBERS)] = self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with self._from_shards():
             return map_tensors(_whole, super().forward(*args, **kwargs))
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        # Gradients that a step left are in their parameters' layout; new ones may not be added to them in place.
+        # A generator's loss is computed with the critic, too, whose parameters get gradients then.
+        reached = [each for each in _PREPARED.values() if each._collectives is self._collectives]
+        kept = [each._set_aside() for each in reached]
+        with self._from_shards():
+            super().backward(loss, **kwargs)
+        for each, (settled, gradients) in zip(reached, kept):
+            each._add_back(settled, gradients)
+
+    def _set_aside(self) -> tuple[list[int], list[tuple[nn.Parameter, torch.Tensor]]]:
+        """Take away gradients that a step left: new ones may not be added in place to those of another layout."""
         kept = [
             (parameter, parameter.grad)
             for index in self._settled
@@ -57,11 +74,13 @@ class ModelParallelPrepared(FSDPPrepared):
         ]
         for parameter, _ in kept:
             parameter.grad = None
-        again = list(self._settled) if kept else []
+        settled = list(self._settled) if kept else []
         self._settled.clear()
-        with self._from_shards():
-            super().backward(loss, **kwargs)
-        for index in again:
+        return settled, kept
+
+    def _add_back(self, settled: list[int], kept: list[tuple[nn.Parameter, torch.Tensor]]) -> None:
+        """Bring new gradients into the same layout, and add them to what was set aside. Collective."""
+        for index in settled:
             self._settle(index)
         for parameter, before in kept:
             parameter.grad = before if parameter.grad is None else parameter.grad + before
@@ -83,6 +102,10 @@ class ModelParallelPrepared(FSDPPrepared):
         if index not in self._settled:
             self._settled.add(index)
             self._replicas.settle(self._parameters[index])
+
+    def release(self) -> None:
+        super().release()
+        self._settled.clear()
 
     def _from_shards(self) -> AbstractContextManager[Any]:
         return loss_parallel() if self._loss_parallel else nullcontext()

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from stratagem_sharding.whole_tensors import hold_whole
+from stratagem_sharding.torch_private import local_shard, without_subclass_functions
+from stratagem_sharding.whole_tensors import hold_whole, shard_like
 
 __all__ = ["LocalStep"]
 
@@ -86,39 +87,41 @@ class LocalStep:
         if not self._depth:
             self._show_dtensors()
 
-    @torch.no_grad()
     def _show_shards(self) -> None:
         optimizer = self._optimizer
         self._whole = [group["params"] for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
         local_state: defaultdict[Any, Any] = defaultdict(dict)
-        for group, whole in zip(optimizer.param_groups, self._whole):
-            group["params"] = [self._local(parameter) for parameter in whole]
-            for shard, parameter in zip(group["params"], whole):
-                if parameter in self._state:
-                    state = self._state[parameter]
-                    local_state[shard] = {key: _to_local(value) for key, value in state.items()}
+        with torch.no_grad(), without_subclass_functions():
+            for group, whole in zip(optimizer.param_groups, self._whole):
+                group["params"] = [self._local(parameter) for parameter in whole]
+                for shard, parameter in zip(group["params"], whole):
+                    if parameter in self._state:
+                        state = self._state[parameter]
+                        local_state[shard] = {
+                            key: _to_local_state(value, shard, parameter) for key, value in state.items()
+                        }
         optimizer.state = local_state
         self._shards = {id(owner): (owner, shard) for shard, owner in self._owner.items()}
 
-    @torch.no_grad()
     def _show_dtensors(self) -> None:
         optimizer = self._optimizer
         stepped, optimizer.state = optimizer.state, self._state
-        for key, state in stepped.items():
-            owner = self._owner.get(key)
-            if owner is None:
-                self._state[key] = state
-                continue
-            kept = self._state.setdefault(owner, {})
-            for name in [name for name in kept if name not in state]:
-                del kept[name]
-            for name, value in state.items():
-                kept[name] = _as_sharded(value, key, owner, kept.get(name))
-        for group, whole in zip(optimizer.param_groups, self._whole):
-            group["params"] = whole
-        for shard in self._owner:
-            shard.grad = None
+        with torch.no_grad(), without_subclass_functions():
+            for key, state in stepped.items():
+                owner = self._owner.get(key)
+                if owner is None:
+                    self._state[key] = state
+                    continue
+                kept = self._state.setdefault(owner, {})
+                for name in [name for name in kept if name not in state]:
+                    del kept[name]
+                for name, value in state.items():
+                    kept[name] = _as_sharded(value, key, owner, kept.get(name))
+            for group, whole in zip(optimizer.param_groups, self._whole):
+                group["params"] = whole
+            for shard in self._owner:
+                shard.grad = None
         self._whole, self._state, self._owner = [], None, {}
 
     def _local(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -136,6 +139,17 @@ class LocalStep:
 
 def _to_local(value: Any) -> Any:
     return value.to_local().detach() if isinstance(value, DTensor) else value
+
+
+def _to_local_state(value: Any, shard: torch.Tensor, parameter: torch.Tensor) -> Any:
+    """Return a state value as the step sees it.
+
+    A copy of a state, and one that was saved, has whole tensors: `optimizer.load_state_dict` puts them into it.
+    """
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and isinstance(parameter, DTensor):
+        if value.shape == parameter.shape != shard.shape:
+            return local_shard(shard_like(value, parameter))
+    return _to_local(value)
 
 
 def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) -> Any:

@@ -1,5 +1,6 @@
 """Sharded parameters and gradients that answer for the whole tensor, in the hands of a user's code."""
 
+from stratagem_sharding.whole_tensors.gathering import shard_like
 from stratagem_sharding.whole_tensors.module_copies import copies_as_before, copies_whole
 from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 from stratagem_sharding.whole_tensors.shard_arithmetic import on_shards
@@ -13,4 +14,5 @@ __all__ = [
     "copies_whole",
     "hold_whole",
     "on_shards",
+    "shard_like",
 ]

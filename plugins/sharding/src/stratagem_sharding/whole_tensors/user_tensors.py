@@ -197,6 +197,10 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             return tree_map(_as_whole, function(*args, **kwargs))
     if name == "copy_" and isinstance(args[0], WholeDTensor) and len(tensors) == 2:
         return _copy(args[0], args[1])
+    if getattr(function, "__module__", None) == nn.init.__name__:
+        # They call `__torch_function__` before they enter torch.no_grad().
+        with torch.no_grad():
+            return _on_whole(function, args, kwargs, name)
     return _on_whole(function, args, kwargs, name)
 
 
