@@ -146,10 +146,11 @@ def _to_local_state(value: Any, shard: torch.Tensor, parameter: torch.Tensor) ->
 
     A copy of a state, and one that was saved, has whole tensors: `optimizer.load_state_dict` puts them into it.
     """
-    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and isinstance(parameter, DTensor):
-        if value.shape == parameter.shape != shard.shape:
-            return local_shard(shard_like(value, parameter))
-    return _to_local(value)
+    if not isinstance(value, torch.Tensor) or not isinstance(parameter, DTensor):
+        return value
+    if isinstance(value, DTensor) or value.shape != parameter.shape or value.shape == shard.shape:
+        return _to_local(value)
+    return local_shard(shard_like(value, parameter))
 
 
 def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) -> Any:
