@@ -17,14 +17,7 @@ class OpenCells:
 
 
 SHARDS = ("fsdp", "ddp_fully_sharded", "model_parallel")
-OPEN: tuple[OpenCells, ...] = (
-    OpenCells(
-        SHARDS,
-        ("private_gradients",),
-        "errors of torch instead of a sentence",
-    ),
-    OpenCells(SHARDS[:2], ("functional_maml",), "functional_call on shards crashes the process"),
-)
+OPEN: tuple[OpenCells, ...] = ()
 
 
 def why_open(row: str, strategy: str) -> str:

@@ -58,6 +58,16 @@ def test_gradients_of_gathered_copies_are_found_reduced_and_dropped(mesh):
     assert not any(map(private.has_gradient, group.fsdp_params))
 
 
+def test_a_root_that_has_not_run_has_nothing_to_reset(mesh):
+    net = fully_shard(nn.Linear(3, 2), mesh=mesh)
+    assert not private.has_run(net)
+    with pytest.raises(AttributeError):
+        net.reset_iter_state()
+    net(torch.ones(1, 3))
+    assert private.has_run(net)
+    net.reset_iter_state()
+
+
 def test_a_backward_that_raised_is_unfinished(mesh):
     net = fully_shard(nn.Linear(3, 2), mesh=mesh)
     net(torch.ones(1, 3)).sum().backward()

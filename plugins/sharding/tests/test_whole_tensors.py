@@ -121,8 +121,8 @@ def test_equals_one_process(strategy, ranks, tensor, on_one_process):
 def refused(runtime: stratagem.Runtime) -> dict[str, str]:
     reading_exchange.TIMEOUT_S = 2.0
     module, _ = runtime.setup(Net(), lambda module: torch.optim.SGD(module.parameters(), lr=0.1))
-    runtime.backward(module(batch(runtime.rank, runtime.world_size)).pow(2).mean())
-    weight, said = module.first.weight, {}
+    tokens, said = batch(runtime.rank, runtime.world_size), {}
+    weight = module.first.weight
 
     def attempt(name: str, function: Any) -> None:
         try:
@@ -136,6 +136,14 @@ def refused(runtime: stratagem.Runtime) -> dict[str, str]:
     def on_each_its_own() -> Any:
         return weight.max().item() if runtime.rank == 1 else weight.min().item()
 
+    parameters = dict(module.named_parameters())
+    attempt("functional_call", lambda: torch.func.functional_call(module, parameters, (tokens,)))
+    attempt("grad", lambda: torch.autograd.grad(module(tokens).sum(), list(parameters.values())))
+    attempt("grad of some", lambda: torch.autograd.grad(module(tokens).sum(), weight, allow_unused=True))
+    attempt(
+        "grad as zeros", lambda: torch.autograd.grad(module(tokens).sum(), weight, materialize_grads=True)
+    )
+    runtime.backward(module(tokens).pow(2).mean())
     attempt("another shape", lambda: setattr(weight, "data", torch.zeros(3, 4)))
     attempt("another dtype", lambda: setattr(weight, "data", weight.data.double()))
     attempt("gradient's shape", lambda: setattr(weight, "grad", torch.zeros(2)))
@@ -152,6 +160,14 @@ def test_what_is_not_possible_is_refused():
     first, second = stratagem.Runtime(strategy="fsdp", devices=2, accelerator="cpu").launch(refused)
     file = "test_whole_tensors.py"
     parts = {
+        "functional_call": ["ShardedUseError: 'scale' was given to torch.func.functional_call", "choose ddp"],
+        "grad": [
+            "ShardedUseError: ",
+            "at index 0 of its inputs, of shape (1,)",
+            "use runtime.backward(loss)",
+        ],
+        "grad of some": ["ShardedUseError: ", "at index 0 of its inputs, of shape (5, 4)"],
+        "grad as zeros": ["ShardedUseError: ", "at index 0 of its inputs, of shape (5, 4)"],
         "another shape": ["data of a sharded parameter is float32 (5, 4), and was given float32 (3, 4)"],
         "another dtype": ["and was given float64 (5, 4)"],
         "gradient's shape": ["grad of a sharded parameter is float32 (5, 4), and was given float32 (2,)"],

@@ -8,7 +8,8 @@ everything else that a training does to the copy would be lost: what it freezes,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from stratagem_sharding.whole_tensors import hold_whole
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from stratagem import ConfigError
@@ -99,6 +101,13 @@ class ShardMirror:
                 f"{replaced!r} isn't the parameter that setup() sharded: another tensor was put in its place, as "
                 "torch.func.functional_call, a parametrization or an assignment after setup() does; choose ddp, or "
                 "change the parameter in place"
+            )
+        given = unit.given_to_functional_call()
+        if given is not None:
+            raise ShardedUseError(
+                f"{given!r} was given to torch.func.functional_call, and setup() sharded it: gradients of the copy "
+                "that the forward uses never reach it; call the module itself and use runtime.backward(loss), or "
+                "choose ddp"
             )
 
     def _gathered(self, unit: _Unit, *_: Any) -> None:
@@ -250,6 +259,25 @@ class _Unit:
             if current is not sharded and current is not self._copies.get(at, sharded):
                 return name
         return None
+
+    def given_to_functional_call(self) -> str | None:
+        """Return the name of a parameter that is given to the `functional_call` which this forward is a part of.
+
+        It would put the gathered copy into the caller's dict, whose memory is freed after the backward: reading it
+        then ends the process. It calls nothing by which a module could see it.
+        """
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code is not functional_call.__code__:
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is None:
+            return None
+        dicts = frame.f_locals["parameter_and_buffer_dicts"]
+        found = [dicts] if isinstance(dicts, Mapping) else dicts
+        given = {id(tensor) for each in found for tensor in each.values()}
+        ours = (
+            (name, (sharded, self._copies.get(at))) for at, (_, _, sharded, name) in enumerate(self._places)
+        )
+        return next((name for name, tensors in ours if any(id(each) in given for each in tensors)), None)
 
     def is_gathered(self) -> bool:
         if not self.pairs:

@@ -64,6 +64,11 @@ def drop_gradient(parameter: Any) -> None:
     parameter._unsharded_param.grad = None
 
 
+def has_run(root: Any) -> bool:
+    """Whether a root's forward has begun once: before that, `reset_iter_state` fails for what torch hasn't made."""
+    return root._get_fsdp_state()._is_root is not None
+
+
 def has_unfinished_backward(unit: Any) -> bool:
     """Whether a backward has begun and not come to its end: it runs, or it has raised.
 

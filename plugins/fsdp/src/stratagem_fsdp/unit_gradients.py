@@ -16,6 +16,7 @@ from stratagem_fsdp.torch_private import (
     drop_gradient,
     gathered_gradients,
     has_gradient,
+    has_run,
     has_unfinished_backward,
     is_in_backward,
     reduced_groups,
@@ -181,6 +182,8 @@ class UnitGradients:
         """Give up the forward or backward that an exception has ended, on all ranks alike."""
         kept = self._kept()
         for root in self._roots:
+            if not has_run(root):
+                continue
             if hasattr(root, "reset_iter_state"):
                 root.reset_iter_state()
             else:

@@ -177,6 +177,8 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return _set_attribute(function, args, name)
     if name == "detach":
         return _detach(args[0])
+    if function is torch.autograd.grad:
+        return _gradients(*args, **kwargs)
     if name in ABOUT_THE_TENSOR:
         with without_subclass_functions():
             return tree_map(_as_whole, function(*args, **kwargs))
@@ -256,6 +258,30 @@ def _copy(target: WholeDTensor, value: torch.Tensor) -> WholeDTensor:
         whole = gather(value, "copy_") if isinstance(value, DTensor) else _plain(value, "copy_")
         write(target, whole.expand(target.shape))
     return target
+
+
+def _gradients(outputs: Any, inputs: Any, **options: Any) -> Any:
+    """Return gradients as `torch.autograd.grad` does, but none of a parameter whose gathered copy was used."""
+    fills = options.pop("materialize_grads", False)
+    is_allowed = options.pop("allow_unused", False)
+    with without_subclass_functions():
+        found = torch.autograd.grad(outputs, inputs, **options, allow_unused=True)
+    for at, (each, gradient) in enumerate(zip(inputs, found)):
+        if gradient is None and isinstance(each, WholeDTensor):
+            raise ShardedUseError(
+                f"torch.autograd.grad has no gradient of the sharded parameter at index {at} of its inputs, of shape "
+                f"{tuple(each.shape)}: a forward uses gathered copies of parameters, and so their gradients reach "
+                "the parameters in a backward alone; use runtime.backward(loss) and parameter.grad, or choose ddp"
+            )
+        if gradient is None and not is_allowed:
+            raise RuntimeError(
+                f"the differentiated tensor at index {at} was not used in the graph: set allow_unused=True if this "
+                "is what you want"
+            )
+    return tuple(
+        tree_map(_as_whole, torch.zeros_like(each) if fills and gradient is None else gradient)
+        for each, gradient in zip(inputs, found)
+    )
 
 
 def _random_like(function: Callable[..., Any], args: Any, kwargs: Any) -> torch.Tensor:
