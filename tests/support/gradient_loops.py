@@ -437,10 +437,15 @@ def in_one_process(name: str) -> dict[str, torch.Tensor]:
     return values_of(LOOPS[name](Hands()))
 
 
-def on_ranks(runtime: Any) -> dict[str, dict[str, torch.Tensor] | str]:
-    """Run every loop under the runtime's strategy; return what rank 0 ends with, or the sentence of a refusal."""
+def on_ranks(runtime: Any, loops: dict[str, Loop] | None = None) -> dict[str, dict[str, torch.Tensor] | str]:
+    """Run loops under the runtime's strategy; return what rank 0 ends with, or the sentence of a refusal.
+
+    Args:
+        runtime: in a launch.
+        loops: by names; every one when None.
+    """
     found: dict[str, dict[str, torch.Tensor] | str] = {}
-    for name, function in LOOPS.items():
+    for name, function in (LOOPS if loops is None else loops).items():
         try:
             found[name] = values_of(function(Hands(runtime)))
         except StratagemError as error:

@@ -60,7 +60,9 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
             self._names,
             strategy.reduce_buffer_size if len(dtypes) == 1 else 0,  # a rank's gradients share a buffer
             strategy.reduce_fp16,
+            checks=request.steps is None,
         )
+        self._is_own_loop = request.steps is None
         super().__init__(request, self._reducer.engine, self._sharded)
         self._collectives, self._replica = request.collectives, module
         self._handles = [
@@ -89,9 +91,14 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
         if self._reducer.is_on:
             self._reducer.finish()
 
+    def abandon_backward(self) -> None:
+        super().abandon_backward()
+        self._reducer.abandon()
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         self._reducer.set_aside()
+        self._reducer.note_leftovers()
         before, self._reducer.is_on = self._reducer.is_on, False
         try:
             yield
@@ -102,6 +109,12 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
         self._settle()
         optimizer = self._sharded[index]
         self.precision.unscale(optimizer)
+        try:
+            return self._clip(optimizer, clipping)
+        finally:
+            self._reducer.note_complete(self._parameters[index])
+
+    def _clip(self, optimizer: ShardedOptimizer, clipping: Clipping) -> torch.Tensor | None:
         if clipping.max_value is not None:
             own = [parameter for parameter in optimizer.owned if parameter.grad is not None]
             if own:  # torch refuses to clip nothing
@@ -110,8 +123,20 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
             return None
         return optimizer.clip_grad_norm(clipping.max_norm, clipping.norm_type)
 
+    def complete_gradients(self, index: int) -> None:
+        if self._is_own_loop:
+            self._reducer.complete(self._parameters[index], self._kind(index))
+
+    def average_gradients(self, index: int) -> None:
+        self._reducer.average(self._parameters[index], self._kind(index))
+
+    def _kind(self, index: int) -> str:
+        return type(self._sharded[index].whole).__name__
+
     def zero_grad(self, index: int) -> None:
         super().zero_grad(index)
+        if self._is_own_loop:
+            self._reducer.drop(self._parameters[index])
         self._reducer.forget_averages()
 
     def state(self) -> dict[str, Any]:

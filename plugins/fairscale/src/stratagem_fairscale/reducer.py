@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from stratagem import ConfigError
+from stratagem.errors import GradientError
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_fairscale.fairscale_private import HookedShardedDDP
 from stratagem_fairscale.missing import MissingGradients
 
@@ -33,6 +35,7 @@ class GradientReducer:
         names: id of each parameter → its name.
         reduce_buffer_size: elements of small gradients that are sent together; 0 for each by itself.
         reduce_fp16: send them as float16.
+        checks: whether to note which gradients are averages, for `complete` and `average`: in your own loop.
 
     Attributes:
         engine: what to call for a forward.
@@ -48,8 +51,9 @@ class GradientReducer:
         names: Mapping[int, str],
         reduce_buffer_size: int,
         reduce_fp16: bool,
+        checks: bool = False,
     ) -> None:
-        self.is_on = True
+        self.is_on, self._checks = True, checks
         self._optimizers, self._names, self._device = optimizers, names, device
         self._missing = MissingGradients(collectives)
         self._window = 0
@@ -60,6 +64,11 @@ class GradientReducer:
         self._ready: set[int] = set()
         self._averaged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._aside: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # For `complete`, by ids of parameters. What averages were when they came: gradient and its version.
+        self._complete: dict[int, tuple[torch.Tensor, int]] = {}
+        # Versions of gradients that backwards within no_sync have left.
+        self._local: dict[int, int] = {}
+        self._has_leftovers = self._was_abandoned = False
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
         self._arrange()
 
@@ -95,9 +104,130 @@ class GradientReducer:
         """Take what gradients there are from now on as not averaged: they have been stepped, or dropped."""
         self._averaged.clear()
 
+    def note_leftovers(self) -> None:
+        """Backwards come whose gradients aren't averaged, unless a later one's are. Called on all ranks alike."""
+        self._has_leftovers = True
+
+    def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
+        """Average what backwards within no_sync have left, before a step. Collective.
+
+        Args:
+            parameters: of one optimizer.
+            optimizer: the name of its class.
+
+        Raises:
+            GradientError: a gradient was assigned or changed by the user's code, or its parameter was added.
+        """
+        if self._expected is not None:
+            self.finish()  # of a backward that we weren't asked for
+        self._check_known(parameters, optimizer)
+        self._check(self.engine.candidates if self._has_leftovers else parameters, optimizer)
+        if self._has_leftovers:
+            self.set_aside()
+            self.finish()
+        self._add_aside()
+
+    def average(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
+        """Average the gradients of `parameters` whatever made them, unless they are averages. Collective.
+
+        Raises:
+            GradientError: another optimizer's gradient was assigned, or an average was changed.
+        """
+        if self._expected is not None:
+            self.finish()
+        self._check_known(parameters, optimizer)
+        given = {id(parameter) for parameter in parameters}
+        self._check([p for p in self.engine.candidates if id(p) not in given], optimizer)
+        for parameter in parameters:
+            if id(parameter) in self._averaged and parameter.grad is not None:
+                self._check([parameter], optimizer)
+        self.set_aside()
+        self.finish()
+
+    def note_complete(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take the gradients of `parameters` as they are now for averages over the ranks."""
+        if self._checks:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    self._complete[id(parameter)] = parameter.grad, tensor_version(parameter.grad)
+
+    def _check(self, parameters: Iterable[torch.Tensor], optimizer: str) -> None:
+        """Refuse gradients that are neither averages nor what backwards have left."""
+        for parameter in parameters:
+            gradient, key = parameter.grad, id(parameter)
+            if gradient is None:
+                continue
+            version = tensor_version(gradient)
+            averaged, averaged_version = self._complete.get(key, (None, -1))
+            if gradient is averaged:
+                # Gradients that are sent together have one version. Those that zero_grad has filled are no change.
+                if version != averaged_version and gradient.any():
+                    raise GradientError(
+                        f"gradients that {optimizer} steps were changed by your code after they had been averaged, "
+                        "and under fairscale_sharded each rank has those of its own parameters alone: clip by "
+                        "runtime.clip(optimizer, ...), scale the loss instead of gradients, or choose ddp_sharded"
+                    )
+            elif self._local.get(key) == version:
+                continue
+            elif gradient.any():
+                name = self._names.get(key, "a parameter")
+                if key in self._local:
+                    raise GradientError(
+                        f"the gradient of {name!r} was changed before it was averaged over the ranks, as by clipping "
+                        "a gradient from no_sync(): clip by runtime.clip(optimizer, ...)"
+                    )
+                raise GradientError(
+                    f"the gradient of {name!r} was assigned by your code, as what torch.autograd.grad returns is, "
+                    "and isn't averaged over the ranks: if you want its average, call "
+                    "runtime.average_gradients(optimizer) before the step, or else choose ddp_sharded"
+                )
+
+    def _check_known(self, parameters: Iterable[torch.Tensor], optimizer: str) -> None:
+        known = {id(parameter) for parameter in self.engine.candidates}
+        for parameter in parameters:
+            if id(parameter) not in known and parameter.grad is not None:
+                raise GradientError(
+                    f"{optimizer} steps a parameter of shape {tuple(parameter.shape)} that was added after setup() "
+                    "and has a gradient that isn't averaged over the ranks: call the module that setup() returned "
+                    "after add_param_group, or add layers before setup()"
+                )
+
+    def abandon(self) -> None:
+        """A backward has raised. Not collective: what it has sent is waited for by `finish`."""
+        if self._checks and self._expected is not None:
+            for parameter in self._expected[: self._sent]:
+                if parameter.grad is not None:  # a zero_grad would change what is being sent
+                    parameter.grad = parameter.grad.clone()
+            self._was_abandoned = True
+
+    def _dropped(self, sent: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return of what was sent that which the user's code has dropped since, as after a backward that raised.
+
+        Raises:
+            GradientError: a backward raised, and what it left wasn't dropped.
+        """
+        dropped = []
+        for parameter in sent:
+            if parameter.grad is not None and self._was_abandoned and parameter.grad.any():
+                raise GradientError(
+                    f"the gradient of {self._names.get(id(parameter))!r} is what a backward that raised has left, "
+                    "and isn't averaged over the ranks: call optimizer.zero_grad() after the exception"
+                )
+            if parameter.grad is None or self._was_abandoned:
+                dropped.append(parameter)
+        for parameter in dropped:
+            parameter.grad = torch.zeros_like(parameter)  # FairScale asserts that there is one
+        return dropped
+
+    def drop(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The user's code drops the gradients of `parameters`."""
+        for parameter in parameters:
+            self._aside.pop(id(parameter), None)
+
     def finish(self) -> None:
         """Wait until this rank has the averages of what it steps; others' gradients are dropped. Collective."""
         expected = self._begin()
+        dropped = self._dropped(expected[: self._sent]) if self._checks else ()
         lacking = {n for n in range(self._sent, len(expected)) if expected[n].grad is None}
         if lacking:
             self._missing.tell(self._window, lacking)
@@ -110,8 +240,13 @@ class GradientReducer:
         for number, parameter in enumerate(expected):
             if id(parameter) not in self._own or number in nowhere:
                 parameter.grad = None
+        for parameter in dropped:
+            parameter.grad = None
         self._add_aside()
         self._averaged.update((id(p), (p, p.grad)) for p in expected if p.grad is not None)
+        self.note_complete(expected)
+        self._local.clear()
+        self._has_leftovers = self._was_abandoned = False
         self._window += 1
         self._expected, self._sent = None, 0
         self._ready.clear()
@@ -144,6 +279,8 @@ class GradientReducer:
 
     def _note(self, parameter: torch.Tensor, *_: object) -> None:
         if not self.is_on or parameter.grad is None:
+            if self._checks and parameter.grad is not None:
+                self._local[id(parameter)] = tensor_version(parameter.grad)
             return
         key = id(parameter)
         if key in self._ready:
@@ -165,4 +302,5 @@ class GradientReducer:
         for key, (parameter, averaged) in self._aside.items():
             parameter.grad = averaged if parameter.grad is None else averaged.add_(parameter.grad)
             self._averaged[key] = parameter, averaged
+        self.note_complete([parameter for parameter, _ in self._aside.values()])
         self._aside.clear()
