@@ -29,7 +29,11 @@ REFUSED = {
     "averages_of_changed_gradients": "were changed by your code after",
 }
 # They read all parameters' gradients, of which a rank has those that it steps.
-READ_ALL = {"gradients_changed_and_replaced", "a_schedule_and_hooks_after_setup"}
+READ_ALL = {
+    "gradients_changed_and_replaced",
+    "a_schedule_and_hooks_after_setup",
+    "norms_that_are_read_before_the_step",
+}
 
 
 def clipping_by_hand(hands: Hands) -> nn.Module:
