@@ -409,7 +409,9 @@ class ForgetsABuffer(AveragedPrepared):
 @caught_by("same_start", "the loss of micro-batch 0 is")
 class StartsApart(AveragedPrepared):
     def start(self) -> None:
-        pass
+        # Buffers that differ are refused by themselves.
+        for buffer in self.original_module.buffers():
+            dist.broadcast(buffer.detach(), 0)
 
 
 # Data ---------------------------------------------------------------------------------------------------

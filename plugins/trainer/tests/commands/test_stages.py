@@ -261,7 +261,8 @@ def test_two_processes(net, folder):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "run folder  out"
     content = yaml.safe_load((folder / "out" / "config.yaml").read_text())
-    assert content["strategy"] == {"name": "ddp", "timeout_s": 60.0, "start_method": "forkserver"}
+    options = {"timeout_s": 60.0, "start_method": "forkserver", "buffers": "equal"}
+    assert content["strategy"] == {"name": "ddp", **options}
     assert "ddp" in done.stderr
 
 

@@ -48,6 +48,10 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
 
 __all__ = ["WholeDTensor", "WholeView", "hold_whole"]
 
+CAN_HOLD_WHOLE = torch.__version__ >= "2.13"  # torch compares it as a version
+"""torch 2.9 refuses a view of a subclass of DTensor, whose type isn't the subclass ("expected types to match" in
+torch.utils._python_dispatch). Users hold torch's DTensors there."""
+
 _READ_NO_VALUES: set[Callable[..., Any]] = set()
 """Operations met so far that neither read nor give values: strategies ask for some twenty of a parameter per step."""
 
@@ -392,7 +396,7 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as_whole(value: Any) -> Any:
-    if type(value) is DTensor:
+    if type(value) is DTensor and CAN_HOLD_WHOLE:
         value.__class__ = WholeDTensor
     return value
 
