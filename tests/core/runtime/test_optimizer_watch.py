@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -78,6 +79,17 @@ def test_an_optimizer_is_refused_that_another_one_stands_for(watch: OptimizerWat
 
 def test_parameters_that_setup_replaced_are_refused(watch: OptimizerWatch) -> None:
     prepared, before = prepare(Asked), torch.nn.Parameter(torch.ones(2))
-    watch.add(prepared, prepared.optimizers, {id(before)})
+    watch.add(prepared, prepared.optimizers, [ref(before)])
     with pytest.raises(ConfigError, match=r"steps parameters that setup\(\) replaced"):
         SGD([before], lr=1.0).step()
+
+
+def test_one_with_the_id_of_a_former_parameter_is_not_refused(watch: OptimizerWatch) -> None:
+    prepared, before = prepare(Asked), torch.nn.Parameter(torch.ones(2))
+    gone = ref(before)
+    watch.add(prepared, prepared.optimizers, [gone])
+    del before
+    again = [torch.nn.Parameter(torch.ones(2)) for _ in range(50)]  # one of them may have its id
+    for parameter in again:
+        SGD([parameter], lr=1.0).step()
+    assert gone() is None

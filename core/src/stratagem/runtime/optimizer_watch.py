@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -21,11 +21,22 @@ if TYPE_CHECKING:
 class _SetUp:
     """What was set up together."""
 
-    def __init__(self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[int]) -> None:
+    def __init__(
+        self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[ref[Any]]
+    ) -> None:
         self.prepared = prepared
-        self.given = {id(each) for each in given}
-        self.replaced = frozenset(replaced)
-        """Ids of parameters that the user may still have, and that the strategy has replaced by others."""
+        # Weak, and no ids: an object that is made later may have the id of one that is gone.
+        self.given = WeakSet(given)
+        self.replaced = {id(each()): each for each in replaced}
+        """Parameters that the user may still have, and that the strategy has replaced by others."""
+
+    def steps_replaced(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer steps a parameter that was replaced."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return any(
+            id(parameter) in self.replaced and self.replaced[id(parameter)]() is parameter
+            for parameter in parameters
+        )
 
 
 class OptimizerWatch:
@@ -42,13 +53,13 @@ class OptimizerWatch:
         self._strategy_steps = 0
         self._handle: Any = None
 
-    def add(self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[int]) -> None:
+    def add(self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[ref[Any]]) -> None:
         """Watch optimizers of the parameters of `prepared`.
 
         Args:
             prepared: a module and its optimizers.
             given: the optimizers that `setup` got.
-            replaced: ids of the module's parameters that are no longer its own.
+            replaced: former parameters of the module that others have replaced.
         """
         self._set_up.append(_SetUp(prepared, given, replaced))
         self._owners.clear()
@@ -92,14 +103,14 @@ class OptimizerWatch:
         parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for each in self._set_up:
             prepared = each.prepared
-            if id(optimizer) in each.given or any(optimizer is own for own in prepared.optimizers):
+            if optimizer in each.given or any(optimizer is own for own in prepared.optimizers):
                 index = next((i for i, own in enumerate(prepared.optimizers) if own is optimizer), None)
                 if index is None or not prepared.steps_directly:
                     raise ConfigError(
                         f"{name} was stepped without the strategy: step the optimizer that setup() returned for it"
                     )
                 return lambda: prepared.complete_gradients(index)
-            if parameters & each.replaced:
+            if each.steps_replaced(optimizer):
                 raise ConfigError(
                     f"{name} steps parameters that setup() replaced, so that it would train nothing: pass it to "
                     "setup() with the module"

@@ -136,9 +136,14 @@ class ParameterLedger:
             if entry.hooks and replaced and is_shard and not carries_hooks:
                 raise self._lost(name, "its hooks (register_hook, register_post_accumulate_grad_hook)")
 
-    def replaced(self) -> set[int]:
-        """Return the ids of parameters that code outside the module may still have, and that were replaced."""
-        return set(self._stale())
+    def replaced(self) -> list[ref[nn.Parameter]]:
+        """Return the parameters that code outside the module may still have, and that were replaced."""
+        current = dict(self._module.named_parameters(remove_duplicate=False))
+        return [
+            entry.parameter
+            for name, entry in self._entries.items()
+            if name in current and (kept := entry.parameter()) is not None and kept is not current[name]
+        ]
 
     def _lost(self, name: str, what: str) -> CombinationError:
         return CombinationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratagem_ddp import DDPStrategy
 
 from stratagem import Capabilities, Prepared, SetupRequest, hookimpl
-from stratagem_dp.strategy import splitting
+from stratagem_dp.strategy import splitting, with_split_batches
 
 
 class DDP2Strategy(DDPStrategy):
@@ -19,4 +19,4 @@ class DDP2Strategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica per node that splits what it is called with."""
-        return super().setup(splitting(request))
+        return with_split_batches(super().setup(splitting(request)))

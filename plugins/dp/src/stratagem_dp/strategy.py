@@ -44,7 +44,17 @@ class DataParallelStrategy(Strategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that splits what it is called with."""
-        return Prepared(splitting(request))
+        return with_split_batches(Prepared(splitting(request)))
+
+
+def with_split_batches(prepared: Prepared) -> Prepared:
+    """Return what was prepared of a module that splits its batches, for evaluations too.
+
+    What a replica's forward changes in its buffers is found by counts of writes, which tensors made under
+    `torch.inference_mode` don't have.
+    """
+    prepared.supports_inference_mode = False
+    return prepared
 
 
 def splitting(request: SetupRequest) -> SetupRequest:
