@@ -39,6 +39,9 @@ class XlaPrepared(Prepared):
         optimizers: made by `request.make_optimizers()` when None.
     """
 
+    # torch_xla moves parameters in the first forward: under inference mode they couldn't be trained afterwards.
+    supports_inference_mode = False
+
     def __init__(
         self,
         request: SetupRequest,
