@@ -1,4 +1,4 @@
-"""Whether a forked child hangs is told from its threads, and not from the time that it takes."""
+"""A forked child hangs or not by what its threads do, however long it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a run on this machine, told apart from others that have the same number later."""
+"""Processes of a run on this machine, distinguished from later ones that have the same number."""
 
 from __future__ import annotations
 
