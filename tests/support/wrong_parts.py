@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import socket
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from stratagem_checkpoint.directory import DirectoryCheckpointer
@@ -19,6 +20,7 @@ from stratagem.errors import CheckpointError, UsageError
 from stratagem.launchers.base import Task
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
+from stratagem.precision.true16 import TruePrecision
 
 WRONG: dict[tuple[str, str], tuple[Any, str]] = {}
 """(kind, check) → a component that fails it, and words of the failure."""
@@ -147,6 +149,66 @@ class ForgetsItsState(ScaledPrecision):
         pass
 
 
+@caught_by("precision", "computes_as_named", "'bf16-mixed' says torch.bfloat16")
+class ComputesInAnother(MixedPrecision):
+    compute_dtype = torch.float16
+
+
+@caught_by("precision", "keeps_weights", "a step rounds weights")
+class RoundsMixedWeights(MixedPrecision):
+    def step(self, optimizer: Any, closure: Any = None) -> bool:
+        optimizer.step()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data.bfloat16().float()
+        return True
+
+
+class RoundsByChance(TruePrecision):
+    """Rounds each step up or down by chance, from a generator of its own."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name, device)
+        self.generator = torch.Generator().manual_seed(self.seed())
+
+    def seed(self) -> int:
+        return 3
+
+    def step(self, optimizer: Any, closure: Any = None) -> bool:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters]
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad, parameter.data = None, parameter.data.float()
+            parameter.grad = gradient.float()
+        optimizer.step()
+        for parameter in parameters:
+            noise = torch.randint(2**16, parameter.shape, generator=self.generator, dtype=torch.int32)
+            rounded = (parameter.data.view(torch.int32) + noise) & ~0xFFFF
+            parameter.grad, parameter.data = None, rounded.view(torch.float32).bfloat16()
+            momentum = optimizer.state[parameter].get("momentum_buffer")
+            if momentum is not None:
+                # Torch gives a state that is loaded the dtype of its parameter.
+                optimizer.state[parameter]["momentum_buffer"] = momentum.bfloat16()
+        return True
+
+
+@caught_by("precision", "resumes", "continued after step 1")
+class ForgetsItsGenerator(RoundsByChance):
+    pass
+
+
+@caught_by("precision", "same_on_all_ranks", "have other weights than each other")
+class RoundsByRank(RoundsByChance):
+    def seed(self) -> int:
+        return int(os.environ.get("RANK", 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
 # Checkpointers ------------------------------------------------------------------------------------------
 
 
@@ -244,6 +306,42 @@ class KeepsRankZero(DirectoryCheckpointer):
         original = reader.rank_state
         reader.rank_state = lambda rank: original(rank) if rank < here else None
         return reader
+
+
+@caught_by("checkpoint", "neighbours", "has removed 'step=10'")
+class RemovesByPrefix(DirectoryCheckpointer):
+    def remove(self, path: str) -> None:
+        for found in glob.glob(f"{path}*"):
+            super().remove(found)
+
+
+@caught_by("checkpoint", "reader_between_saves", "mixes the tensors")
+class ReadsLater(DirectoryCheckpointer):
+    def open(self, path: str, verify: bool = True) -> Any:
+        reader, again = super().open(path, verify), super().open
+        reader.read = lambda targets: type(reader).read(again(path, verify), targets)
+        return reader
+
+
+@caught_by("checkpoint", "lets_go", "files are open")
+class LeavesFilesOpen(DirectoryCheckpointer):
+    left: ClassVar[list[int]] = []
+
+    def open(self, path: str, verify: bool = True) -> Any:
+        self.left.append(os.open(os.path.dirname(path), os.O_RDONLY))
+        return super().open(path, verify)
+
+
+@caught_by("checkpoint", "killed_while_replacing", "leaves neither")
+class RenamesTwice(DirectoryCheckpointer):
+    """Moves the old one away before it puts the new one in its place."""
+
+    def save(self, path: str, checkpoint: Any) -> None:
+        super().save(f"{path}.new", checkpoint)
+        if os.path.exists(path):
+            os.rename(path, f"{path}.old")
+        os.rename(f"{path}.new", path)
+        super().remove(f"{path}.old")
 
 
 # Environments -------------------------------------------------------------------------------------------

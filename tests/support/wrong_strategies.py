@@ -88,6 +88,15 @@ class MixesShapesStrategy(Averaging):
     collectives_class = MixesShapes
 
 
+class PassesBarriers(ProcessGroupCollectives):
+    def barrier(self, name: Any = None) -> None:
+        pass
+
+
+class PassesBarriersStrategy(Averaging):
+    collectives_class = PassesBarriers
+
+
 @caught_by("all_gather_gradients", "does not require grad")
 class CutsGradients(ProcessGroupCollectives):
     def all_gather(self, tensor: Any, sync_grads: bool = False) -> Any:

@@ -24,14 +24,21 @@ VARIABLES = {
     "MASTER_ADDR": "host",
     "MASTER_PORT": "29501",
 }
-ASKED_AS = {"contexts_end": "bf16-mixed", "true_gradients": "16-mixed", "skips_overflows": "16-mixed"}
+ASKED_AS = {
+    "contexts_end": "bf16-mixed",
+    "true_gradients": "16-mixed",
+    "skips_overflows": "16-mixed",
+    "state": "16-mixed",
+    "computes_as_named": "bf16-mixed",
+    "keeps_weights": "bf16-mixed",
+    "resumes": "bf16-true",
+    "same_on_all_ranks": "bf16-true",
+}
 
 
 def subject_for(kind: str, check: str, part: Any) -> Any:
     if kind == "precision":
-        return PrecisionSubject(
-            part, asked_as=ASKED_AS.get(check, "16-mixed" if check == "state" else "32-true")
-        )
+        return PrecisionSubject(part, asked_as=ASKED_AS.get(check, "32-true"))
     if kind == "environment":
         return EnvironmentSubject(part, examples=((VARIABLES, {"global_rank": 3}),))
     return {"accelerator": AcceleratorSubject, "checkpoint": CheckpointSubject, "launcher": LauncherSubject}[

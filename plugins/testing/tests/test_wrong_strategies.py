@@ -17,6 +17,7 @@ from wrong_strategies import (
     LeavesHalvesStrategy,
     MixesShapesStrategy,
     OpensNothing,
+    PassesBarriersStrategy,
     RoundsWeightsStrategy,
 )
 
@@ -65,6 +66,12 @@ def test_collectives_that_take_unequal_shapes_are_caught() -> None:
     outcome = run_check(CHECKS["collectives"], StrategySubject(MixesShapesStrategy), 2)
     assert outcome.verdict == "failed"
     assert "all_gather" in outcome.reason or "unequal shapes" in outcome.reason
+
+
+def test_a_barrier_that_does_nothing_is_caught() -> None:
+    outcome = run_check(CHECKS["collectives"], StrategySubject(PassesBarriersStrategy), 2)
+    assert outcome.verdict == "failed"
+    assert "has passed the barrier before rank 0" in outcome.reason
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ class PrecisionContract(Contract):
     """What a precision does: its fixture returns a `PrecisionSubject`."""
 
     checks = PART_CHECKS["precision"]
+    world_sizes = (1, 2)
 
 
 class CheckpointContract(Contract):

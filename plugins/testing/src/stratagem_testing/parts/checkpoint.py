@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from stratagem_clusters import TorchElastic
 
-from stratagem import Checkpoint, Checkpointer, ProcessGroupCollectives
+from stratagem import Checkpoint, Checkpointer, LocalCollectives, ProcessGroupCollectives
 from stratagem.errors import CheckpointError
-from stratagem_testing.checks import check, expect
+from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import CheckpointSubject
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ SIZES = (1, 2)
 
 STATE: dict[str, Any] = {
     "nested": {"list": [1, 2.5, None, True], "tuple": (1, "two"), "bytes": b"\x00\xff"},
+    "by_number": {3: "three", -1: [float("inf"), float("-inf")]},
     "small": torch.tensor([1.5, -2.0]),
     "text": "naïve – “quoted”",
 }
@@ -37,8 +42,27 @@ def _tensors() -> dict[str, torch.Tensor]:
         "model/empty": torch.empty(0, 3),
         "model/half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
         "model/flags": torch.tensor([True, False]),
+        # Bits that comparing values would miss: a NaN, a negative zero, the smallest number.
+        "model/double": torch.tensor([float("nan"), -0.0, 5e-324, float("-inf"), 1 / 3], dtype=torch.float64),
+        "model/float16": torch.tensor([6e-8, 65504.0, -0.0], dtype=torch.float16),
+        "model/complex": torch.tensor([complex(1 / 3, -2.0)], dtype=torch.complex64),
+        "model/complex128": torch.tensor([complex(1 / 3, -1 / 7)], dtype=torch.complex128),
+        "model/int8": torch.tensor([-128, 127], dtype=torch.int8),
+        "model/uint8": torch.tensor([0, 255], dtype=torch.uint8),
+        "model/int16": torch.tensor([-(2**15), 2**15 - 1], dtype=torch.int16),
+        "model/int32": torch.tensor([-(2**31), 2**31 - 1], dtype=torch.int32),
+        "model/int64": torch.tensor([-(2**63), 2**53 + 1]),
+        "model/float8": torch.tensor([0.5, 448.0]).to(torch.float8_e4m3fn),
+        "model/float8_e5m2": torch.tensor([0.25, -3.0]).to(torch.float8_e5m2),
         "optimizer/0/weight/exp_avg": torch.full((3, 4), 0.25),
     }
+
+
+def _bits(tensor: torch.Tensor) -> list[int]:
+    """Return the bytes of its values, which tell a NaN and a negative zero from what equals them."""
+    flat = tensor.detach().contiguous().flatten()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    return flat.view(torch.uint8).tolist()
 
 
 def _in_group(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) -> Any:
@@ -81,7 +105,7 @@ def _save_and_compare(checkpointer: Checkpointer, rank: int, path: str) -> None:
     read = {key: torch.zeros_like(value) for key, value in saved.items()}
     reader.read(read)
     for key, value in saved.items():
-        expect(bool(torch.equal(read[key], value)), f"{key} comes back as {read[key].tolist()}")
+        expect(_bits(read[key]) == _bits(value), f"{key} comes back as {read[key].tolist()}")
     state = dict(reader.state)
     small = state.pop("small")
     expect(bool(torch.equal(small, STATE["small"])), f"a small tensor comes back as {small}")
@@ -114,6 +138,163 @@ def _replace(checkpointer: Checkpointer, rank: int, path: str) -> None:
 
 
 @check(world_sizes=SIZES)
+def check_neighbours(subject: CheckpointSubject) -> None:
+    """Removing or replacing a checkpoint leaves alone those whose names begin or end alike."""
+    subject.run(_in_group, _remove_among_neighbours, subject.folder)
+
+
+def _remove_among_neighbours(checkpointer: Checkpointer, rank: int, folder: str) -> None:
+    names = ("step=1", "step=10", "step=1.best", "last-step=1", "step=11")
+    for add, name in enumerate(names):
+        _save(checkpointer, rank, f"{folder}/{name}", float(add))
+    _save(checkpointer, rank, f"{folder}/step=11", 7.0)
+    checkpointer.remove(f"{folder}/step=1")
+    checkpointer.wait()
+    for value, name in zip((1.0, 2.0, 3.0, 7.0), names[1:]):
+        found = _refused(lambda name=name: checkpointer.open(f"{folder}/{name}"))  # type: ignore[misc]  # bound now
+        expect(not found, f"removing 'step=1' has removed {name!r}, too")
+        expect(
+            checkpointer.open(f"{folder}/{name}").state["add"] == value, f"{name!r} is another checkpoint now"
+        )
+    expect(_refused(lambda: checkpointer.open(f"{folder}/step=1")), "'step=1' is still there")
+
+
+@check(world_sizes=SIZES)
+def check_reader_between_saves(subject: CheckpointSubject) -> None:
+    """A reader that was opened before another save to its path reads what it was opened on, or refuses."""
+    subject.run(_in_group, _read_after_the_next_save, f"{subject.folder}/one")
+
+
+def _read_after_the_next_save(checkpointer: Checkpointer, rank: int, path: str) -> None:
+    _save(checkpointer, rank, path)
+    reader = checkpointer.open(path)
+    _save(checkpointer, rank, path, 10.0)
+    checkpointer.wait()
+    weight = torch.zeros(3, 4)
+    if not _refused(lambda: reader.read({"model/weight": weight})):
+        wrong = not torch.equal(weight, _tensors()["model/weight"]) or reader.state["add"] != 0.0
+        expect(
+            not wrong,
+            "a reader that was opened before a save mixes the tensors of one with the state of the other",
+        )
+
+
+@check(world_sizes=(1,))
+def check_lets_go(subject: CheckpointSubject) -> None:
+    """Saving, reading and closing leave no open files and no threads behind."""
+    if not Path("/proc/self/fd").exists():
+        raise NotApplicable("this system doesn't tell which files are open")
+    left = subject.run(_in_group, _open_files_of_rounds, f"{subject.folder}/one")[0]
+    # The first rounds may fill caches; what grows from round to round is a leak.
+    expect(left[-1] <= left[1], f"after each of {len(left)} saves and reads, {left} files are open")
+
+
+def _open_files_of_rounds(checkpointer: Checkpointer, rank: int, path: str) -> list[int]:
+    left = []
+    for _ in range(5):
+        _save(checkpointer, rank, path)
+        reader = checkpointer.open(path)
+        reader.read({"model/weight": torch.zeros(3, 4)})
+        del reader
+        gc.collect()
+        left.append(len(os.listdir("/proc/self/fd")))
+    return left
+
+
+@check(world_sizes=(1,))
+def check_killed_while_replacing(subject: CheckpointSubject) -> None:
+    """Killed at any change of a file, a save leaves the checkpoint before it or its own, whole."""
+    if not hasattr(os, "fork"):
+        raise NotApplicable("this system doesn't fork")
+    found = subject.alone(_kill_at_each_change, subject.folder)
+    for index, (change, read) in enumerate(found):
+        expect(
+            read in (0.0, 10.0),
+            f"killed before change {index} of a file, {change}, a save over another leaves neither: {read}",
+        )
+
+
+_CHANGES = (
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "shutil.rmtree",
+)
+_MOST_CHANGES = 80
+"""So many are tried, so that a checkpointer with many files takes seconds, too."""
+
+
+def _kill_at_each_change(subject: CheckpointSubject, folder: str) -> list[tuple[str, Any]]:
+    """Return per change of a file (what it was, what is read where a save was killed right before it)."""
+    found = []
+    for index in range(_MOST_CHANGES):
+        path = f"{folder}/killed-{index}/one"
+        os.mkdir(f"{folder}/killed-{index}")
+        _work_alone(subject, _save, 0, path)
+        note = Path(f"{folder}/change-{index}")
+        child = os.fork()
+        if not child:
+            _save_until_killed(subject, path, index, note)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            break
+        found.append((note.read_text(), _work_alone(subject, _state_or_refusal, path)))
+    return found
+
+
+def _work_alone(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) -> Any:
+    checkpointer = subject.load()(LocalCollectives(torch.device("cpu")))
+    try:
+        return work(checkpointer, *args)
+    finally:
+        checkpointer.close()
+
+
+def _save_until_killed(subject: CheckpointSubject, path: str, index: int, note: Path) -> None:
+    """Save over what is at `path`, and kill this process right before its change of a file number `index`."""
+    changes = 0
+
+    def count(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal changes
+        if event not in _CHANGES and not (
+            event == "open" and isinstance(args[2], int) and args[2] & os.O_CREAT
+        ):
+            return
+        if changes == index:
+            changes = -1_000_000  # writing the note is a change, too
+            note.write_text(event)
+            os.kill(os.getpid(), signal.SIGKILL)
+        changes += 1
+
+    status = 1
+    try:
+        sys.addaudithook(count)
+        _work_alone(subject, _save, 0, path, 10.0)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _state_or_refusal(checkpointer: Checkpointer, path: str) -> Any:
+    try:
+        reader = checkpointer.open(path)
+        weight = torch.zeros(3, 4)
+        reader.read({"model/weight": weight})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    add = reader.state["add"]
+    return (
+        add
+        if torch.equal(weight, _tensors()["model/weight"] + add)
+        else "tensors of one and state of the other"
+    )
+
+
+@check(world_sizes=SIZES)
 def check_snapshot(subject: CheckpointSubject) -> None:
     """What is saved is what tensors and states were when save was called, whatever changes right after."""
     subject.run(_in_group, _save_and_change, f"{subject.folder}/one")
@@ -130,10 +311,10 @@ def _save_and_change(checkpointer: Checkpointer, rank: int, path: str) -> None:
         changing["list"].append(7)
     state["small"].fill_(7)
     reader = checkpointer.open(path)
-    read = {key: torch.ones_like(value) for key, value in saved.items()}
+    read = {key: torch.zeros_like(value) for key, value in saved.items()}
     reader.read(read)
     for key, value in saved.items():
-        expect(bool(torch.equal(read[key], value)), f"{key} was changed after save, and that was saved")
+        expect(_bits(read[key]) == _bits(value), f"{key} was changed after save, and that was saved")
     expect(
         reader.state["list"] == [1] and not reader.state["small"].any(), "a state was saved that came later"
     )
@@ -165,10 +346,42 @@ def _save_and_follow(checkpointer: Checkpointer, rank: int, old: str, new: str) 
 
 @check(world_sizes=SIZES)
 def check_failure(subject: CheckpointSubject) -> None:
-    """A save that fails raises CheckpointError on every rank, at the latest when it is waited for."""
+    """A save that fails raises CheckpointError on every rank, and leaves the checkpoint before it as it was."""
+    former = f"{subject.folder}/former"
+    for rank, weight in enumerate(subject.run(_in_group, _fail_to_replace, former)):
+        expect(
+            weight == _tensors()["model/weight"].tolist(),
+            f"after a save that failed, rank {rank} reads {weight}",
+        )
     Path(subject.folder, "file").write_text("no folder")
     for rank, told in enumerate(subject.run(_in_group, _save_into_a_file, f"{subject.folder}/file/one")):
         expect(told, f"rank {rank} isn't told that a save failed")
+
+
+class _Unsaveable:
+    """No kind of state."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this can't be saved")
+
+
+def _fail_to_replace(checkpointer: Checkpointer, rank: int, path: str) -> list[Any]:
+    """Save twice, the second time what can't be saved; return what is there then."""
+    _save(checkpointer, rank, path)
+    checkpointer.wait()
+    unsaveable = Checkpoint(
+        {"model/weight": torch.zeros(3, 4)}, {"none": _Unsaveable()}, {"none": _Unsaveable()}
+    )
+
+    def save_and_wait() -> None:
+        checkpointer.save(path, unsaveable)
+        checkpointer.wait()
+
+    with suppress(Exception):  # the class of the error is for the other half of the check
+        save_and_wait()
+    weight = torch.zeros(3, 4)
+    checkpointer.open(path).read({"model/weight": weight})
+    return weight.tolist()
 
 
 def _save_into_a_file(checkpointer: Checkpointer, rank: int, path: str) -> bool:
@@ -190,6 +403,11 @@ def check_refuses(subject: CheckpointSubject) -> None:
 def _provoke(checkpointer: Checkpointer, rank: int, path: str) -> dict[str, bool]:
     _save(checkpointer, rank, path)
     reader = checkpointer.open(path)
+    filled = torch.full((3, 4), 9.0)
+    unknown = {"model/weight": filled, "model/other": torch.zeros(1)}
+    misshapen = {"model/weight": filled, "model/small": torch.zeros(3), "model/half": torch.zeros(5)}
+    tried = _refused(lambda: reader.read(unknown)) and _refused(lambda: reader.read(misshapen))
+    expect(tried and bool((filled == 9).all()), "targets are filled in part by a read that is refused")
     return {
         "a path without a checkpoint": _refused(lambda: checkpointer.open(f"{path}-not")),
         "a key that isn't in it": _refused(lambda: reader.read({"model/other": torch.zeros(1)})),

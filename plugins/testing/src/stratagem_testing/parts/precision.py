@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
+import random
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,6 +66,11 @@ def check_contexts_end(subject: PrecisionSubject) -> None:
     with precision.init_context():
         made = torch.empty(1).dtype
     expect(made == (precision.param_dtype or before), f"a module would be made in {made}")
+    first, second = precision.autocast(), precision.autocast()
+    expect(
+        first is None or first is not second,
+        "autocast() returns one object twice: two forwards may be open at once",
+    )
     for _ in range(2):
         autocast = precision.autocast()
         if autocast is not None:
@@ -166,3 +175,147 @@ def check_state(subject: PrecisionSubject) -> None:
     other: Precision = subject.make()
     other.load_state_dict(told)
     expect(other.state_dict() == state, f"state {state} comes back as {other.state_dict()}")
+    one = torch.ones((), device=subject.device)
+    scales = float(precision.scale(one)), float(other.scale(one))
+    expect(
+        scales[0] == scales[1],
+        f"a loss of 1 is scaled to {scales[0]:g}, and to {scales[1]:g} after loading the state",
+    )
+
+
+@check(world_sizes=(1,), in_worker=True)
+def check_computes_as_named(subject: PrecisionSubject) -> None:
+    """A layer computes in the dtype that it declares and that its name says, on inputs that are rounded once."""
+    precision: Precision = subject.make()
+    layer = precision.convert_module(nn.Linear(2, 2, device=subject.device))
+    given = torch.full((3, 2), 1 / 3, device=subject.device, dtype=torch.float64)
+    converted = precision.convert_input(given)
+    expect(
+        bool(torch.equal(converted, given.to(precision.param_dtype or given.dtype))),
+        f"an input of 1/3 in float64 is converted to {converted[0, 0].item()!r}",
+    )
+    with precision.autocast() or nullcontext():
+        computed = layer(precision.convert_input(given.float())).dtype
+    declared = precision.compute_dtype or precision.param_dtype or torch.float32
+    expect(computed == declared, f"it declares {declared}, and a layer computes in {computed}")
+    named = _NAMED.get(subject.name)
+    expect(named in (None, declared), f"{subject.name!r} says {named}, and it declares {declared}")
+
+
+_NAMED = {
+    "32-true": torch.float32,
+    "64-true": torch.float64,
+    "16-mixed": torch.float16,
+    "bf16-mixed": torch.bfloat16,
+    "16-true": torch.float16,
+    "bf16-true": torch.bfloat16,
+}
+
+
+@check(world_sizes=(1,), in_worker=True)
+def check_keeps_weights(subject: PrecisionSubject) -> None:
+    """Weights are rounded to its dtype once, and by no step where that has 32 bits or more."""
+    precision: Precision = subject.make()
+    net = Recipe().net().to(subject.device)
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    net = precision.convert_module(net)
+    dtype = precision.param_dtype or torch.float32
+    for parameter, value in zip(net.parameters(), before):
+        expect(bool(torch.equal(parameter, value.to(dtype))), f"weights are rounded to less than {dtype}")
+    if dtype not in (torch.float32, torch.float64):
+        return
+    (optimizer,) = Recipe().optimizers(net)
+    _step(Recipe(), precision, net, optimizer, 0, subject.device)
+    for parameter, value in zip(net.parameters(), before):
+        stepped = nn.Parameter(value.to(dtype))
+        stepped.grad = parameter.grad
+        torch.optim.SGD([stepped], lr=0.1, momentum=0.9).step()
+        expect(bool(torch.equal(parameter, stepped)), f"a step rounds weights that are in {dtype}")
+
+
+@check(world_sizes=(1,), in_worker=True)
+def check_resumes(subject: PrecisionSubject) -> None:
+    """Continued from its state after one, two or three steps, training has every bit of one that went on."""
+    recipe, count = Recipe(), 6
+    whole, saved = _trained(subject, recipe, count)
+    for after in (1, 2, 3):
+        continued, _ = _trained(subject, recipe, count, after, saved[after])
+        expect(
+            all(map(torch.equal, continued, whole)),
+            f"continued after step {after}, weights aren't those of the training that went on",
+        )
+
+
+def _trained(
+    subject: PrecisionSubject, recipe: Recipe, count: int, first: int = 0, saved: Any = None
+) -> tuple[list[Tensor], list[Any]]:
+    """Train from step `first` on; return the weights, and what was to be saved before each step."""
+    precision: Precision = subject.make()
+    net = precision.convert_module(recipe.net().to(subject.device))
+    (optimizer,) = recipe.optimizers(net)
+    torch.manual_seed(5)
+    if saved is not None:
+        weights, of_optimizer, state, numbers = saved
+        net.load_state_dict(weights)
+        optimizer.load_state_dict(copy.deepcopy(of_optimizer))
+        precision.load_state_dict(json.loads(state))
+        torch.set_rng_state(numbers)
+    states = []
+    for step in range(first, count):
+        numbers = torch.get_rng_state()
+        state = json.dumps(precision.state_dict())
+        states.append(copy.deepcopy((net.state_dict(), optimizer.state_dict(), state, numbers)))
+        # Where losses are scaled, the first step overflows, and the scale isn't what it begins with.
+        _step(recipe, precision, net, optimizer, step, subject.device, 1e30 if step == 0 else 1.0)
+    return [parameter.detach() for parameter in net.parameters()], states
+
+
+def _step(
+    recipe: Recipe,
+    precision: Precision,
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    device: str,
+    factor: float = 1.0,
+) -> None:
+    data: Any = recipe.dataset()
+    samples = [
+        torch.stack(part).to(device) for part in zip(*(data[i] for i in range(16 * step, 16 * step + 16)))
+    ]
+    batch = precision.convert_input(samples)
+    with precision.autocast() or nullcontext():
+        loss = recipe.loss(net, batch)
+    assert loss is not None
+    optimizer.zero_grad()
+    scaled = precision.scale(loss)
+    if float(scaled.detach()) != float(loss.detach()):
+        scaled = scaled * factor
+    scaled.backward()  # type: ignore[no-untyped-call]
+    precision.unscale(optimizer)
+    precision.step(optimizer)
+
+
+@check(world_sizes=(2,))
+def check_same_on_all_ranks(subject: PrecisionSubject) -> None:
+    """Ranks with the same weights and gradients step to the same weights, whatever random numbers they draw."""
+    first, second = subject.run(_stepped_in_a_run)
+    expect(
+        all(map(torch.equal, first, second)),
+        "ranks that step with the same gradients have other weights than each other: draw random numbers for a step "
+        "from a generator that all ranks seed alike",
+    )
+
+
+def _stepped_in_a_run(subject: PrecisionSubject) -> list[Tensor]:
+    # As in a run, where the ranks' generators are apart.
+    rank = int(os.environ.get("RANK", 0))
+    random.seed(rank)
+    torch.manual_seed(1000 + rank)
+    precision: Precision = subject.make()
+    net = precision.convert_module(Recipe().net().to(subject.device))
+    (optimizer,) = Recipe().optimizers(net)
+    for step in range(4):
+        torch.rand(1 + rank)
+        _step(Recipe(), precision, net, optimizer, step, subject.device)
+    return [parameter.detach().cpu() for parameter in net.parameters()]

@@ -88,6 +88,9 @@ class PrecisionSubject(PartSubject):
     def name(self) -> str:
         return self.asked_as or super().name
 
+    def world_sizes(self) -> tuple[int, ...]:
+        return (1, 2)
+
     def make(self) -> Any:
         """Make the precision as a run does."""
         import torch

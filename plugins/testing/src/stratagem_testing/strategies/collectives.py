@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem import Collectives, Runtime
+
+
+SOON_S = 30.0
 
 
 @check
@@ -43,10 +48,12 @@ def check_all_gather_gradients(subject: StrategySubject) -> None:
 def _in_run(subject: StrategySubject, what: str) -> Any:
     trials = {"place": _place, "collectives": _try_all, "gradients": _try_gradients}
     runtime = subject.runtime()
-    return runtime.launch(_with_runtime, trials[what], quiet=True)
+    return runtime.launch(_with_runtime, trials[what], subject.folder, quiet=True)
 
 
-def _with_runtime(runtime: Runtime, trial: Any) -> Any:
+def _with_runtime(runtime: Runtime, trial: Any, folder: str) -> Any:
+    if trial is _try_all:
+        _try_barrier(runtime.collectives, folder)
     return trial(runtime)
 
 
@@ -81,6 +88,22 @@ def _try_all(runtime: Runtime) -> None:
     expect(gathered == [("rank", r) for r in range(count)], f"gather_objects gives {gathered}")
     collectives.barrier("conformance")
     _try_misuse(collectives)
+
+
+def _try_barrier(collectives: Collectives, folder: str) -> None:
+    """Rank 0 comes last, and notes it right before: who has passed without that note hasn't waited."""
+    rank, last = collectives.rank, Path(folder, "the-last-comes")
+    if rank:
+        Path(folder, f"rank-{rank}-comes").touch()
+    else:
+        deadline = time.monotonic() + SOON_S
+        others = [Path(folder, f"rank-{other}-comes") for other in range(1, collectives.world_size)]
+        while not all(other.exists() for other in others) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.1)  # a barrier that does nothing is long passed by then
+        last.touch()
+    collectives.barrier("conformance")
+    expect(last.exists(), f"rank {rank} has passed the barrier before rank 0 has come to it")
 
 
 def _try_misuse(collectives: Collectives) -> None:
