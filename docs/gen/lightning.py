@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stratagem_lightning.absent import ABSENT, ARGUMENTS, DIFFERENT, MEMBERS
 from stratagem_lightning.names import MODULES
-from stratagem_trainer.hook_names import ELSEWHERE
+from stratagem_trainer.module.hook_names import ELSEWHERE
 
 HEAD = """\
 # Coming from Lightning

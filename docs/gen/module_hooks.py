@@ -1,9 +1,9 @@
-"""Print docs/guides/module-hooks.md: `make hooks` runs this. The source is stratagem_trainer.hooks."""
+"""Print docs/guides/module-hooks.md: `make hooks` runs this. The source is stratagem_trainer.stage.hooks."""
 
 from __future__ import annotations
 
-from stratagem_trainer.hook_names import ELSEWHERE
-from stratagem_trainer.hooks import TABLE, Hook
+from stratagem_trainer.module.hook_names import ELSEWHERE
+from stratagem_trainer.stage.hooks import TABLE, Hook
 
 INTRODUCTION = """# Hooks of modules and callbacks
 

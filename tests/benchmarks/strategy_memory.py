@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stratagem_trainer.loops.step_module import StepModule
+from stratagem_trainer.module.step_module import StepModule
 from torch import nn
 
 import stratagem

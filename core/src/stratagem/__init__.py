@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.data_module import DataModule as DataModule
     from stratagem_trainer.loggers.base import Logger as Logger
     from stratagem_trainer.loggers.base import Row as Row
-    from stratagem_trainer.module import Module as Module
+    from stratagem_trainer.module.module import Module as Module
     from stratagem_trainer.rank_zero import rank_zero_only as rank_zero_only
-    from stratagem_trainer.seeding import seed_everything as seed_everything
+    from stratagem_trainer.stage.seeding import seed_everything as seed_everything
     from stratagem_trainer.trainer import Trainer as Trainer
 
     from stratagem.accelerators.base import Accelerator as Accelerator
@@ -116,9 +116,9 @@ _HOMES = {
     "stratagem_trainer.data.combined_loader": "CombinedLoader",
     "stratagem_trainer.data.data_module": "DataModule",
     "stratagem_trainer.loggers.base": "Logger Row",
-    "stratagem_trainer.module": "Module",
+    "stratagem_trainer.module.module": "Module",
     "stratagem_trainer.rank_zero": "rank_zero_only",
-    "stratagem_trainer.seeding": "seed_everything",
+    "stratagem_trainer.stage.seeding": "seed_everything",
     "stratagem_trainer.trainer": "Trainer",
 }
 """Module → names that are imported from it when they are first used."""

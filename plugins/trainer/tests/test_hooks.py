@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.hooks import OF_CALLBACKS, OF_MODULES, TABLE
-from stratagem_trainer.module import Module
+from stratagem_trainer.module.module import Module
+from stratagem_trainer.stage.hooks import OF_CALLBACKS, OF_MODULES, TABLE
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from small import Line
-from stratagem_trainer.hyperparameter_values import decoded, named_by
+from stratagem_trainer.module.hyperparameter_values import decoded, named_by
 
 from stratagem.errors import CheckpointError
 

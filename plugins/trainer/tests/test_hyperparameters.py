@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 from small import Line, samples
-from stratagem_trainer.hyperparameters import Hyperparameters
 from stratagem_trainer.loggers import CSVLogger
+from stratagem_trainer.module.hyperparameters import Hyperparameters
 from torch import nn
 from torch.utils.data import DataLoader
 

@@ -12,7 +12,7 @@ import torch
 from by_hand import train
 from small import Line, TwoPlayers
 from stratagem_trainer.loops.loss_watch import LossWatch
-from stratagem_trainer.loops.metrics import Metrics
+from stratagem_trainer.metrics.metrics import Metrics
 from threads import on_threads
 
 from stratagem.errors import NonFiniteError, WorkerError

@@ -12,8 +12,8 @@ import torch
 from small import Line, samples
 from stratagem_trainer import callbacks
 from stratagem_trainer.loggers import Logger
-from stratagem_trainer.loops.accumulator import Accumulator
-from stratagem_trainer.loops.metrics import Metrics
+from stratagem_trainer.metrics.accumulator import Accumulator
+from stratagem_trainer.metrics.metrics import Metrics
 from threads import on_threads
 from torch.utils.data import DataLoader
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from small import Line
 from stratagem_launch import Preempted
-from stratagem_trainer.found_checkpoints import job_of
+from stratagem_trainer.saving.find_checkpoint import job_of
 
 import stratagem
 from stratagem.errors import CheckpointError, ConfigError

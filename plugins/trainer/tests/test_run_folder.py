@@ -153,12 +153,12 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(
 def test_folders_for_returned_weights_of_killed_processes_are_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stratagem_trainer.bringing_back import destination
+    from stratagem_trainer.stage.collect_results import destination
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program = (
         "import os, sys, tempfile, time; tempfile.tempdir = sys.argv[1]\n"
-        "from small import Line; from stratagem_trainer.bringing_back import destination\n"
+        "from small import Line; from stratagem_trainer.stage.collect_results import destination\n"
         "with destination(Line()): print('made', flush=True); time.sleep(60)"
     )
     support = Path(__file__).parents[3] / "tests/support"

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from stratagem_trainer.loops.scheduler_state import named_functions, own_functions
+from stratagem_trainer.saving.scheduler_state import named_functions, own_functions
 
 from stratagem.errors import CheckpointError
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from small import Line
-from stratagem_trainer.loops.step_module import StepModule
+from stratagem_trainer.module.step_module import StepModule
 from torch.nn import functional as F
 
 import stratagem

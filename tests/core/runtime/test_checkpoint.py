@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from stratagem_single import SingleDeviceStrategy
-from stratagem_trainer.auto_resume import AutoResume
+from stratagem_trainer.saving.auto_resume import AutoResume
 
 import stratagem
 from stratagem import Capabilities

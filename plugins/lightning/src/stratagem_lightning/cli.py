@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from jsonargparse import set_parsing_settings
-from stratagem_trainer.seeding import seed_everything
+from stratagem_trainer.stage.seeding import seed_everything
 
 from stratagem.errors import ConfigError
 from stratagem_lightning.argument_parser import LightningArgumentParser

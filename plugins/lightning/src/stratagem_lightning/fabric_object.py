@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_trainer.data.shared_sampler import share_sampler
-from stratagem_trainer.loops.step_module import STEP_NAMES
-from stratagem_trainer.seeding import seed_everything
+from stratagem_trainer.module.step_module import STEP_NAMES
+from stratagem_trainer.stage.seeding import seed_everything
 from torch import nn
 
 from stratagem import Logger, Runtime

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem_trainer.data.data_module import DataModule
-from stratagem_trainer.hyperparameters import Hyperparameters
-from stratagem_trainer.transfer_hooks import NAMES as TRANSFERS
+from stratagem_trainer.data.transfer_hooks import NAMES as TRANSFERS
+from stratagem_trainer.module.hyperparameters import Hyperparameters
 
 from stratagem_lightning.datamodule import LightningDataModule
 from stratagem_lightning.lightning_private import logs_hyperparameters

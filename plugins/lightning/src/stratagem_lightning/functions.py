@@ -12,7 +12,7 @@ import torch
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.data.data_module import DataModule
 from stratagem_trainer.loggers.base import NoExperiment
-from stratagem_trainer.module import Module
+from stratagem_trainer.module.module import Module
 from stratagem_trainer.rank_zero import rank_zero_only
 from torch import nn
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_trainer.module import Module
+from stratagem_trainer.module.module import Module
 
 if TYPE_CHECKING:
     from stratagem_lightning.fabric_object import Fabric

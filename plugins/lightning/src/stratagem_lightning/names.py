@@ -13,7 +13,7 @@ _ROOT = {
     "LightningDataModule": "stratagem_lightning.datamodule",
     "LightningModule": "stratagem_lightning.module",
     "Trainer": "stratagem_lightning.trainer",
-    "seed_everything": "stratagem_trainer.seeding",
+    "seed_everything": "stratagem_trainer.stage.seeding",
 }
 _CALLBACKS = {
     **dict.fromkeys(
@@ -183,13 +183,16 @@ _STATES = dict.fromkeys(
 )
 _UTILITIES = {
     **_RANK_ZERO,
-    "AttributeDict": "stratagem_trainer.hyperparameters:Hyperparameters",
+    "AttributeDict": "stratagem_trainer.module.hyperparameters:Hyperparameters",
     "CombinedLoader": "stratagem_trainer.data.combined_loader",
     "grad_norm": "stratagem_lightning.functions",
     "move_data_to_device": "stratagem_lightning.functions",
 }
 _EXCEPTIONS = {"MisconfigurationException": "stratagem.errors:ConfigError"}
-_SEED = {"isolate_rng": "stratagem_trainer.seeding", "seed_everything": "stratagem_trainer.seeding"}
+_SEED = {
+    "isolate_rng": "stratagem_trainer.stage.seeding",
+    "seed_everything": "stratagem_trainer.stage.seeding",
+}
 
 MODULES: dict[str, dict[str, str]] = {
     "": _ROOT,
@@ -201,7 +204,7 @@ MODULES: dict[str, dict[str, str]] = {
     "pytorch.callbacks": _CALLBACKS,
     "pytorch.cli": _CLI,
     "pytorch.core": {name: _ROOT[name] for name in ("LightningDataModule", "LightningModule")},
-    "pytorch.core.mixins": {"HyperparametersMixin": "stratagem_trainer.hyperparameters"},
+    "pytorch.core.mixins": {"HyperparametersMixin": "stratagem_trainer.module.hyperparameters"},
     "pytorch.loggers": _LOGGERS,
     "pytorch.loggers.logger": {
         "Logger": _LOGGERS["Logger"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratagem_trainer.scope import LOADER
+from stratagem_trainer.metrics.scope import LOADER
 
 
 def without_steps(metrics: Mapping[str, float]) -> dict[str, float]:

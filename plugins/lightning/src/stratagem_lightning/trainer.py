@@ -15,8 +15,8 @@ import torch
 from stratagem_trainer.arguments import refuse_unknown
 from stratagem_trainer.loop_rules import LoopRules
 from stratagem_trainer.profilers import Profiler
-from stratagem_trainer.stage_request import StageRequest, StageResult
-from stratagem_trainer.state import StageState
+from stratagem_trainer.stage.request import StageRequest, StageResult
+from stratagem_trainer.stage.state import StageState
 
 from stratagem import Accelerator, Callback, Logger, Runtime, Strategy
 from stratagem.errors import ConfigError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.loops.optimization import takes_metric
-from stratagem_trainer.module import Module
+from stratagem_trainer.loops.optimizers import takes_metric
+from stratagem_trainer.module.module import Module
 from torch import Tensor
 from torch.utils.data import DataLoader
 

@@ -13,9 +13,9 @@ from stratagem.sdk.lazy import lazy_names
 if TYPE_CHECKING:
     from stratagem_trainer.data.combined_loader import CombinedLoader
     from stratagem_trainer.data.data_module import DataModule
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.rank_zero import rank_zero_debug, rank_zero_info, rank_zero_only, rank_zero_warn
-    from stratagem_trainer.seeding import isolate_rng, seed_everything
+    from stratagem_trainer.stage.seeding import isolate_rng, seed_everything
     from stratagem_trainer.trainer import Trainer
 
 __all__ = [
@@ -36,9 +36,9 @@ __getattr__, __dir__ = lazy_names(
     {
         ".data.combined_loader": "CombinedLoader",
         ".data.data_module": "DataModule",
-        ".module": "Module",
+        ".module.module": "Module",
         ".rank_zero": "rank_zero_debug rank_zero_info rank_zero_only rank_zero_warn",
-        ".seeding": "isolate_rng seed_everything",
+        ".stage.seeding": "isolate_rng seed_everything",
         ".trainer": "Trainer",
     },
 )

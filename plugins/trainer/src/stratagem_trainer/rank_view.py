@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from stratagem import Accelerator, Collectives, RunConfig, Runtime, Strategy
-    from stratagem_trainer.seen import Seen
+    from stratagem_trainer.stage.last_stage import Seen
 
 
 class RankView:

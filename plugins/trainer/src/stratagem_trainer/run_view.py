@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import StratagemError
-from stratagem_trainer.progress import Progress
-from stratagem_trainer.seen import Seen
+from stratagem_trainer.stage.last_stage import Seen
+from stratagem_trainer.stage.progress import Progress
 
 if TYPE_CHECKING:
     from stratagem import Runtime
     from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.settings import TrainerSettings
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 
 class RunView:

@@ -16,16 +16,16 @@ from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, path_text, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.selection import with_defaults
 from stratagem_trainer.fast_dev_run import fast, without_files
-from stratagem_trainer.hook_names import warns_of_hooks
 from stratagem_trainer.loggers.base import Logger
+from stratagem_trainer.loggers.model_registry import refuse_without_registry
 from stratagem_trainer.loggers.named import checked_loggers
+from stratagem_trainer.module.hook_names import warns_of_hooks
 from stratagem_trainer.profilers.base import Profiler
 from stratagem_trainer.profilers.instrument import make_profiler
-from stratagem_trainer.registry import refuse_without_registry
-from stratagem_trainer.run_folder import absolute_run_dir
+from stratagem_trainer.saving.run_dir import absolute_run_dir
 from stratagem_trainer.settings import Limit, TrainerSettings
-from stratagem_trainer.stage_callbacks import with_defaults
 from stratagem_trainer.trainer_commands import TrainerCommands
 
 

@@ -12,28 +12,28 @@ from stratagem_launch import Preempted
 from stratagem import Task
 from stratagem.sdk.loops import announce, announce_by_value, launch
 from stratagem.sdk.runs import assemble
-from stratagem_trainer.bringing_back import (
+from stratagem_trainer.callbacks.selection import refuse_callbacks
+from stratagem_trainer.module.module import Module
+from stratagem_trainer.saving.run_dir import refuse_unusable
+from stratagem_trainer.stage.build import needed_features
+from stratagem_trainer.stage.collect_results import (
     SEVERAL_NODES,
     bring_back,
     destination,
     refuse_untrained,
     say_untrained,
 )
-from stratagem_trainer.building import needed_features
-from stratagem_trainer.choices import (
+from stratagem_trainer.stage.inputs import (
     best_where_there_is_one,
     chosen_checkpoint,
     last_module,
     told_apart,
 )
-from stratagem_trainer.module import Module
-from stratagem_trainer.preemption import requeue
-from stratagem_trainer.run_folder import refuse_unusable
-from stratagem_trainer.seeding import latest_seed
-from stratagem_trainer.seen import Seen
-from stratagem_trainer.stage import run_stage
-from stratagem_trainer.stage_callbacks import refuse_callbacks
-from stratagem_trainer.stage_request import StageRequest, StageResult
+from stratagem_trainer.stage.last_stage import Seen
+from stratagem_trainer.stage.preemption import requeue
+from stratagem_trainer.stage.request import StageRequest, StageResult
+from stratagem_trainer.stage.run import run_stage
+from stratagem_trainer.stage.seeding import latest_seed
 from stratagem_trainer.view import TrainerView
 
 PRELOAD = ("stratagem_trainer.trainer",)

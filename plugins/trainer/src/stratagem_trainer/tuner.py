@@ -15,7 +15,7 @@ import torch
 from stratagem.errors import ConfigError, StratagemError, WorkerError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem_trainer.callbacks.rate_sweep import RateSweep, SweepResult
-from stratagem_trainer.module import Module
+from stratagem_trainer.module.module import Module
 
 if TYPE_CHECKING:
     from stratagem_trainer.callbacks.base import Callback

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from stratagem.errors import StratagemError
 from stratagem.sdk.selection import path_text
 from stratagem_trainer.absent import absent
-from stratagem_trainer.ended import EndedState
-from stratagem_trainer.kept_checkpoint import copy_last
 from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
-from stratagem_trainer.progress import Progress
 from stratagem_trainer.rank_view import RankView
 from stratagem_trainer.run_view import RunView
-from stratagem_trainer.seen import Seen
+from stratagem_trainer.saving.last_checkpoint import copy_last
+from stratagem_trainer.stage.ended import EndedState
+from stratagem_trainer.stage.last_stage import Seen
+from stratagem_trainer.stage.progress import Progress
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.manual import ManualOptimizer
-    from stratagem_trainer.loops.metrics import Metrics
-    from stratagem_trainer.loops.optimization import Schedule
+    from stratagem_trainer.loops.optimizers import Schedule
+    from stratagem_trainer.metrics.metrics import Metrics
     from stratagem_trainer.settings import TrainerSettings
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 _NOT_SENT = {"model": None, "datamodule": None, "_given": None, "_next_run": None}
 """Workers get the stage's own."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from by_hand import train
 from small import Line
-from stratagem_trainer.loops import fit_loop
+from stratagem_trainer.loops import train as fit_loop
 
 from stratagem import Callback, Logger, PreparedWrapper, hookimpl
 from stratagem.errors import NonFiniteError

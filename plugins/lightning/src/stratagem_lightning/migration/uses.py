@@ -140,7 +140,7 @@ def _lightnings_bases(tree: ast.Module, bound: dict[str, str]) -> dict[str, set[
 
 
 def _methods(node: ast.ClassDef, bases: set[str]) -> Iterator[tuple[int, str, str]]:
-    from stratagem_trainer.hook_names import ELSEWHERE
+    from stratagem_trainer.module.hook_names import ELSEWHERE
 
     reasons: dict[str, str] = {}
     for base in sorted(bases):

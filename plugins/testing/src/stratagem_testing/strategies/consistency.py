@@ -23,7 +23,7 @@ from stratagem_testing.subject import TOLERANCES, StrategySubject
 from stratagem_testing.trained import RecipeModule, batch_size, module_of, train, whole_weights
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
 

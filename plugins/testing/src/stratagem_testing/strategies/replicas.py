@@ -16,7 +16,7 @@ from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import train
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
 

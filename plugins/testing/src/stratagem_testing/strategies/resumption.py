@@ -22,7 +22,7 @@ from stratagem_testing.trained import naming, plainly_for, train
 from stratagem_testing.workers import shared_workers
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
 

@@ -18,7 +18,7 @@ from stratagem.sdk.tensors import map_tensors
 from stratagem_testing.verification import state
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
     from torch.optim import Optimizer
 

@@ -12,7 +12,7 @@ from stratagem_testing.subject import StrategySubject
 
 if TYPE_CHECKING:
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
 NOT_OURS = (

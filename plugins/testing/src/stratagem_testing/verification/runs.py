@@ -22,7 +22,7 @@ from stratagem_testing.verification.plan import Plan
 from stratagem_testing.verification.watched import Watched, sample_digests
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
 Form = Literal["ranks", "whole", "same"]

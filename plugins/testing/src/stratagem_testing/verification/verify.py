@@ -22,7 +22,7 @@ from stratagem_testing.verification.session import Finding, NotRepeatedError, Se
 from stratagem_testing.workers import RankError
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
 
 QUESTIONS: Mapping[str, Callable[[Session, Sequence[Seen]], Finding]] = {
     "data": keeping.data,

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from stratagem_trainer.loops.optimization import read_optimizers
-from stratagem_trainer.module import Module
+from stratagem_trainer.loops.optimizers import read_optimizers
+from stratagem_trainer.module.module import Module
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from stratagem.sdk.loops import seed_everything

@@ -10,7 +10,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.monitor import check_count
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

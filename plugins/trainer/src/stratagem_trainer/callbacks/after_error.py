@@ -12,7 +12,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.last_link import folder_of
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 WAIT_S = 5.0

@@ -11,7 +11,7 @@ from stratagem.errors import UsageError
 from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

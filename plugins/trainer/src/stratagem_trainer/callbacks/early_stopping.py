@@ -11,7 +11,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

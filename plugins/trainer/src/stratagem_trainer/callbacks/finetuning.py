@@ -9,11 +9,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.batch_norm import BATCH_NORMS
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.stage.batch_norm import BATCH_NORMS
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 Modules = Union[nn.Module, Iterable[nn.Module]]

@@ -23,7 +23,7 @@ class LambdaCallback(Callback):
     """
 
     def __init__(self, **hooks: Callable[..., Any] | None) -> None:
-        from stratagem_trainer.hooks import OF_CALLBACKS
+        from stratagem_trainer.stage.hooks import OF_CALLBACKS
 
         for name, function in hooks.items():
             if name not in OF_CALLBACKS:

@@ -20,12 +20,12 @@ from stratagem_trainer.callbacks.monitor import Mode, Monitor, check_count, chec
 from stratagem_trainer.callbacks.ranking import Kept, Ranking
 from stratagem_trainer.callbacks.retention import Retention, check_interval
 from stratagem_trainer.loggers.base import tell_saved
-from stratagem_trainer.run_folder import refuse_unwritable
+from stratagem_trainer.saving.run_dir import refuse_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

@@ -8,7 +8,7 @@ from stratagem.errors import ConfigError
 from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

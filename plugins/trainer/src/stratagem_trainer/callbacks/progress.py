@@ -14,7 +14,7 @@ from stratagem_trainer.callbacks.progress_screen import Screen
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

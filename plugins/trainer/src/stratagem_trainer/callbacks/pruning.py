@@ -17,7 +17,7 @@ from stratagem_trainer.torch_private import pruning_mask
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 _METHODS: dict[str, type[Any]] = {

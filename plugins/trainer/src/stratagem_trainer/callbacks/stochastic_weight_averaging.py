@@ -11,13 +11,13 @@ from torch import nn
 from torch.optim.swa_utils import SWALR, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.batch_norm import BATCH_NORMS
 from stratagem_trainer.callbacks.averages import Averages, put_back, read_saved
 from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.stage.batch_norm import BATCH_NORMS
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

@@ -13,7 +13,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.durations import max_time_s
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 _STAGES = {"train": "fit", "fit": "fit", "validate": "validate", "test": "test", "predict": "predict"}

@@ -15,7 +15,7 @@ from stratagem_trainer.callbacks.monitor import check_count
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 

@@ -17,7 +17,7 @@ from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
 
 if TYPE_CHECKING:
-    from stratagem_trainer.module import Module
+    from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
 FILE_NAME = "config.yaml"

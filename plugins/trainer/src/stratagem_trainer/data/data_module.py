@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from stratagem.errors import StratagemError
-from stratagem_trainer.hyperparameters import HyperparametersMixin
-from stratagem_trainer.transfer_hooks import TransferHooks
+from stratagem_trainer.data.transfer_hooks import TransferHooks
+from stratagem_trainer.module.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -96,7 +96,7 @@ class DataModule(TransferHooks, HyperparametersMixin):
             CheckpointError: there is none, it is damaged, of no data module, or names what isn't allowed.
             ConfigError: an argument of the constructor is missing, or there is none of that name.
         """
-        from stratagem_trainer.loading import load_data
+        from stratagem_trainer.saving.load_module import load_data
 
         return load_data(cls, checkpoint_path, allowed, overrides)
 

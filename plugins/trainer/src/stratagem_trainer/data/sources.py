@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import ConfigError, DataError
 from stratagem_trainer.data.data_module import DataModule
-from stratagem_trainer.hook_names import refuse_uncalled_of_data
-from stratagem_trainer.hooks import overrides
-from stratagem_trainer.module import Module
-from stratagem_trainer.transfer_hooks import NAMES as TRANSFERS
+from stratagem_trainer.data.transfer_hooks import NAMES as TRANSFERS
+from stratagem_trainer.module.hook_names import refuse_uncalled_of_data
+from stratagem_trainer.module.module import Module
+from stratagem_trainer.stage.hooks import overrides
 
 if TYPE_CHECKING:
     from stratagem import Runtime

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.loops.batch_hooks import BatchHooks
     from stratagem_trainer.loops.loss_watch import FiniteCheck
     from stratagem_trainer.loops.steps import OptimizerSteps
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 STEP = "training_step"
 

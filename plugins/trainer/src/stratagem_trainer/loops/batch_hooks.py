@@ -8,7 +8,7 @@ from stratagem.errors import ConfigError
 from stratagem_trainer.loops.outputs import seen_by_hooks
 
 if TYPE_CHECKING:
-    from stratagem_trainer.hooks import HookRunner
+    from stratagem_trainer.stage.hooks import HookRunner
 
 
 class BatchHooks:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Callable
 from stratagem import Clipping
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import drop_gradients
-from stratagem_trainer.hooks import tell_before_step
+from stratagem_trainer.stage.hooks import tell_before_step
 
 if TYPE_CHECKING:
     import torch
 
     from stratagem import Prepared
-    from stratagem_trainer.hooks import HookRunner
+    from stratagem_trainer.stage.hooks import HookRunner
 
 
 class ManualOptimizer:

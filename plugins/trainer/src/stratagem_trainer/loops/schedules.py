@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from stratagem_trainer.loops.optimization import Schedule
+from stratagem_trainer.loops.optimizers import Schedule
 
 if TYPE_CHECKING:
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 
 def step_schedules(

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratagem.sdk.loops import loss_of
-from stratagem_trainer.hooks import tell_before_step
 from stratagem_trainer.loops.manual import LoopOptimizer
 from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.stage.hooks import tell_before_step
 
 if TYPE_CHECKING:
     from stratagem_trainer.loops.loss_watch import FiniteCheck
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 _ONLY = (0,)
 """The index of the only optimizer."""

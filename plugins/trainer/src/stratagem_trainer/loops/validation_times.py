@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from stratagem_trainer.settings import validation_interval
 
 if TYPE_CHECKING:
-    from stratagem_trainer.progress import Progress
     from stratagem_trainer.settings import TrainerSettings
+    from stratagem_trainer.stage.progress import Progress
 
 
 class ValidationTimes:

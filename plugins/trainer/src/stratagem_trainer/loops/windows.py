@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.data.training import AnyTrainData
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 Window = tuple[int, Iterable[Any]]
 """How many batches an optimizer step has, and these batches."""

@@ -10,7 +10,7 @@ from stratagem.errors import ConfigError
 from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
 
 if TYPE_CHECKING:
-    from stratagem_trainer.state import StageState
+    from stratagem_trainer.stage.state import StageState
 
 _NAMES = ("simple", "advanced", "pytorch")
 _PHASES = {"backward": "backward", "step": "optimizer_step", "zero_grad": "zero_grad", "clip": "clip"}

@@ -1,0 +1,267 @@
+"""Validation, test and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stratagem.errors import ConfigError, DataError
+from stratagem.sdk.loops import capture_rng, restore_rng
+from stratagem.sdk.tensors import map_tensors
+from stratagem_trainer.data.transfer import on_device
+from stratagem_trainer.loops.boundary import StopNow
+from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader_index
+from stratagem_trainer.loops.predictions import in_order
+from stratagem_trainer.metrics.metric_objects import states_kept
+from stratagem_trainer.metrics.preview import show_so_far
+from stratagem_trainer.settings import limited
+from stratagem_trainer.stage.state import STEPS, StageState
+
+if TYPE_CHECKING:
+    from stratagem_trainer.data.evaluation import EvalLoader
+    from stratagem_trainer.metrics.scope import Scope
+
+HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
+"""Stage → how its hooks are called."""
+
+
+def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> list[dict[str, float]]:
+    """Run all batches of "validate" or "test" and return the reduced metrics, one dict per loader. Collective."""
+    metrics, progress, hooks = state.metrics, state.progress, state.hooks
+    with metrics.evaluation(stage) as scope, evaluating(state, stage):
+        hooks("on_evaluation_start", stage)
+        _start(state, stage)
+        # One that is broken off is run again as a whole.
+        kept = random_numbers_kept(state.runtime.device, state.settings.rules.evaluations_draw)
+        with kept, states_kept(state.module, only_after_error=True):
+            scopes = _run(state, loaders, stage, scope)
+        values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
+        # A checkpoint that a callback writes from here on knows that this validation is done.
+        progress.validated = progress.batch
+        hooks(f"on_{HOOKS[stage]}_end")
+        hooks("on_evaluation_end", stage)
+    return values
+
+
+def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
+    """Try `num_sanity_val_steps` batches of each loader of the validation, and keep nothing of it. Collective.
+
+    What is logged is dropped, random numbers and metric objects go on from where they were, and callbacks hear of it
+    by the hooks of a validation, but not by `on_evaluation_*`, on which those act that judge a run by its metrics.
+    """
+    steps, hooks = state.settings.sanity_steps, state.hooks
+    if steps == 0:
+        return
+    state.is_sanity_checking = True
+    hooks("on_sanity_check_start")
+    with (
+        random_numbers_kept(state.runtime.device),
+        state.metrics.kept(),
+        state.metrics.evaluation("validate") as scope,
+        evaluating(state, "sanity_check"),
+    ):
+        _start(state, "validate")
+        _run(state, loaders, "validate", scope, most=None if steps == -1 else steps)
+        hooks("on_validation_end")
+    hooks("on_sanity_check_end")
+    state.is_sanity_checking = False
+
+
+def _run(
+    state: StageState, loaders: Sequence[EvalLoader], stage: str, scope: Scope, most: int | None = None
+) -> list[Scope]:
+    """Run the batches, at most so many per loader, and end the epoch of the evaluation.
+
+    Returns:
+        What each of several loaders has logged; nothing for a single one.
+    """
+    scopes: list[Scope] = []
+    several = len(loaders) > 1
+    with state.prepared.evaluating():
+        for index, data in enumerate(loaders):
+            with state.metrics.evaluation(stage, index) if several else nullcontext(scope) as its_scope:
+                for _ in _outputs(state, data, stage, index if several else None, most):
+                    its_scope.end_evaluation_step()
+            if several:
+                scopes.append(its_scope)
+        state.metrics.batch = None
+        scope.had_batches |= several
+        ends = state.hooks.of(f"on_{HOOKS[stage]}_epoch_end")
+        if ends:
+            show_so_far(state, scope, scopes)
+        for end in ends:
+            end()
+    return scopes
+
+
+def predict(
+    state: StageState, loaders: Sequence[EvalLoader], is_returned: bool = True
+) -> list[Any] | list[list[Any]]:
+    """Return predictions of all ranks in the order of the data, on the CPU; a list for each of several loaders.
+
+    Collective. Where the prediction is told to stop, epoch ends are run with what there is, and that is in the error.
+
+    Args:
+        state: the stage's objects.
+        loaders: of the prediction.
+        is_returned: False drops predictions, for callbacks that write them.
+
+    Raises:
+        StopNow: with the predictions of the batches before.
+    """
+    several = len(loaders) > 1
+    parts: list[list[Any]] = []
+    stopped: StopNow | None = None
+    with state.metrics.evaluation("predict"), evaluating(state, "predict"):
+        state.hooks("on_evaluation_start", "predict")
+        _start(state, "predict")
+        with state.prepared.evaluating():
+            try:
+                for index, data in enumerate(loaders):
+                    parts.append([])
+                    for output in _outputs(state, data, "predict", index if several else None):
+                        if is_returned:
+                            parts[-1].append(_on_cpu(output))
+            except StopNow as stop:
+                stopped = stop
+            state.hooks("on_predict_epoch_end")
+        if stopped is None:
+            state.hooks("on_predict_end")
+            state.hooks("on_evaluation_end", "predict")
+    if not is_returned:
+        if stopped is not None:
+            raise stopped
+        return []
+    ranks = state.runtime.collectives
+    warns = ranks.node_rank == ranks.local_rank == 0
+    merged = [
+        in_order(data, ranks.data.gather_objects(part), warns=warns) for data, part in zip(loaders, parts)
+    ]
+    if stopped is not None:
+        stopped.predictions = merged
+        raise stopped
+    return merged if several else merged[0]
+
+
+def _on_cpu(output: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.detach().cpu(), output)
+
+
+def _start(state: StageState, stage: str) -> None:
+    state.hooks(f"on_{HOOKS[stage]}_start")
+    state.hooks(f"on_{HOOKS[stage]}_epoch_start")
+
+
+def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
+    """How many batches an evaluation runs of a loader on this rank."""
+    limit, count = state.settings.limit(stage), data.num_batches
+    left = limited(count, limit)
+    if left == 0 and count and limit:
+        name = "val" if stage == "validate" else stage
+        raise ConfigError(
+            f"a limit of {limit} leaves none of the {count} batches of a loader: raise limit_{name}_batches, or "
+            "overfit_batches, or give 0 to run none"
+        )
+    return left
+
+
+def total_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> int | None:
+    """How many batches an evaluation runs on this rank."""
+    numbers = [num_batches(state, data, stage) for data in loaders]
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def _outputs(
+    state: StageState, data: EvalLoader, stage: str, loader: int | None, most: int | None = None
+) -> Iterator[Any]:
+    """Run the steps; yield the output of each batch that counts.
+
+    Args:
+        state: the stage's objects.
+        data: one loader.
+        stage: "validate", "test" or "predict".
+        loader: its index, where the evaluation has several.
+        most: at most so many batches.
+    """
+    step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
+    if hasattr(data, "set_epoch") and state.settings.rules.shuffles_evaluations:
+        data.set_epoch(state.progress.epoch if state.stage == "fit" else 0)
+    index = _index_arguments(state, step, loader)
+    starts = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_start")]
+    ends = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_end")]
+    ends_of_any = [] if state.is_sanity_checking else hooks.of("on_evaluation_batch_end")
+    limit = num_batches(state, data, stage)
+    if most is not None:
+        limit = most if limit is None else min(limit, most)
+    batches = islice(iter(on_device(state, data, loader or 0, counted=True)), limit)
+    pass_batch = (
+        None if state.boundary is None else state.boundary.of_evaluation(limit, not state.is_sanity_checking)
+    )
+    for idx, (batch, counts) in enumerate(batches):
+        if pass_batch is not None:
+            pass_batch(idx)
+        metrics.batch = batch
+        state.eval_data, state.batch_counts = data, counts
+        with nullcontext() if counts else metrics.discarded():
+            for start in starts:
+                start(batch, idx)
+            output = state.prepared.evaluate(step, batch, idx, *index)
+            for end in ends:
+                end(output, batch, idx)
+        for end in ends_of_any:
+            end(output, batch, idx, stage)
+        if counts:
+            yield output
+
+
+def _index_arguments(state: StageState, step: str, loader: int | None) -> tuple[int, ...]:
+    """What a step gets after the batch and its index.
+
+    Raises:
+        DataError: there are several loaders, and the step doesn't take which.
+    """
+    method = getattr(state.module, step)
+    if loader is None:
+        return (0,) if takes_loader_index(method) == "always" else ()
+    if takes_loader_index(method):
+        return (loader,)
+    kind = type(state.module).__qualname__
+    raise DataError(
+        f"{kind}.{step} is called with the batches of several loaders and doesn't take which: define it as "
+        f"{step}(self, batch, batch_idx, dataloader_idx=0)"
+    )
+
+
+@contextmanager
+def random_numbers_kept(device: torch.device, only_after_error: bool = False) -> Iterator[None]:
+    """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
+    states = capture_rng(device)
+    try:
+        yield
+    except BaseException:
+        restore_rng(states, device)
+        raise
+    if not only_after_error:
+        restore_rng(states, device)
+
+
+@contextmanager
+def evaluating(state: StageState, stage: str) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards each submodule is in the mode it was in."""
+    module: nn.Module = state.module
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
+    before, state.running = state.running, stage
+    module.eval()
+    try:
+        has_inference_mode = state.settings.inference_mode and state.prepared.supports_inference_mode
+        with torch.inference_mode() if has_inference_mode else torch.no_grad():
+            yield
+    finally:
+        state.running = before
+        for submodule, training in modes:
+            submodule.training = training

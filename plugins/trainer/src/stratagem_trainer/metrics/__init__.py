@@ -1,0 +1,1 @@
+"""What modules log: collected, reduced over ranks, and handed to loggers."""

@@ -1,0 +1,93 @@
+"""`Accumulator`: one logged value over an epoch or an evaluation, summed wide enough to be right."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, Union
+
+import torch
+
+from stratagem_trainer.metrics.reduction import Partial
+
+Value = Union[float, torch.Tensor]
+"""A float, or a detached tensor without dims that nobody has waited for yet."""
+
+
+class Accumulator:
+    """Adds values up without waiting for the device, and keeps none of the tensors that it was given.
+
+    Sums are float64, whatever the values' dtype, and float32 on a device without float64 (mps): in
+    bfloat16, 256 + 1 is 256.
+
+    Args:
+        op: mean, sum, min or max.
+        total: what was added up before: the sum, least or largest, not the mean.
+        weight: samples behind it.
+    """
+
+    __slots__ = ("op", "total", "weight")
+
+    def __init__(self, op: str, total: Value | None = None, weight: int = 0) -> None:
+        self.op = op
+        self.total: Value = _START[op] if total is None else total
+        self.weight = weight
+
+    def add(self, value: Value, weight: int) -> None:
+        """Add a value that stands for `weight` samples."""
+        total, self.weight = self.total, self.weight + weight
+        alpha = weight if self.op == "mean" else 1
+        if isinstance(value, torch.Tensor):
+            if not isinstance(total, torch.Tensor):
+                total = torch.full((), total, dtype=widest_float(value.device.type), device=value.device)
+            if self.op in ("mean", "sum"):
+                # 0-dim tensors promote to the wider dtype before they are multiplied.
+                self.total = torch.add(total, value, alpha=alpha)
+            else:
+                choose = torch.minimum if self.op == "min" else torch.maximum
+                self.total = choose(total, value.to(total.dtype))
+        elif self.op in ("mean", "sum"):
+            self.total = total + value * alpha
+        else:
+            number = total.item() if isinstance(total, torch.Tensor) else total
+            self.total = _extreme(self.op, number, value)
+
+    def partial(self) -> Partial:
+        """This rank's share; waits for the device."""
+        total = as_float(self.total)
+        return Partial(self.op, total / self.weight if self.op == "mean" else total, self.weight)
+
+    def state(self) -> list[Any]:
+        """What makes an equal `Accumulator`; waits for the device."""
+        return [self.op, as_float(self.total), self.weight]
+
+
+_START = {"mean": 0.0, "sum": 0.0, "min": math.inf, "max": -math.inf}
+
+
+def _extreme(op: str, one: float, other: float) -> float:
+    if math.isnan(one) or math.isnan(other):
+        return math.nan  # as torch's
+    return min(one, other) if op == "min" else max(one, other)
+
+
+@lru_cache
+def widest_float(device_type: str) -> torch.dtype:
+    """Return float64 where devices of this type have it, else float32."""
+    try:
+        torch.zeros((), dtype=torch.float64, device=device_type)
+    except (TypeError, RuntimeError):
+        return torch.float32
+    return torch.float64
+
+
+def value_to_keep(value: torch.Tensor | float) -> Value:
+    """Return a logged value as it is now, without waiting for a device: the caller may change its tensor in place."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    return float(value.item()) if value.is_cpu else value.detach().clone().reshape(())
+
+
+def as_float(value: Value) -> float:
+    """Convert a logged value, waiting for the device where it is a tensor."""
+    return float(value.item()) if isinstance(value, torch.Tensor) else float(value)

@@ -1,0 +1,66 @@
+"""`LatestValues`: the latest value of each key that was logged, and who gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stratagem_trainer.metrics.accumulator import Value, as_float
+
+if TYPE_CHECKING:
+    from stratagem_trainer.metrics.scope import LogOptions
+
+
+class LatestValues:
+    """Values stay tensors until somebody asks.
+
+    Attributes:
+        unlogged: keys that no logger gets.
+        values: by key.
+    """
+
+    def __init__(self) -> None:
+        self.unlogged: set[str] = set()
+        self.values: dict[str, Value] = {}
+        self._on_bar: dict[str, None] = {}
+
+    def take(self, values: Mapping[str, Value]) -> None:
+        """Take up newer values."""
+        self.values.update(values)
+
+    def note(self, name: str, options: LogOptions) -> None:
+        """Take up whether a name's keys are for the progress bar, and for loggers."""
+        for key in options.keys(name):
+            if options.prog_bar:
+                self._on_bar[key] = None
+            if not options.logger:
+                self.unlogged.add(key)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever is taken up meanwhile, values are as before afterwards."""
+        before = dict(self.values)
+        try:
+            yield
+        finally:
+            self.values = before
+
+    def all(self) -> dict[str, float]:
+        """Each key's; waits for the device."""
+        found = {name: as_float(value) for name, value in self.values.items()}
+        self.values = {**found}
+        return found
+
+    def logged(self) -> dict[str, float]:
+        """Those of keys that loggers get; waits for the device."""
+        return {name: value for name, value in self.all().items() if name not in self.unlogged}
+
+    def on_bar(self) -> dict[str, float]:
+        """Those of keys that were logged with `prog_bar`; waits for the device."""
+        return {name: as_float(self.values[name]) for name in self._on_bar if name in self.values}
+
+
+def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
+    """Of single steps the last value, and where a name has both, the epoch's is the name's."""
+    return {**{key: value for row in steps for key, value in row.items()}, **values}

@@ -1,0 +1,322 @@
+"""`Metrics`: what a module logs, from the step to the loggers, across ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_sharding.batch_size import batch_size_of
+from stratagem_sharding.part_of_batch import refuse_in_chunk
+from torch import nn
+
+from stratagem.errors import LoggingError
+from stratagem_trainer.loggers.base import Logger
+from stratagem_trainer.loops.loss_watch import LossWatch
+from stratagem_trainer.metrics.accumulator import Value, value_to_keep
+from stratagem_trainer.metrics.latest import LatestValues, by_key
+from stratagem_trainer.metrics.metric_objects import (
+    is_metric_object,
+    path_in,
+    put_states,
+    states_kept,
+    take_states,
+    value_of_step,
+)
+from stratagem_trainer.metrics.reducer import Reducer, refuse_shared
+from stratagem_trainer.metrics.reduction import Partial, RankLog
+from stratagem_trainer.metrics.row_buffer import RowBuffer
+from stratagem_trainer.metrics.scope import LOADER, REDUCTIONS, Scope
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+
+
+class Metrics:
+    """Takes what steps log, and hands rows to the loggers in groups.
+
+    Values stay tensors until a group is written or somebody asks, so that logging never waits for
+    the device. Where ranks are several, each logging point (every `every` steps, and the end of an
+    epoch or evaluation) is one collective, whatever is logged.
+    """
+
+    def __init__(
+        self, collectives: Collectives, loggers: list[Logger], every: int, module: nn.Module | None = None
+    ) -> None:
+        self.batch: Any = None
+        """The current batch: its size weighs means."""
+        self.muted = False
+        self.eval_batches: dict[tuple[str, int], int] | None = None
+        """Stage and index of a loader → batches that evaluations have read of it so far; None where the rows of
+        single steps have the optimizer step before the evaluation."""
+        self._collectives, self._is_alone = collectives, collectives.world_size == 1
+        self._every = every or sys.maxsize
+        self._module = nn.Module() if module is None else module
+        self._train = Scope("train")
+        self._scope = self._train
+        self._latest = LatestValues()
+        self._rows = RowBuffer(loggers, self._latest.unlogged)
+        self._ended: tuple[int, int, dict[str, Value]] | None = None
+        self._is_between = False
+        """A step has just ended that is no logging point."""
+        self.losses = LossWatch(lambda: self._train.step.values)
+        self._reducer = Reducer(collectives, self._module, self.losses)
+
+    def log(
+        self,
+        name: str,
+        value: torch.Tensor | float,
+        prog_bar: bool = False,
+        logger: bool = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = "mean",
+        sync_dist: bool | None = None,
+        batch_size: int | None = None,
+        add_dataloader_idx: bool = True,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+    ) -> None:
+        """See `Module.log`."""
+        if self.muted:
+            return
+        scope = self._scope
+        if rank_zero_only:
+            if sync_dist:
+                raise LoggingError(f"{name!r} is logged with rank_zero_only and sync_dist: leave out one")
+            if self._collectives.rank != 0:
+                return
+            sync_dist = False
+        if add_dataloader_idx and scope.suffix:
+            name += scope.suffix
+        if type(value) is not torch.Tensor:
+            if hasattr(value, "full_tensor"):
+                value = value.full_tensor()  # of a DTensor every rank logs the whole
+            elif is_metric_object(value):
+                given = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
+                self._log_object(name, value, given, metric_attribute)
+                return
+        if type(reduce_fx) is not str:
+            reduce_fx = REDUCTIONS.get(reduce_fx, reduce_fx)
+        how = (name, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger, scope.in_step)
+        options = scope.asked.get(how)
+        if options is None:
+            options = scope.read_options(name, value, *how[1:7])
+            scope.asked[how] = options
+            if prog_bar or not logger:
+                self._latest.note(name, options)
+        kept = value_to_keep(value)
+        if not options.on_epoch:
+            self._latest.values[name] = kept
+        elif options.on_step:
+            self._latest.values[name] = self._latest.values[options.step_key(name)] = kept
+        scope.add(name, kept, self._weight(batch_size) if options.weighs else 1, options)
+
+    def _log_object(self, name: str, metric: Any, how: Any, told: str | None) -> None:
+        """Log a metric object: the value of this batch for the step, and the object itself for the epoch."""
+        refuse_in_chunk("self.log with a metric object")
+        scope = self._scope
+        options = scope.read_options(name, 0.0, *how)
+        if options.on_step:
+            value = value_of_step(name, metric)
+            # Of an object only the epoch's value is reduced, by itself.
+            scope.add(name, value, 1, options._replace(on_epoch=False))
+            self._latest.take(dict.fromkeys((name, options.step_key(name)), scope.step.values[name]))
+        if options.on_epoch and scope.objects.get(name) is not metric:
+            path_in(self._module, metric, name, told)
+            scope.objects[name] = metric
+        self._latest.note(name, options)
+
+    def _weight(self, batch_size: int | None) -> int:
+        if batch_size is None:
+            batch_size = batch_size_of(self.batch)
+        return 1 if batch_size is None else batch_size
+
+    # Points in time ---------------------------------------------------------------------------------
+
+    def begin_steps(self) -> None:
+        """From here on training steps run, and what is logged is theirs."""
+        self._train.in_step = True
+
+    def end_steps(self) -> None:
+        """From here on what is logged is the training epoch's."""
+        self._train.in_step, self.batch = False, None
+
+    def end_step(self, step: int, epoch: int) -> None:
+        """End a training step; a logging point every so many. Collective where it is one."""
+        self._is_between = step % self._every != 0
+        if not self._is_between and self._is_alone:
+            self._ended = step, epoch, {}  # nothing to reduce: what was logged is taken when it is written
+            if self.losses.is_due:
+                self._reducer.look_at_losses()
+        elif not self._is_between:
+            self._ended = step, epoch, self._reduced_step(step)
+
+    def log_late(self) -> None:
+        """Write the step's row, with what callbacks have logged since its end. Collective after a logging point."""
+        if self._ended is not None:
+            step, epoch, values = self._ended
+            if self._is_alone:
+                values = self._train.take_values()
+            else:
+                values, self._ended = {**values, **self._reduced_step(step)}, (step, epoch, {})
+            if values:
+                self._rows.write(step, epoch, values)
+
+    def end_late(self) -> None:
+        """As `log_late`; what is logged from here on is the next step's."""
+        if self._is_between:
+            if self._train.step.values:
+                self._train.drop_step()
+            self._is_between = False
+        elif self._ended is not None:
+            self.log_late()
+            self._ended = None
+
+    def _reduced_step(self, step: int) -> dict[str, Value]:
+        """Take what the step has logged on several ranks, by the names that files have. Collective."""
+        logged, weights = self._train.take_step()
+        values = self._train.by_step_key(logged)
+        options, names = self._train.options, dict(zip(values, logged))
+        synced = {
+            key: Partial(options(name).reduce_fx, logged[name], weights[name])
+            for key, name in names.items()
+            if options(name).sync_dist
+        }
+        own = {key: value for key, value in values.items() if key not in synced}
+        reduced = self._reducer.reduce(RankLog(synced, own), f"step {step}").values
+        self._latest.take(reduced)
+        self._latest.take({names[key]: value for key, value in reduced.items() if key in names})
+        return {**values, **reduced}
+
+    def end_epoch(self, step: int, epoch: int) -> None:
+        """Reduce what was logged over the training epoch. Collective."""
+        steps, values = self._reducer.scope(self._train, "the end of the epoch")
+        self._take([(step, row) for row in steps], values, step, epoch)
+
+    @contextmanager
+    def evaluation(self, stage: str, loader: int | None = None) -> Iterator[Scope]:
+        """While an evaluation runs, or one of its several loaders: what is logged is its own."""
+        suffix = "" if loader is None else f"{LOADER}{loader}"
+        before, batch, self._scope = self._scope, self.batch, Scope(stage, suffix)
+        self._scope.numbers_rows = self.eval_batches is not None
+        try:
+            yield self._scope
+        finally:
+            self._scope, self.batch = before, batch
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever is logged meanwhile, the latest values and metric objects are as before afterwards."""
+        with self._latest.kept(), states_kept(self._module):
+            yield
+
+    @contextmanager
+    def discarded(self) -> Iterator[None]:
+        """While a batch runs that doesn't count: what it logs, and adds to metric objects, is dropped."""
+        before, self.muted = self.muted, True
+        try:
+            with states_kept(self._module):
+                yield
+        finally:
+            self.muted = before
+
+    def end_evaluation(
+        self, scope: Scope, step: int, epoch: int, of_loaders: Sequence[Scope] = ()
+    ) -> list[dict[str, float]]:
+        """Reduce what an evaluation logged. Collective.
+
+        Args:
+            scope: of the evaluation, and of its loader where it has one alone.
+            step: completed optimizer steps.
+            epoch: index of the current epoch.
+            of_loaders: one for each of several loaders.
+
+        Returns:
+            For each loader what was logged with it, and outside of any.
+        """
+        where = "the end of the evaluation"
+        steps, values = self._reducer.scope(scope, where)
+        of_steps, results = [steps], []
+        for index, each in enumerate(of_loaders):
+            its_steps, its_values = self._reducer.scope(each, f"{where} of loader {index}")
+            refuse_shared(values, its_values)
+            of_steps.append(its_steps)
+            values.update(its_values)
+            results.append(by_key(its_steps, its_values))
+        rows = self._numbered(list(zip((*of_loaders, scope), (*of_steps[1:], of_steps[0]))), step)
+        everything = self._take(rows, values, step, epoch)
+        of_any = everything.keys() - {key for theirs in results for key in theirs}
+        shared = {key: everything[key] for key in everything if key in of_any}
+        return [{**theirs, **shared} for theirs in results] or [everything]
+
+    def _numbered(
+        self, of_scopes: Sequence[tuple[Scope, Sequence[Mapping[str, float]]]], step: int
+    ) -> list[tuple[int, Mapping[str, float]]]:
+        """Say for each row of a single step of an evaluation which step it is written with."""
+        if self.eval_batches is None:
+            return [(step, row) for _, rows in of_scopes for row in rows]
+        numbered = []
+        for index, (scope, rows) in enumerate(of_scopes):
+            first = self.eval_batches.get((scope.stage, index), 0)
+            self.eval_batches[scope.stage, index] = first + scope.num_batches
+            numbered += [(first + offset, row) for offset, row in enumerate(rows) if row]
+        return numbered
+
+    def _take(
+        self,
+        steps: Sequence[tuple[int, Mapping[str, float]]],
+        values: Mapping[str, float],
+        step: int,
+        epoch: int,
+    ) -> dict[str, float]:
+        """Write a scope's rows and its values, and make them the latest."""
+        for number, row in steps:
+            self._rows.write(number, epoch, dict(row))
+        if values:
+            self._rows.write(step, epoch, dict(values))
+        self._latest.take(latest := by_key([row for _, row in steps], values))
+        return latest
+
+    # Out --------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Hand all rows to the loggers, and look at the losses; waits for the device."""
+        if self._is_alone:
+            self.log_late()
+        elif self._ended is not None and self._ended[2]:
+            self._rows.write(*self._ended)  # ended by an exception
+            self._ended = None
+        self._reducer.look_at_losses()
+        self._rows.hand_out()
+
+    def latest(self) -> dict[str, float]:
+        """The latest value of each key; waits for the device."""
+        return self._latest.all()
+
+    def logged(self) -> dict[str, float]:
+        """The latest value of each key that loggers get; waits for the device."""
+        return self._latest.logged()
+
+    def on_bar(self) -> dict[str, float]:
+        """The latest value of each key that was logged with `prog_bar`; waits for the device."""
+        return self._latest.on_bar()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was accumulated in this epoch so far, and the latest values."""
+        return {
+            "sums": self._train.state(),
+            "latest": self.latest(),
+            "objects": take_states(self._module),
+            "logged_objects": self._train.objects_state(self._module),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
+        """Take up what `state_dict` returned; the accumulated part only at the same world size."""
+        self._latest.take(state.get("latest", {}))
+        if with_epoch:
+            self._train.load(state.get("sums", {}))
+            put_states(self._module, state.get("objects", {}))
+            self._train.load_objects(state.get("logged_objects", {}), self._module)

@@ -1,0 +1,49 @@
+"""`RowBuffer`: rows on their way to the loggers, in groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from stratagem_trainer.loggers.base import Logger, Row
+from stratagem_trainer.metrics.accumulator import Value, as_float
+
+FLUSH_ROWS = 256
+FLUSH_SECONDS = 1.0
+
+
+class RowBuffer:
+    """Keeps values as tensors until a group is written.
+
+    Args:
+        loggers: empty on all ranks but 0.
+        unlogged: keys that loggers don't get, by now.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], unlogged: Collection[str] = ()) -> None:
+        self._loggers, self._unlogged = loggers, unlogged
+        self._rows: list[tuple[int, int, dict[str, Value]]] = []
+        self._flushed_at = time.perf_counter()
+
+    def write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
+        """Take up a row, which is the buffer's from now on; hands out a group that is full, or a second old."""
+        if not self._loggers:
+            return
+        if self._unlogged:
+            values = {key: value for key, value in values.items() if key not in self._unlogged}
+        self._rows.append((step, epoch, values))
+        if len(self._rows) >= FLUSH_ROWS or time.perf_counter() - self._flushed_at > FLUSH_SECONDS:
+            self.hand_out()
+
+    def hand_out(self) -> None:
+        """Hand all rows to the loggers; waits for the device."""
+        for _, _, values in self._rows:
+            for name, value in values.items():
+                if type(value) is not float:
+                    values[name] = as_float(value)
+        rows = [Row(*row) for row in self._rows]  # type: ignore[arg-type]  # they are floats now
+        self._rows.clear()
+        self._flushed_at = time.perf_counter()
+        if rows:
+            for logger in self._loggers:
+                logger.write(rows)

@@ -1,0 +1,1 @@
+"""What users derive from: `Module`, its hooks and its hyperparameters."""

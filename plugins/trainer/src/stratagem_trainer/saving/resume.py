@@ -1,0 +1,289 @@
+"""A trainer's checkpoint: what goes in, and how a run continues from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from stratagem import Checkpoint
+from stratagem.errors import CheckpointError, ConfigError
+from stratagem.sdk.loops import capture_rng, restore_rng
+from stratagem.sdk.states import fitting, resumption, same_ranks, writing
+from stratagem_trainer.saving.load_module import OF_DATA, OF_MODULE
+from stratagem_trainer.saving.scheduler_state import named_functions, own_functions
+from stratagem_trainer.saving.user_state import OwnState
+from stratagem_trainer.stage.hooks import overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem import CheckpointReader, InitialWeights
+    from stratagem_trainer.data.data_module import DataModule
+    from stratagem_trainer.data.training import AnyTrainData
+    from stratagem_trainer.loop_rules import LoopRules
+    from stratagem_trainer.module.module import Module
+    from stratagem_trainer.stage.hooks import HookRunner
+    from stratagem_trainer.stage.state import StageState
+
+
+def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
+    """Write a checkpoint of the whole run. Collective."""
+    state.guard.compare(f"before the checkpoint of step {state.progress.step}")
+    state.metrics.log_late()
+    # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
+    state.metrics.flush()
+    for logger in state.loggers:
+        logger.flush()
+    progress = state.progress.to_resume()
+    content: dict[str, Any] = {
+        "kind": "trainer",
+        "module": type(state.module).__qualname__,
+        "progress": progress,
+        "data_ranks": state.runtime.collectives.data.world_size,
+        "prepared": state.prepared.state(),
+        "schedulers": [named_functions(schedule.scheduler.state_dict()) for schedule in state.schedules],
+        "callbacks": {callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
+        "strategy": state.runtime.session.run.strategy_name,
+        "resume": _resumption(state, data),
+        **_hyperparameters(state),
+        "datamodule": {} if state.datamodule is None else state.datamodule.state_dict(),
+    }
+    added = OwnState("on_save_checkpoint", {})
+    state.hooks("on_save_checkpoint", added)
+    content["user"] = dict(added)
+    rank_state: dict[str, Any] = {
+        "rng": capture_rng(state.runtime.device),
+        "metrics": state.metrics.state_dict(),
+    }
+    if data is not None:
+        rank_state["data"] = data.state(progress["epoch"], progress["batch"])
+    tensors = {**state.prepared.model_tensors(), **state.prepared.optimizer_tensors()}
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
+    with writing(path):
+        state.runtime.session.checkpointer.save(path, Checkpoint(tensors, content, rank_state))
+
+
+def save_weights(state: StageState, path: str) -> None:
+    """Write the parameters and buffers alone, for evaluations. Collective."""
+    state.guard.compare(f"before the checkpoint of step {state.progress.step}")
+    tensors = state.prepared.model_tensors()
+    for callback in state.hooks.callbacks:
+        callback.save_tensors(tensors)
+    content = {
+        "kind": "weights",
+        "module": type(state.module).__qualname__,
+        "strategy": state.runtime.session.run.strategy_name,
+        "prepared": {"extra": state.prepared.state()["extra"]},
+        **_hyperparameters(state),
+    }
+    added = OwnState("on_save_checkpoint", {})
+    # The module may need it with its weights; callbacks are left out.
+    state.hooks.of_module("on_save_checkpoint", added)
+    if added:
+        content["user"] = dict(added)
+    with writing(path):
+        weights = {key: tensor for key, tensor in tensors.items() if key.startswith("model/")}
+        state.runtime.session.checkpointer.save(path, Checkpoint(weights, content))
+
+
+def _resumption(state: StageState, data: AnyTrainData | None) -> dict[str, Any]:
+    exact = ["epoch, batch and step" + (", learning rate schedulers" if state.schedules else "")]
+    inexact = {} if data is None else data.resumption()
+    if data is not None and not inexact:
+        exact.append(f"the data, from the next sample on: {data.description}")
+    return resumption(state.runtime.world_size, exact, inexact)
+
+
+def _hyperparameters(state: StageState) -> dict[str, Any]:
+    kept = {OF_MODULE: state.module.hyperparameter_state()}
+    if state.datamodule is not None:
+        kept[OF_DATA] = state.datamodule.hyperparameter_state()
+    return kept
+
+
+def epoch_of(reader: CheckpointReader) -> int:
+    """Return the epoch in which a checkpoint's run goes on."""
+    return _saved(reader).progress.epoch
+
+
+def restore_datamodule(datamodule: DataModule | None, reader: CheckpointReader) -> None:
+    """Give a data module the state that a checkpoint has of one."""
+    saved = reader.state.get("datamodule")
+    if datamodule is not None and isinstance(saved, Mapping) and saved:
+        with fitting(reader, "the state of the data module"):
+            datamodule.load_state_dict(dict(saved))
+
+
+def call_load_hooks(hooks: HookRunner, reader: CheckpointReader, module_first: bool = False) -> None:
+    """Call `on_load_checkpoint` with what was added to a checkpoint; not for one that no module could add to."""
+    user = reader.state.get("user")
+    if not isinstance(user, Mapping):
+        return
+    with fitting(reader):
+        added = OwnState("on_load_checkpoint", dict(user))
+        if module_first:
+            hooks.of_module("on_load_checkpoint", added)
+            hooks.of_callbacks("on_load_checkpoint", added)
+        else:
+            hooks("on_load_checkpoint", added)
+
+
+def restore_for_evaluation(
+    hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader, rules: LoopRules
+) -> None:
+    """Give the module, and others where the rules say so, what a checkpoint has for them beside weights."""
+    call_load_hooks(hooks, reader, rules.restores_user_state_first)
+    if not rules.restores_user_state_first:
+        return
+    restore_datamodule(datamodule, reader)
+    saved = reader.state.get("callbacks")
+    if not isinstance(saved, Mapping):
+        return  # of weights alone
+    for callback in hooks.callbacks:
+        if callback.is_restored_in_evaluations and callback.state_key in saved:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                callback.load_state_dict(saved[callback.state_key])
+
+
+def load_weights(state: StageState, reader: CheckpointReader) -> None:
+    """Take up the parameters and buffers alone. Collective."""
+    refuse_own_loading(state.module)
+    with fitting(reader):
+        state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
+
+
+def begin_with(state: StageState, weights: InitialWeights) -> None:
+    """Take up the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
+    from stratagem_checkpoint import load_changed
+
+    refuse_own_loading(state.module)
+    session = state.runtime.session
+    reader = session.open_checkpoint(weights.path, state.settings.verify_checkpoints)
+    report = load_changed(state.prepared, reader, state.runtime.collectives, weights)
+    if state.runtime.is_main:
+        print(f"  {'weights':<12}{report}", file=sys.stderr, flush=True)
+
+
+def restore(
+    state: StageState, reader: CheckpointReader, data: AnyTrainData
+) -> tuple[Any, Callable[[], None]]:
+    """Bring a run to where the checkpoint was written. Collective.
+
+    Returns:
+        The state to give to the data's next epoch, and what restores the random number generators
+        once that epoch's iterator exists. Generators start again where ranks are otherwise many, or read
+        other parts of the data.
+    """
+    saved = _saved(reader)
+    refuse_own_loading(state.module)
+    for callback in state.hooks.callbacks:
+        if callback.state_key in saved.callbacks:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                its_state = saved.callbacks[callback.state_key]
+                callback.before_restore(state.module, state.prepared.optimizers, its_state)
+    with fitting(reader):
+        state.prepared.load(reader, saved.prepared)
+    if len(saved.schedulers) != len(state.schedules):
+        raise CheckpointError(
+            f"{reader.path} has {len(saved.schedulers)} learning rate schedulers, and this run has "
+            f"{len(state.schedules)}: configure the same ones"
+        )
+    for schedule, its_state in zip(state.schedules, saved.schedulers):
+        with fitting(reader, "a learning rate scheduler's state"):
+            scheduler = schedule.scheduler
+            scheduler.load_state_dict(own_functions(its_state, scheduler.state_dict()))
+    for callback in state.hooks.callbacks:
+        if callback.state_key in saved.callbacks:
+            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
+                callback.load_state_dict(saved.callbacks[callback.state_key])
+                callback.load_tensors(state.prepared, reader)
+    if not state.settings.rules.restores_user_state_first:
+        state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
+    progress = state.progress
+    for name, value in asdict(saved.progress).items():
+        setattr(progress, name, value)
+    same = same_ranks(reader, state.runtime.collectives)
+    own = dict(reader.rank_state(state.runtime.rank if same else 0) or {})
+    data_state = own.get("data")
+    with fitting(reader, "the state of its ranks"):
+        if data_state is not None and progress.batch:
+            before, progress.batch = progress.batch, data.done_after_resume(data_state)
+            progress.validated = progress.validated * progress.batch // before
+        state.metrics.load_state_dict(own.get("metrics", {}), with_epoch=same)
+
+    def resume() -> None:
+        if same and "rng" in own:
+            with fitting(reader, "the state of its random number generators"):
+                restore_rng(own["rng"], state.runtime.device)
+
+    return data_state, resume
+
+
+def refuse_own_loading(module: Module) -> None:
+    """Refuse to read a checkpoint into a module that wants to read it by its own method.
+
+    Raises:
+        ConfigError: says what to do instead.
+    """
+    from stratagem_trainer.module.module import Module
+
+    if overrides(module, "load_state_dict", Module):
+        kind = type(module).__qualname__
+        raise ConfigError(
+            f"{kind} overrides load_state_dict, which isn't called when a trainer reads a checkpoint: tensors are "
+            "read into place, in shards under some strategies. For an evaluation, pass what "
+            f"{kind}.load_from_checkpoint(…) returns, which calls it; to go on with a fit, do in on_load_checkpoint "
+            "what it does"
+        )
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A bool or 1.0 is none."""
+
+
+@dataclass
+class _Saved:
+    """What `save` writes, by type; a checkpoint of anybody is held against it."""
+
+    prepared: dict[str, Any]
+    progress: _Progress
+    data_ranks: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    schedulers: list[Any]
+    callbacks: dict[str, Any]
+    user: dict[Any, Any]
+    datamodule: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Progress:
+    """As `Progress`, with the ranges of its numbers."""
+
+    epoch: _Count
+    batch: _Count
+    step: _Count
+    validated: _Count
+    epoch_is_over: bool
+
+
+def _saved(reader: CheckpointReader) -> _Saved:
+    if reader.state.get("kind") == "weights":
+        raise CheckpointError(
+            f"{reader.path} has weights alone, from which no fit can go on: pass it to validate, test or predict, or "
+            "give fit a checkpoint that wasn't saved with weights_only"
+        )
+    if reader.state.get("kind") != "trainer":
+        raise CheckpointError(
+            f"{reader.path} was written by Runtime.save and has no trainer's progress: load its weights "
+            "with Runtime.load, or pass it to validate, test or predict"
+        )
+    try:
+        return msgspec.convert(dict(reader.state), _Saved)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"{reader.path} is damaged: its state isn't a trainer's ({error}); use another checkpoint"
+        ) from error

@@ -1,0 +1,1 @@
+"""One command on every rank: build what it needs, run it, and return the results."""

@@ -1,0 +1,32 @@
+"""`Seen`: what a trainer says of its last stage, in the process that launched it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratagem_trainer.stage.progress import Progress
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Picklable; rank 0's."""
+
+    stage: str | None = None
+    """"fit", "validate", "test" or "predict"; None before the first."""
+    status: str = "initializing"
+    """Or "finished" or "interrupted"."""
+    progress: Progress = field(default_factory=Progress)
+    latest: dict[str, float] = field(default_factory=dict)
+    """The latest values of all that was logged."""
+    logged: dict[str, float] = field(default_factory=dict)
+    """Of what loggers got."""
+    on_bar: dict[str, float] = field(default_factory=dict)
+    """Of what was logged with `prog_bar`."""
+    train_batches: int | None = None
+    """Per epoch and rank, where known."""
+    eval_batches: dict[str, list[int | None]] = field(default_factory=dict)
+    """Stage → batches per rank of each loader, where known."""
+    run_dir: str | None = None
+    world_size: int = 1
+    was_stopped: bool = False
+    """Whether something asked a fit to end before its limits."""
