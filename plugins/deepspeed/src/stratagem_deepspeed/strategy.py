@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.wrap_policy import modules_named, recompute_activations
 
 from stratagem import (
@@ -19,7 +20,6 @@ from stratagem import (
     Checkpointer,
     Collectives,
     ConfigError,
-    DeferringStrategy,
     Environment,
     Precision,
     Prepared,

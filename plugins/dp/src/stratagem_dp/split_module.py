@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from stratagem_sharding.chunks import ChunkLogs, merge, split
+from stratagem_trainer import Module
 from torch import nn
 
-from stratagem import Module, SetupRequest
+from stratagem import SetupRequest
 from stratagem.errors import DataError
 from stratagem.sdk.tensors import map_tensors
 from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate

@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
 from stratagem_sharding.wrap_policy import Policy
@@ -30,7 +31,6 @@ from stratagem import (
     Capabilities,
     Checkpointer,
     Collectives,
-    DeferringStrategy,
     Environment,
     Precision,
     Prepared,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_trainer.data.shared_sampler import share_sampler
+from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.module.step_module import STEP_NAMES
 from stratagem_trainer.stage.seeding import seed_everything
 from torch import nn
 
-from stratagem import Logger, Runtime
+from stratagem import Runtime
 from stratagem.errors import ConfigError, StratagemError
 from stratagem.sdk.runs import assemble
 from stratagem.sdk.tensors import map_tensors, to_device

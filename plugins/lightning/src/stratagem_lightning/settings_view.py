@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import stratagem_trainer.trainer
+from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loggers.named import checked_loggers
 from stratagem_trainer.rank_zero import rank_zero_only
 
-from stratagem import Logger
 from stratagem.errors import ConfigError
 from stratagem.sdk.runs import assemble
 from stratagem_lightning.absent import FIT_LIMITS

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import stratagem_trainer.callbacks
 import torch
 from stratagem_trainer.arguments import refuse_unknown
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loop_rules import LoopRules
 from stratagem_trainer.profilers import Profiler
 from stratagem_trainer.stage.request import StageRequest, StageResult
 from stratagem_trainer.stage.state import StageState
 
-from stratagem import Accelerator, Callback, Logger, Runtime, Strategy
+from stratagem import Accelerator, Runtime, Strategy
 from stratagem.errors import ConfigError
 from stratagem.sdk.selection import renamed_selection
 from stratagem_lightning.absent import MEMBERS

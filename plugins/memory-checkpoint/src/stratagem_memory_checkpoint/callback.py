@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import stratagem
+from stratagem_trainer.callbacks import Callback
+
 from stratagem.errors import ConfigError
 from stratagem_memory_checkpoint.checkpointer import SCHEME
 
 
-class MemoryCheckpoint(stratagem.Callback):
+class MemoryCheckpoint(Callback):
     """Keep a checkpoint in memory every so many optimizer steps; see `PeerMemory`, which the run has to use.
 
     Workers that `max_restarts` starts again go on from the newest one, be it in memory or on disk: with this one, at

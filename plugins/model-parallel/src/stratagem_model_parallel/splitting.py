@@ -17,11 +17,12 @@ from stratagem_sharding.wrap_policy import (
     recompute_activations,
     units_among,
 )
+from stratagem_trainer import Module
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from stratagem import ConfigError, Module
+from stratagem import ConfigError
 from stratagem.sdk.tensors import map_tensors
 from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import split_blocks

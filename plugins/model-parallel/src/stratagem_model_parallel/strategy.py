@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
 from torch.distributed.device_mesh import DeviceMesh
@@ -16,7 +17,6 @@ from stratagem import (
     Checkpointer,
     Collectives,
     ConfigError,
-    DeferringStrategy,
     Environment,
     Precision,
     Prepared,

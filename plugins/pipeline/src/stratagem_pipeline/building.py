@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.chunks import ChunkLogs, split
+from stratagem_trainer import Module
 from torch import nn
 
-from stratagem import ConfigError, Module
+from stratagem import ConfigError
 from stratagem.errors import DataError
 from stratagem.sdk.tensors import to_device
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.meshes import mesh_of
 
 from stratagem import (
@@ -15,7 +16,6 @@ from stratagem import (
     Checkpointer,
     Collectives,
     ConfigError,
-    DeferringStrategy,
     Environment,
     Precision,
     Prepared,

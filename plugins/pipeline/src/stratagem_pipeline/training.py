@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.chunks import ChunkLogs, merge, split
+from stratagem_trainer import Module
 
-from stratagem import Module, SetupRequest
+from stratagem import SetupRequest
 from stratagem.errors import DataError, StratagemError
 from stratagem.sdk.loops import forked_rng, loss_of
 from stratagem.sdk.tensors import map_tensors

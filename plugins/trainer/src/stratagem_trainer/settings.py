@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, Union
 
+from stratagem_checkpoint import InitialWeights
 from stratagem_launch import STOP_SIGNALS, check_stop_signals
 
-from stratagem import Clipping, InitialWeights
+from stratagem import Clipping
 from stratagem.errors import ConfigError
 from stratagem_trainer.durations import check_seconds, duration_s, max_time_s
 from stratagem_trainer.loop_rules import LoopRules

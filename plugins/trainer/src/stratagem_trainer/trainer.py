@@ -9,9 +9,10 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any, Literal
 
+from stratagem_checkpoint import InitialWeights
 from stratagem_launch import STOP_SIGNALS
 
-from stratagem import InitialWeights, RunConfig
+from stratagem import RunConfig
 from stratagem.sdk.runs import run_config
 from stratagem.sdk.selection import Devices, path_text, renamed_selection
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
+from stratagem_trainer import Module
 from torch import nn
 
-from stratagem import ConfigError, Module
+from stratagem import ConfigError
 from stratagem_model_parallel.built_in import ENCODER_LAYER, GPT2, LLAMA
 from stratagem_model_parallel.plan import modules_like, returned
 

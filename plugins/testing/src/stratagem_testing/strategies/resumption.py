@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_checkpoint import InitialWeights
 from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
-from stratagem import InitialWeights
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained, train_plainly
 from stratagem_testing.same import expect_same

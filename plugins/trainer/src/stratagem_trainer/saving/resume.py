@@ -21,7 +21,9 @@ from stratagem_trainer.stage.hooks import overrides
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stratagem import CheckpointReader, InitialWeights
+    from stratagem_checkpoint import InitialWeights
+
+    from stratagem import CheckpointReader
     from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.training import AnyTrainData
     from stratagem_trainer.loop_rules import LoopRules
