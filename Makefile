@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk plugins differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade plugins differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -42,6 +42,7 @@ help:
 	@echo "make moving  run programs written for Lightning (DIR=folder) under it and under stratagem-lightning, and compare"
 	@echo "make picture draw docs/assets/run.svg again from a run"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
+	@echo "make facade  write the stubs of stratagem for type checkers again"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make dist    build every distribution into dist/ and check it"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
@@ -130,6 +131,9 @@ dist: .venv/.ready-to-run
 	@for project in $(dir $(PROJECTS)); do said=$$(cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist 2>&1) || { echo "$$said" >&2; exit 1; }; done
 	@if $(BIN)/python -c 'import twine' 2> /dev/null; then $(BIN)/python -m twine check --strict dist/*; else echo "twine isn't installed: not checked"; fi
 	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions"
+
+facade: .venv/.ready-to-develop
+	@$(BIN)/python plugins/facade/write.py
 
 plugins: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md

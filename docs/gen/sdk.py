@@ -1,6 +1,6 @@
 """Write docs/sdk.md, and with --surface print every public name with its signature: `make sdk` runs both.
 
-The source is `stratagem/__init__.py`, the modules of `stratagem.sdk`, and those of the library `stratagem_sharding`
+The source is the stubs of `stratagem`, the modules of `stratagem.sdk`, and those of the library `stratagem_sharding`
 that have a list of names, nothing else.
 """
 
@@ -12,12 +12,14 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import stratagem_sharding
 
 import stratagem
 from stratagem import sdk
 
+STUBS = Path(__file__).parents[2] / "plugins/facade/src/stratagem-stubs/__init__.pyi"
 INTRODUCTION = """\
 # The sdk
 
@@ -119,12 +121,10 @@ def _summary(module: str, name: str) -> str:
 
 def _found(module: str, name: str) -> tuple[ast.stmt | None, str]:
     """The statement that defines a public name, and the module that it is in."""
-    if module == "stratagem" and name in stratagem.__dict__.get("_WHERE", {}):
-        home = stratagem._WHERE[name]
-    else:
-        home = module
+    home = module
     while True:
-        tree = ast.parse(inspect.getsource(import_module(home)))
+        # What `stratagem` has of other distributions is in its stubs alone.
+        tree = ast.parse(STUBS.read_text() if home == "stratagem" else inspect.getsource(import_module(home)))
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return node, home

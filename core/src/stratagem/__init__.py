@@ -1,6 +1,7 @@
 """Stratagem: train the same PyTorch model under any strategy, chosen by one flag.
 
-Names are imported when they are first used, so that `import stratagem` alone loads no torch.
+Names are imported when they are first used, so that `import stratagem` alone loads no torch. Here are the core's. All
+others, such as `Trainer`, come from distributions that name them in the entry-point group `stratagem.names`.
 """
 
 from __future__ import annotations
@@ -10,23 +11,6 @@ from typing import TYPE_CHECKING
 from stratagem.names.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from stratagem_checkpoint.initial_weights import InitialWeights as InitialWeights
-    from stratagem_checkpoint.initial_weights import WeightsReport as WeightsReport
-    from stratagem_cli.flags import options as options
-    from stratagem_launch.transfer.shared import shared as shared
-    from stratagem_sharding.deferring import DeferringStrategy as DeferringStrategy
-    from stratagem_trainer.callbacks.base import Callback as Callback
-    from stratagem_trainer.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
-    from stratagem_trainer.data.combined_loader import CombinedLoader as CombinedLoader
-    from stratagem_trainer.data.data_module import DataModule as DataModule
-    from stratagem_trainer.loggers.base import Logger as Logger
-    from stratagem_trainer.loggers.base import Row as Row
-    from stratagem_trainer.module.module import Module as Module
-    from stratagem_trainer.rank_zero import rank_zero_only as rank_zero_only
-    from stratagem_trainer.stage.seeding import seed_everything as seed_everything
-    from stratagem_trainer.trainer import Trainer as Trainer
-
     from stratagem.accelerators.base import Accelerator as Accelerator
     from stratagem.checkpoint.base import Checkpoint as Checkpoint
     from stratagem.checkpoint.base import Checkpointer as Checkpointer
@@ -106,27 +90,22 @@ _HOMES = {
     "stratagem.strategies.process_group": "ProcessGroupStrategy",
     "stratagem.strategies.replica": "Replica",
     "stratagem.strategies.wrapper": "PreparedWrapper",
-    "stratagem_checkpoint.initial_weights": "InitialWeights WeightsReport",
-    "stratagem_cli.flags": "options",
-    "stratagem_launch.transfer.shared": "shared",
-    "stratagem_sharding.deferring": "DeferringStrategy",
-    "stratagem_trainer.callbacks.base": "Callback",
-    "stratagem_trainer.callbacks.early_stopping": "EarlyStopping",
-    "stratagem_trainer.callbacks.model_checkpoint": "ModelCheckpoint",
-    "stratagem_trainer.data.combined_loader": "CombinedLoader",
-    "stratagem_trainer.data.data_module": "DataModule",
-    "stratagem_trainer.loggers.base": "Logger Row",
-    "stratagem_trainer.module.module": "Module",
-    "stratagem_trainer.rank_zero": "rank_zero_only",
-    "stratagem_trainer.stage.seeding": "seed_everything",
-    "stratagem_trainer.trainer": "Trainer",
 }
 """Module → names that are imported from it when they are first used."""
 
-__all__ = sorted(name for names in _HOMES.values() for name in names.split())
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` takes any name for one that is there
+    _core_name, _core_names = lazy_names(__name__, _HOMES)
 
-__getattr__, _dir = lazy_names(__name__, _HOMES)
+    def __getattr__(name):
+        if name == "__all__":  # asked for by `from stratagem import *`
+            return __dir__()[:-1]
+        if name in _core_names() or name.startswith("_"):
+            return _core_name(name)
+        from stratagem.names.facade import facade_name
 
+        return facade_name(name)
 
-def __dir__() -> list[str]:
-    return [*_dir(), "__version__"]
+    def __dir__():
+        from stratagem.names.facade import facade_names
+
+        return [*sorted({*_core_names(), *facade_names()}), "__version__"]

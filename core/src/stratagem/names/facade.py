@@ -1,0 +1,49 @@
+"""Names of `stratagem` that aren't the core's: distributions name them in a group of entry points.
+
+An entry point `Trainer = "some_package.module:Trainer"` in the group `stratagem.names` makes `stratagem.Trainer` that
+object. The group is read when a name is asked for that the core doesn't have, and not before.
+"""
+
+from __future__ import annotations
+
+from pkgutil import iter_modules
+from typing import Any
+
+import stratagem
+from stratagem.names.lazy import import_from
+
+GROUP = "stratagem.names"
+"""The group's name."""
+
+_found: dict[str, Any] = {}
+
+
+def facade_names() -> dict[str, str]:
+    """Return name → "module:attribute" of all names that installed distributions add to `stratagem`."""
+    import importlib_metadata  # not needed for the core's names
+
+    return {each.name: each.value for each in importlib_metadata.entry_points(group=GROUP)}
+
+
+def facade_name(name: str) -> Any:
+    """Import a name that a distribution adds to `stratagem`.
+
+    Raises:
+        AttributeError: no distribution adds it.
+        ImportError: the distribution that has it isn't installed; or no distribution adds any names.
+    """
+    if name not in _found:
+        # `from stratagem import sdk` asks for an attribute before it imports the module.
+        is_module = name in {module.name for module in iter_modules(stratagem.__path__)}
+        names = {} if is_module else facade_names()
+        if not names and not is_module:
+            # `from stratagem import NAME` drops the message of an AttributeError.
+            raise ImportError(
+                f"{name} is none of the core's names, and no distribution is installed that adds others to "
+                "stratagem: pip install stratagem"
+            )
+        if name not in names:
+            raise AttributeError(f"module 'stratagem' has no attribute {name!r}")
+        module, _, attribute = names[name].partition(":")
+        _found[name] = import_from(module, attribute)
+    return _found[name]
