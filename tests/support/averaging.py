@@ -59,6 +59,9 @@ class AveragedPrepared(ReplicatedPrepared):
         if self.syncing:
             self.average()
 
+    def complete_gradients(self, index: int) -> None:
+        self.average()  # what is averaged already stays as it is
+
     def average(self) -> None:
         averaged = list(self.averaged())
         has_one = [parameter.grad is not None for parameter in averaged]

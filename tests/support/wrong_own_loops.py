@@ -1,11 +1,16 @@
-"""Strategies that are right for one module, and take a second one for the first."""
+"""Strategies that are right for the Trainer's loop, and wrong for what your own training loop does itself."""
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from averaging import AveragedPrepared, Averaging
-from wrong_strategies import caught_by
+from torch import nn
+from wrong_strategies import caught_by, compares_nothing
 
 
 @caught_by("own_loop", "the loss of the critic in step 1")
@@ -18,7 +23,7 @@ class AveragesTheFirst(AveragedPrepared):
 
 
 class KeepsNoOptimizersPrepared(AveragedPrepared):
-    """Begins anew with each optimizer where modules have names."""
+    """Starts again with each optimizer where modules have names."""
 
     def load(self, reader: Any, state: dict[str, Any], *, model_only: bool = False) -> None:
         super().load(reader, state, model_only=model_only or "modules" in reader.state["prepared"])
@@ -37,3 +42,214 @@ class StepsPastTheModulePrepared(AveragedPrepared):
 
 class StepsPastTheModule(Averaging):
     prepared = StepsPastTheModulePrepared
+
+
+# Backwards that a loop runs itself -----------------------------------------------------------------------
+
+
+@caught_by("own_backwards", "last window within no sync: the loss")
+class LeavesTheLastWindow(AveragedPrepared):
+    """Steps with each rank's own gradients where the last backward was within `no_sync`."""
+
+    is_local = False
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        self.is_local = not self.syncing
+
+    def complete_gradients(self, index: int) -> None:
+        if not self.is_local:
+            super().complete_gradients(index)
+
+
+class AveragesOncePerForward(AveragedPrepared):
+    """As hooks that a forward arms once: the second of two backwards isn't averaged."""
+
+    is_armed = is_reduced = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.is_armed, self.is_reduced = True, False
+        return super().forward(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        is_armed, self.is_armed = self.is_armed, False
+        self.is_reduced = self.is_reduced or self.syncing
+        with nullcontext() if is_armed else self.no_sync():
+            super().backward(loss, **kwargs)
+
+    def complete_gradients(self, index: int) -> None:
+        if not self.is_reduced:
+            super().complete_gradients(index)
+
+
+class StaysWithinAForward(AveragedPrepared):
+    """An exception leaves it as if the forward went on, in which nothing is averaged."""
+
+    in_forward = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.in_forward:
+            return super().forward(*args, **kwargs)
+        self.in_forward = True
+        output = super().forward(*args, **kwargs)
+        self.in_forward = False
+        return output
+
+    def average(self) -> None:
+        if not self.in_forward:
+            super().average()
+
+
+# Steps ---------------------------------------------------------------------------------------------------
+
+
+@caught_by("own_steps", "step with closure: rank 0 has 1 values, and one process 5")
+class DropsClosures(AveragedPrepared):
+    def step(self, index: int, closure: Any = None) -> bool:
+        return super().step(index)
+
+
+class StepsFormerGroups(AveragedPrepared):
+    """Steps a copy of the optimizer after a load, whose groups no schedule moves."""
+
+    def load(self, reader: Any, state: dict[str, Any], *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        self.optimizers = tuple(copy.copy(each) for each in self.optimizers)
+        for each in self.optimizers:
+            each.param_groups = [dict(group) for group in each.param_groups]
+
+
+class LeavesLateOptimizers(AveragedPrepared):
+    """Averages what the optimizers step that `setup` got, and lets others step."""
+
+    def averaged(self) -> Any:
+        return [parameter for each in self._parameters for parameter in each]
+
+    def step_late_optimizer(self, optimizer: Any) -> None:
+        pass
+
+
+@caught_by("own_gradients", "step hooks that read gradients: the norm that a step hook reads")
+class StepsShards(AveragedPrepared):
+    """Steps rows of the rank in the place of the parameters, which is what the optimizer's hooks see."""
+
+    @torch.no_grad()
+    def step(self, index: int, closure: Any = None) -> bool:
+        if closure is not None:
+            torch.enable_grad()(closure)()
+        optimizer = self.optimizers[index]
+        groups = [group["params"] for group in optimizer.param_groups]
+        for group, parameters in zip(optimizer.param_groups, groups):
+            group["params"] = [self.shard_of(each, optimizer) for each in parameters]
+        stepped = super().step(index)
+        for group, parameters in zip(optimizer.param_groups, groups):
+            for shard, whole in zip(group["params"], parameters):
+                whole.copy_(self.gathered(shard, whole))
+                state = optimizer.state.pop(shard, {})
+                optimizer.state[whole] = {
+                    key: self.gathered(value, whole) if torch.is_tensor(value) else value
+                    for key, value in state.items()
+                }
+            group["params"] = parameters
+        return stepped
+
+    def shard_of(self, whole: Any, optimizer: Any) -> nn.Parameter:
+        shard = nn.Parameter(self.rows(whole))
+        shard.grad = None if whole.grad is None else self.rows(whole.grad)
+        state = optimizer.state.pop(whole, {})
+        optimizer.state[shard] = {
+            key: self.rows(value) if torch.is_tensor(value) else value for key, value in state.items()
+        }
+        return shard
+
+    def rows(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole.detach().flatten()[dist.get_rank() :: self.world_size].clone()
+
+    def gathered(self, shard: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        flat = torch.zeros(whole.numel(), dtype=whole.dtype)
+        flat[dist.get_rank() :: self.world_size] = shard.detach()
+        dist.all_reduce(flat)
+        return flat.view_as(whole)
+
+
+# Tensors -------------------------------------------------------------------------------------------------
+
+
+class _Shard(nn.Parameter):
+    """Answers for the rank's rows alone."""
+
+    def mean(self, *args: Any, **kwargs: Any) -> Any:
+        return self.detach().tensor_split(dist.get_world_size())[dist.get_rank()].mean()
+
+
+class _Gathered(nn.Parameter):
+    """Has a copy of its values in `data`."""
+
+    @property
+    def data(self) -> Any:
+        return self.detach().clone()
+
+
+class HoldsOthers(AveragedPrepared):
+    """The user holds parameters of another class while it trains."""
+
+    held: type = nn.Parameter
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        for parameter in self.original_module.parameters():
+            parameter.__class__ = self.held
+
+    def release(self) -> None:
+        for parameter in self.original_module.parameters():
+            parameter.__class__ = nn.Parameter
+        super().release()
+
+
+@caught_by("own_tensors", "values of parameters: 0.weight.mean()")
+class AnswersForItsShard(HoldsOthers):
+    held = _Shard
+
+
+class WritesToCopies(HoldsOthers):
+    held = _Gathered
+
+
+class AveragesOncePerForwardStrategy(Averaging):
+    prepared = AveragesOncePerForward
+
+
+class StaysWithinAForwardStrategy(Averaging):
+    prepared = StaysWithinAForward
+
+
+class StepsFormerGroupsStrategy(Averaging):
+    prepared = StepsFormerGroups
+
+
+class LeavesLateOptimizersStrategy(Averaging):
+    prepared = LeavesLateOptimizers
+
+
+class WritesToCopiesStrategy(Averaging):
+    prepared = WritesToCopies
+
+
+for _wrong in (
+    AveragesOncePerForward,
+    StaysWithinAForward,
+    StepsFormerGroups,
+    LeavesLateOptimizers,
+    WritesToCopies,
+):
+    _wrong.replicas = compares_nothing  # or that would notice before the check does
+
+
+FURTHER: list[tuple[str, type[Averaging], str]] = [
+    ("own_backwards", AveragesOncePerForwardStrategy, "two forwards and two backwards: the loss"),
+    ("own_backwards", StaysWithinAForwardStrategy, "exception that all ranks catch: the loss"),
+    ("own_steps", StepsFormerGroupsStrategy, "schedule from before a load: the loss"),
+    ("own_steps", LeavesLateOptimizersStrategy, "optimizer made after setup: the loss"),
+    ("own_tensors", WritesToCopiesStrategy, "rows that are written: the loss"),
+]
+"""Check, a strategy that it must catch, and words of the failure: where a check looks for several faults."""

@@ -22,7 +22,7 @@ WRONG: dict[str, tuple[type[Averaging], str]] = {}
 """Check → a strategy that fails it, and words of the failure."""
 
 
-def _compares_nothing(self: Any) -> Any:
+def compares_nothing(self: Any) -> Any:
     return iter(())
 
 
@@ -36,7 +36,7 @@ def caught_by(check: str, words: str) -> Any:
             name = f"{cls.__name__}Strategy"
             part = "prepared" if issubclass(cls, AveragedPrepared) else "collectives_class"
             if part == "prepared" and check != "replicas_are_compared":
-                cls.replicas = _compares_nothing  # or that would notice before the check does
+                cls.replicas = compares_nothing  # or that would notice before the check does
             parts = {part: cls, "__module__": cls.__module__, "__qualname__": name}
             strategy = type(name, (Averaging,), parts)
             setattr(sys.modules[cls.__module__], name, strategy)
@@ -628,7 +628,7 @@ class AveragesDenseOnes(AveragedPrepared):
 
 @caught_by("replicas_are_compared", "nobody has said so")
 class ComparesNothing(AveragedPrepared):
-    replicas = _compares_nothing
+    replicas = compares_nothing
 
 
 @caught_by("rank_raises", "the failure of a rank is swallowed")

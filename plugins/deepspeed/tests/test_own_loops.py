@@ -141,6 +141,17 @@ def a_closure(hands: Hands, module: nn.Module, optimizer: Any, step: int) -> Non
     optimizer.step(closure)
 
 
+@loop("has step hooks, and stage [123] of deepspeed steps flat shards", SHARDED)
+def a_step_hook(hands: Hands, module: nn.Module, optimizer: Any, step: int) -> None:
+    def halve(stepped: Any, *_: Any) -> None:
+        for parameter in stepped.param_groups[0]["params"]:
+            parameter.grad.mul_(0.5 / parameter.grad.norm())
+
+    if step == 0:
+        optimizer.register_step_pre_hook(halve)
+    hands.backward(loss_of(module(hands.batch(step))))
+
+
 @loop("a part of the gradients of a backward that wasn't finished", SHARDED)
 def an_exception_in_the_backward(hands: Hands, module: nn.Module, optimizer: Any, step: int) -> None:
     try:

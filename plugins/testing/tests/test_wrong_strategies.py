@@ -10,7 +10,7 @@ from averaging import Averaging
 from stratagem_testing import StrategySubject, run_check
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from wrong_configuration import CountsRuns, PicklesLess
-from wrong_own_loops import KeepsNoOptimizers, StepsPastTheModule
+from wrong_own_loops import FURTHER, KeepsNoOptimizers, StepsPastTheModule
 from wrong_resumption import SeedsWorkersOnceStrategy
 from wrong_strategies import (
     WRONG,
@@ -103,6 +103,15 @@ def test_settings_that_change_or_are_lost_are_caught(strategy: type[Averaging], 
 )
 def test_a_second_module_that_is_lost_is_caught(strategy: type[Averaging], words: str) -> None:
     outcome = run_check(CHECKS["own_loop"], StrategySubject(strategy), 2)
+    assert outcome.verdict == "failed"
+    assert words in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("check", "strategy", "words"), FURTHER, ids=[each.__name__ for _, each, _ in FURTHER]
+)
+def test_another_fault_of_a_check_is_caught(check: str, strategy: type[Averaging], words: str) -> None:
+    outcome = run_check(CHECKS[check], StrategySubject(strategy), 2)
     assert outcome.verdict == "failed"
     assert words in outcome.reason
 

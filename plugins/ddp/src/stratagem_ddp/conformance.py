@@ -62,7 +62,11 @@ _NOT_LINEAR = {
         "other_world_size",
     )
     for size in (2, 4)
-} | {"whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design"}
+} | {
+    "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
+    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
+    "own_backwards-2": "in the warm-up, a last window within no_sync leaves gradients each replica's own",
+}
 _SEVERAL_STEPS_APART = ("mid_epoch", *COMPARED_WITH_ITSELF)
 
 SUBJECTS = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 REDUCE, COMPLETE = "reduce_ready_partitions_and_remove_grads", "independent_gradient_partition_epilogue"
 STEP_GROUP = "_optimizer_step"
@@ -106,6 +107,12 @@ def number_parameters_from(number: int) -> None:
 def forget_children(engine: nn.Module) -> None:
     """Take the user's module off an engine, which `destroy` leaves on it: who has the engine has its memory."""
     engine._modules.clear()
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Whether hooks are registered around its steps, which no public name of torch says."""
+    own: Any = optimizer
+    return bool(own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks)
 
 
 def give_plain_table(module: nn.Module) -> None:

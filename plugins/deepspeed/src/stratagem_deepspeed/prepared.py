@@ -20,7 +20,7 @@ from stratagem_deepspeed import native, output
 from stratagem_deepspeed.backwards import Backwards
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
-from stratagem_deepspeed.deepspeed_private import forget_children
+from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
@@ -243,6 +243,12 @@ class DeepSpeedPrepared(Prepared):
             raise CombinationError(
                 "strategy deepspeed steps without evaluating the loss again, and got a closure: choose an optimizer "
                 "that needs none, or strategy ddp"
+            )
+        if self.stage and self._world_size > 1 and has_step_hooks(self.optimizers[index]):
+            raise CombinationError(
+                f"{type(self.optimizers[index]).__name__} has step hooks, and stage {self.stage} of deepspeed steps "
+                "flat shards in the place of the parameters, which is what they would see: call what they do around "
+                "optimizer.step(), or choose stage 0"
             )
         self._frozen.check()
         if self._gradients is not None:

@@ -25,6 +25,7 @@ _NOT_LINEAR = {
     )
     for size in (2, 4)
 } | {
+    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
     "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
     **dict.fromkeys(
         ("used_on_some_ranks-2", "used_on_some_ranks-4"),

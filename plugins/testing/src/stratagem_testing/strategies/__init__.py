@@ -14,6 +14,7 @@ from stratagem_testing.strategies import (
     declaration,
     evaluation,
     fidelity,
+    hands_on,
     launching,
     missing_losses,
     modules,
@@ -52,5 +53,6 @@ STRATEGY_CHECKS = checks_in(
     preemption,
     stages,
     own_loop,
+    hands_on,
     launching,
 )
