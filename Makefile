@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade plugins differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -44,6 +44,7 @@ help:
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
 	@echo "make facade  write the stubs of stratagem for type checkers again"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
+	@echo "make walks   write docs/walks.md again from traced runs, and print how long each walk is"
 	@echo "make dist    build every distribution into dist/ and check it"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
 	@echo "make conformance-horovod the same for strategy horovod, with Horovod"
@@ -137,6 +138,9 @@ facade: .venv/.ready-to-develop
 
 plugins: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md
+
+walks: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.walks --page docs/walks.md
 
 hooks: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/hooks.py > docs/hooks.md
