@@ -218,3 +218,17 @@ def test_dtypes_are_those_of_torch():
     assert "unknown dtype 'float31'" in refused(
         changed(lambda m: m["tensors"]["whole"].update(dtype="float31"))
     )
+
+
+def test_shards_over_a_mesh_of_two_dims_are_read():
+    def pieces(*boxes):
+        return tuple(PieceRecord(SECOND, offsets, lengths) for offsets, lengths in boxes)
+
+    columns_first = pieces(((0, 0), (4, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 3)))
+    rows_first = pieces(((0, 0), (1, 4)), ((1, 0), (3, 1)), ((1, 1), (3, 3)))
+    tensors = {
+        "columns first": TensorRecord(torch.int8, (4, 5), columns_first),
+        "rows first": TensorRecord(torch.int8, (4, 4), rows_first),
+    }
+    made = manifest(tensors=tensors, aliases={})
+    assert decode_manifest(made.encode(), "it") == made

@@ -42,6 +42,20 @@ def test_a_signal_is_noticed_and_handlers_are_restored(number: signal.Signals) -
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+def test_the_first_signal_is_the_reason_and_the_time() -> None:
+    """Slurm's SIGTERM follows the SIGUSR1 that was asked for; the run is requeued by the first alone."""
+    limits = {"the time limit": time.time() - 60}
+    with PreemptionWatch(OneRank(), StopConditions(limits=limits, grace_period_s=0)) as watch:  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGUSR1)
+        told_at = watch.told_at
+        assert told_at is not None
+        signal.raise_signal(signal.SIGTERM)
+        assert watch.is_due()
+        signal.raise_signal(signal.SIGTERM)
+        assert watch.is_due()
+        assert (watch.reason, watch.told_at) == ("SIGUSR1", told_at)
+
+
 def test_a_handler_of_the_program_stays() -> None:
     came: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))

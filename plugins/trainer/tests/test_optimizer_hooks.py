@@ -275,3 +275,27 @@ class Both(WarmUp):
 def whole_batches(size: int) -> Any:
     data = copy.copy(batches().dataset)
     return torch.utils.data.DataLoader(data, size)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_modules_own_clipping_sees_gradients_of_their_true_size(accumulate: int, tmp_path: Path) -> None:
+    """With precision 16-mixed losses are scaled by 65536; what the hook reads and limits isn't."""
+    norms: dict[str, list[float]] = {}
+
+    class Own(Free):
+        def loss(self, batch: Any) -> Tensor:
+            return super().loss(batch) / 100  # nothing overflows
+
+        def configure_gradient_clipping(
+            self, optimizer: Any, gradient_clip_val: Any, gradient_clip_algorithm: Any
+        ) -> None:
+            norms[precision].append(float(nn.utils.clip_grad_norm_(self.parameters(), 0.05)))
+
+    weights = {}
+    for precision in ("32-true", "16-mixed"):
+        norms[precision], module = [], Own()
+        train(module, tmp_path / precision, precision=precision, accumulate_grad_batches=accumulate)
+        weights[precision] = torch.cat([each.detach().flatten() for each in module.parameters()])
+    assert max(norms["32-true"]) > 0.06
+    torch.testing.assert_close(norms["16-mixed"], norms["32-true"], rtol=0.02, atol=0.002)
+    torch.testing.assert_close(weights["16-mixed"], weights["32-true"], rtol=0.02, atol=0.002)

@@ -236,3 +236,31 @@ class PerRank(Line):
         self.optimizer = SGD(self.parameters(), lr=0.1)
         plateau = of_torch.ReduceLROnPlateau(self.optimizer, patience=0)
         return {"optimizer": self.optimizer, "lr_scheduler": plateau, "monitor": "own"}
+
+
+def test_schedulers_follow_optimizers_that_a_hook_leaves_out(tmp_path: Path) -> None:
+    class Two(Regression):
+        def configure_optimizers(self) -> Any:
+            made = [SGD(self.first.parameters(), lr=0.1), SGD(self.second.parameters(), lr=0.1)]
+            return made, [
+                {"scheduler": of_torch.ExponentialLR(optimizer, 0.5), "interval": "step"}
+                for optimizer in made
+            ]
+
+        def optimizer_step(
+            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        ) -> None:
+            is_first = optimizer.param_groups[0]["params"][0] is self.first.weight
+            if is_first or batch_idx % 4 == 3:
+                optimizer.step(closure=optimizer_closure)
+
+    trainer = train(Two(), tmp_path, max_epochs=1, callbacks=Kept())
+    assert Kept.rates == [0.1 * 0.5**8, 0.1 * 0.5**2]
+    assert trainer.global_step == 8
+
+
+class Kept(stratagem.Callback):
+    rates: list[float] = []
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        Kept.rates = [each.param_groups[0]["lr"] for each in trainer.prepared.optimizers]

@@ -7,9 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from threads import on_threads
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler
 
 from stratagem import LocalCollectives
+from stratagem.collectives.base import Collectives
 from stratagem.data.train import TrainData
 
 SAMPLES, BATCH = 24, 4
@@ -97,6 +99,13 @@ def test_epochs_ranks_and_runs_draw_differently() -> None:
     assert not torch.isin(drawn(0, 1), first).any()
     assert not torch.isin(drawn(1, 0), first).any()
     assert torch.equal(drawn(0, 0), first)
+
+    def drawn_by_rank(collectives: Collectives) -> torch.Tensor:
+        own = TrainData(DataLoader(Augmented(), BATCH, num_workers=1), collectives=collectives, seed=0)
+        return torch.cat(list(own.epoch(0)))[:, 1:]
+
+    of_0, of_1 = on_threads(2, drawn_by_rank)
+    assert not torch.isin(of_0, of_1).any()
 
 
 def test_the_number_of_workers_changes_nothing() -> None:

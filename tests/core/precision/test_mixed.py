@@ -216,3 +216,19 @@ def test_a_small_gradient_survives_16_bits() -> None:
 
     assert first_gradient(Unscaled("16-mixed", CPU)) == 0.0
     assert first_gradient(ScaledPrecision("16-mixed", CPU)) == pytest.approx(1e-8, rel=1e-2)
+
+
+def test_a_loaded_scale_forgets_what_was_unscaled_before() -> None:
+    """Loading between unscale and step: neither the scale nor its count goes on from gradients of before."""
+    precision, (weight, optimizer) = ScaledPrecision("16-mixed", CPU), make()
+    saved = precision.state_dict() | {"scale": 512.0, "_growth_tracker": 7}
+    backward(precision, weight, float("inf"))
+    precision.unscale(optimizer)
+    precision.load_state_dict(saved)
+    assert precision.state_dict() == saved
+    optimizer.zero_grad()
+    backward(precision, weight)
+    assert torch.equal(weight.grad, torch.full((3,), 512.0))
+    assert precision.step(optimizer) is True
+    assert torch.allclose(weight, torch.full((3,), 0.9))
+    assert precision.state_dict() == saved | {"_growth_tracker": 8}

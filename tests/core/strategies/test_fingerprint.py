@@ -35,6 +35,10 @@ def test_the_place_of_a_value_and_the_order_of_tensors_count() -> None:
     assert of(a, b) != of(b, a)
     big = torch.arange(2.0**17)
     assert of(big) != of(big.roll(1))
+    assert of(big, big + 1) != of(big + 1, big)
+    for width in (32, 768, 1000, 1024, 4096):
+        rows = torch.arange(2.0**18)[: 2**18 // width * width].view(-1, width)
+        assert of(rows) != of(rows.flip(0)), f"the order of rows of {width}"
 
 
 def test_layout_in_memory_does_not_count() -> None:

@@ -67,6 +67,22 @@ def test_optimizers_get_the_parameters_of_today() -> None:
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(net.first.weight), id(net.first.bias)]
 
 
+def test_an_optimizers_state_goes_to_the_parameters_of_today() -> None:
+    """Of an optimizer that has stepped before, or whose class fills its state when it is made, as Adagrad."""
+    net = Net()
+    optimizer = torch.optim.Adagrad([net.first.weight, net.first.bias], lr=0.1)
+    net.first(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    sums = [optimizer.state[p]["sum"].clone() for p in (net.first.weight, net.first.bias)]
+    assert all(bool(each.any()) for each in sums)
+    ledger = ParameterLedger(net, 2)
+    replace_all(net)
+    ledger.claim([optimizer])
+    assert set(optimizer.state) == {net.first.weight, net.first.bias}
+    for parameter, expected in zip((net.first.weight, net.first.bias), sums):
+        assert torch.equal(optimizer.state[parameter]["sum"], expected)
+
+
 def test_what_an_optimizer_keeps_apart_from_its_groups_is_of_today() -> None:
     """LBFGS keeps the list of its group's parameters; others have lists, and dicts by names, of their own."""
     net = Net()

@@ -119,7 +119,9 @@ class ScaledPrecision(MixedPrecision):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a scale; an empty state, from a run without scaling, leaves the scale as it is."""
+        # Gradients of before don't count: neither for the loaded scale, nor as unscaled by it.
         self._unscaled.clear()
+        self._scaler.forget_all()
         if state:
             self._scaler.load_state_dict(state)
 

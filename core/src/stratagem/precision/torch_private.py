@@ -43,3 +43,7 @@ class GradientScaler(torch.amp.GradScaler):
     def forget(self, optimizer: Optimizer) -> None:
         """Let `optimizer` be unscaled again."""
         del self._per_optimizer_states[id(optimizer)]
+
+    def forget_all(self) -> None:
+        """Let every optimizer be unscaled again, as `update` does, and leave the scale as it is."""
+        self._per_optimizer_states.clear()

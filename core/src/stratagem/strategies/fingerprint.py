@@ -10,8 +10,11 @@ from zlib import crc32
 
 import torch
 
-WIDTH = 1024
-"""Sums are kept apart by position modulo this, so that values in other places count as other values."""
+WIDTH = 1021
+"""Sums are kept apart by position modulo this, so that values in other places count as other values.
+
+A prime: with a power of two, exchanged rows of a matrix as wide as it would leave all sums as they are.
+"""
 SMALL = 2**16
 """Elements up to which tensors are put together before they are summed: fewer operations."""
 

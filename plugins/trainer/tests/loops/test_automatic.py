@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from by_hand import train
-from small import Line
+from small import Descent, Line, samples
 from stratagem_trainer.loops import train as fit_loop
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
+import stratagem
 from stratagem import Callback, Logger, PreparedWrapper, hookimpl
 from stratagem.errors import NonFiniteError
 
@@ -175,3 +178,51 @@ def test_each_batch_of_each_epoch_may_be_validated(tmp_path: Path) -> None:
 
     train(Line(), tmp_path, max_epochs=2, val_check_interval=1, num_sanity_val_steps=0, callbacks=[Counts()])
     assert validated == list(range(1, 17))
+
+
+def test_a_mean_over_an_epoch_weighs_batches_by_their_samples(tmp_path: Path) -> None:
+    class Means(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("index", float(batch_idx), on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+        def val_dataloader(self) -> Any:
+            return None
+
+    for accumulate in (1, 2):  # in the loop of single batches, and in that of windows
+        trainer = stratagem.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            accumulate_grad_batches=accumulate,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            run_dir=tmp_path / str(accumulate),
+        )
+        trainer.fit(Means(count=9))  # 4, 4 and 1
+        assert trainer.callback_metrics["index"] == pytest.approx((0 * 4 + 1 * 4 + 2 * 1) / 9)
+
+
+def test_an_epochs_smaller_last_batch_counts_by_its_samples_in_a_global_batch(tmp_path: Path) -> None:
+    """Windows of 8 + 3 samples, of 2 batches each, and of one: the gradient is the mean over samples."""
+    ours, alone, plain = Descent(count=11), Descent(count=9), Descent(count=11)
+    for module in (ours, alone):
+        trainer = stratagem.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            global_batch_size=8,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            limit_val_batches=0,
+            run_dir=tmp_path / str(module.count),
+        )
+        trainer.fit(module, DataLoader(samples(module.count), 2))
+        optimizer = plain.configure_optimizers()
+        plain.load_state_dict(Descent().state_dict())
+        x, y = samples(module.count).tensors
+        for rows in (slice(0, 8), slice(8, None)):
+            optimizer.zero_grad()
+            F.mse_loss(plain(x[rows]), y[rows]).backward()
+            optimizer.step()
+        torch.testing.assert_close(module.layer.weight, plain.layer.weight)

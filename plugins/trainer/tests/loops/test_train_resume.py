@@ -158,3 +158,43 @@ def test_a_checkpoint_that_the_module_saves_at_an_epochs_end_begins_the_next(tmp
     moments = Moments()
     train(Plain(), tmp_path / "rest", tmp_path / "after_0", max_epochs=2, callbacks=moments)
     assert moments.moments == [("epoch", 1), *(("batch", index) for index in range(8)), ("epoch end", 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_a_validation_that_was_done_counts_at_another_batch_size(tmp_path: Path, size: int) -> None:
+    """Saved after the validation at 4 of 8 batches of 4 samples: the next one is due at the end of 32 samples."""
+
+    class Saves(stratagem.Callback):
+        def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
+            if trainer.global_step == 4:
+                trainer.save_checkpoint(tmp_path / "ckpt")
+
+    def fit(batch_size: int, path: Path | None, callback: stratagem.Callback) -> None:
+        trainer = stratagem.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            val_check_interval=0.5,
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            callbacks=[callback],
+            run_dir=tmp_path / str(batch_size),
+        )
+        trainer.fit(Line(count=32, batch_size=batch_size), ckpt_path=path)
+
+    def batches_before_validations(batch_size: int) -> list[int]:
+        class Counts(stratagem.Callback):
+            count = 0
+
+            def on_train_batch_end(self, *args: Any) -> None:
+                self.count += 1
+
+            def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
+                counts.append(self.count)
+
+        counts: list[int] = []
+        fit(batch_size, tmp_path / "ckpt", Counts())
+        return counts
+
+    fit(4, None, Saves())
+    assert batches_before_validations(size) == [16 // size]
