@@ -242,11 +242,3 @@ def test_a_second_evaluation_reads_the_same(ranks, numbers):
 
     for first, second in ranks(3, run):
         assert first == second
-
-
-def test_the_former_way_to_merge_still_does_and_says_where_it_is_now(numbers, alone):
-    data = EvalData(DataLoader(numbers(2), batch_size=1), collectives=alone)
-    with pytest.warns(
-        DeprecationWarning, match="EvalData.merge is now stratagem_trainer.loops.predictions.in_order"
-    ):
-        assert data.merge([["a", "b"]]) == ["a", "b"]

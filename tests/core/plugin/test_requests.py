@@ -1,4 +1,4 @@
-"""What hooks are asked: fixed records, whose former names still answer."""
+"""What hooks are asked: fixed records."""
 
 from __future__ import annotations
 
@@ -66,41 +66,6 @@ def test_a_loop_that_says_nothing_trains_each_batch_unclipped() -> None:
     request = setup()
     assert (request.loop, request.steps, request.left_shards) == (LoopPlan(), None, None)
     assert request.config == RunConfig()
-
-
-FORMER: dict[str, Any] = {
-    "plain": NET,
-    "training": False,
-    "manual": True,
-    "accumulate": 3,
-    "clipping": Clipping(1.0),
-    "micro_batch_size": 5,
-    "run_dir": "runs/a",
-    "log_level": "info",
-    "part": NET,
-    "ends": {"training_step": sum},
-    "sample": list,
-    "step": "predict_step",
-}
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_a_former_name_answers_and_warns(name: str) -> None:
-    request = setup(
-        loop=LoopPlan(False, True, 3, Clipping(1.0), 5),
-        config=RunConfig(run_dir="runs/a", log_level="info"),
-        steps=ModuleSteps(NET, {"training_step": sum}, list, "predict_step"),
-    )
-    with pytest.warns(DeprecationWarning, match=f"{name} is now "):
-        assert getattr(request, name) == FORMER[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("part", None), ("ends", {}), ("sample", None), ("step", "training_step")]
-)
-def test_a_module_without_steps_has_former_names_without_them(name: str, value: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{name} is now "):
-        assert getattr(setup(), name) == value
 
 
 def test_steps_that_are_not_told_are_those_of_a_training() -> None:

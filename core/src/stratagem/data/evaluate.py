@@ -20,15 +20,11 @@ from stratagem.data.sharing import (
     warn_of_same_data,
 )
 from stratagem.errors import DataError
-from stratagem.names.deprecation import replaced_names
 
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
 _END = object()
-_FORMER = replaced_names(
-    "stratagem.sdk.loops.EvalData", {"merge": "stratagem_trainer.loops.predictions:in_order"}
-)
 
 
 class EvalData:
@@ -110,11 +106,6 @@ class EvalData:
         batches = [[min(size, count - first) for first in range(0, count, size)] for count in counts]
         # A limit on the number of batches leaves the last ones out.
         return [own[: len(part)] for own, part in zip(batches, parts)]
-
-    def merge(self, parts: list[list[Any]]) -> list[Any]:
-        """Return all ranks' predictions in the order of the data: former place of what the trainer does."""
-        merged: list[Any] = _FORMER("merge")(self, parts)
-        return merged
 
     def _share(self, loader: Any) -> None:
         world_size = self._collectives.world_size

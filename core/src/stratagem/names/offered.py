@@ -1,4 +1,4 @@
-"""Names that the project itself offers, and the distributions that have them: for hints, and for former names."""
+"""Names that the project itself offers, and the distributions that have them: for hints."""
 
 import json
 from pathlib import Path
@@ -14,11 +14,6 @@ LAUNCHER_SIZES: dict[str, str] = _TABLES["launcher_sizes"]
 """Variable with the number of processes that a launcher has started → the environment that reads its others."""
 LAUNCHER_RANKS: dict[str, str] = _TABLES["launcher_ranks"]
 """Variable with a rank among several → the environment that reads it."""
-MOVED: dict[str, dict[str, str]] = {
-    former: {name: f"{home}:{name}" for home, names in homes.items() for name in names}
-    for former, homes in _TABLES["moved"].items()
-}
-"""Module of the sdk → name that plugins of API 2 import from it → "module:name" where that is now."""
 ONCE_ACCELERATORS: list[str] = _TABLES["once_accelerators"]
 """Strategies that were once given as `accelerator=`, `distributed_backend=` or `plugins=`."""
 NEW_NAMES: dict[str, str] = _TABLES["new_names"]

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from stratagem.errors import BrokenPluginError
 from stratagem.plugin.origin import Origin
 
-API_VERSION = 2
+API_VERSION = 1
 """Version of the plugin API: the hooks, their requests and the protocols of their answers."""
 
 Kind = Literal[

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError, short
-from stratagem.names.deprecation import Renamed
 
 if TYPE_CHECKING:
     import torch
@@ -161,17 +159,6 @@ class SetupRequest:
     def device(self) -> torch.device:
         """Where the module is to be, and where batches go: the first of `devices`."""
         return self.devices[0]
-
-    plain = Renamed("original_module")
-    training, manual, accumulate = (
-        Renamed("loop.training"),
-        Renamed("loop.manual"),
-        Renamed("loop.accumulate"),
-    )
-    clipping, micro_batch_size = Renamed("loop.clipping"), Renamed("loop.micro_batch_size")
-    run_dir, log_level = Renamed("config.run_dir"), Renamed("config.log_level")
-    part, ends = Renamed("steps.chunk_module"), Renamed("steps.step_end_fns", MappingProxyType({}))
-    sample, step = Renamed("steps.make_sample"), Renamed("steps.sample_step", "training_step")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@
 - `catalogue`: what the installed distributions offer.
 
 What strategies are built of beside that is in the distribution stratagem-sharding, and the format of checkpoints in
-stratagem-checkpoint. Names that were here in plugin API 2 are found there, with a warning.
+stratagem-checkpoint.
 
 Versioned with `API_VERSION`: docs/sdk.md lists every name with its signature, and a test compares them.
 """

@@ -4,7 +4,6 @@ from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.installed.entry_points import GROUP
 from stratagem.installed.locked import LOCK_FILE, LOCKED_VARIABLE, refuse_unlocked, require_locked, write_lock
 from stratagem.installed.plugins import command_plugins
-from stratagem.names.deprecation import replaced_names
 from stratagem.plugin.component import API_VERSION, FEATURES, KINDS, Kind, imported
 from stratagem.plugin.hookspecs import CommandGroup
 from stratagem.plugin.origin import BrokenPlugin, Origin
@@ -28,6 +27,3 @@ __all__ = [
     "require_locked",
     "write_lock",
 ]
-
-# A component has its origin and the values of the preset by which it was looked up, since plugin API 2.
-__getattr__ = replaced_names(__name__, {"Offer": "stratagem:Component", "Selection": "stratagem:Component"})

@@ -4,8 +4,5 @@ from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp
 from stratagem.collectives.closures import mean_closure, mean_loss
 from stratagem.collectives.group import GroupCollectives
-from stratagem.names.deprecation import replaced_names
 
 __all__ = ["GroupCollectives", "ReduceOp", "check_reduction", "check_tensor", "mean_closure", "mean_loss"]
-
-__getattr__ = replaced_names(__name__)

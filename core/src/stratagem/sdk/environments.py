@@ -8,7 +8,6 @@ from stratagem.environments.rank_info import (
     RankInfo,
     derived_port,
 )
-from stratagem.names.deprecation import replaced_names
 
 __all__ = [
     "DERIVED_PORTS",
@@ -18,5 +17,3 @@ __all__ = [
     "RequestedSize",
     "derived_port",
 ]
-
-__getattr__ = replaced_names(__name__)

@@ -7,7 +7,6 @@ from stratagem.data.rebuild import in_order, order_of, with_sampler
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sharing import batch_size_in, knows_its_part, reads_by_sampler
 from stratagem.data.train import TrainData
-from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.launching import launch
 from stratagem.runtime.loop import PreparedModule
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
@@ -39,5 +38,3 @@ __all__ = [
     "seed_everything",
     "with_sampler",
 ]
-
-__getattr__ = replaced_names(__name__)

@@ -3,7 +3,6 @@
 from stratagem.collectives.stores import LOOPBACK, free_port, serve_store, store_file, store_variables
 from stratagem.launchers.base import check_start_method
 from stratagem.launchers.torch_private import COMPILER
-from stratagem.names.deprecation import replaced_names
 
 __all__ = [
     "COMPILER",
@@ -14,5 +13,3 @@ __all__ = [
     "store_file",
     "store_variables",
 ]
-
-__getattr__ = replaced_names(__name__)

@@ -3,7 +3,6 @@
 from stratagem.accelerators.indices import count_of
 from stratagem.config import Devices, path_text
 from stratagem.launchers.nodes import node_count
-from stratagem.names.deprecation import replaced_names
 from stratagem.names.renamed import RENAMED, renamed_selection
 from stratagem.precision.names import PRECISIONS
 from stratagem.resolve.environment import choose_environment, requested_size
@@ -21,5 +20,3 @@ __all__ = [
     "renamed_selection",
     "requested_size",
 ]
-
-__getattr__ = replaced_names(__name__)

@@ -2,7 +2,6 @@
 
 from stratagem.checkpoint.base import TensorInfo
 from stratagem.checkpoint.failing import writing
-from stratagem.names.deprecation import replaced_names
 from stratagem.runtime.checkpoint import fitting, resumption, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
@@ -26,5 +25,3 @@ __all__ = [
     "same_ranks",
     "writing",
 ]
-
-__getattr__ = replaced_names(__name__)

@@ -1,9 +1,6 @@
 """What torch keeps private of tensors and stores: hooks of tensors, counts of writes, a group's store."""
 
 from stratagem.collectives.torch_private import store_of
-from stratagem.names.deprecation import replaced_names
 from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version
 
 __all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version"]
-
-__getattr__ = replaced_names(__name__)

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 
 from stratagem.data.batches import moved
 from stratagem.errors import ConfigError
-from stratagem.names.deprecation import Renamed
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model
@@ -70,7 +69,6 @@ class Prepared:
     has_all_states = True
     has_copies = True
     supports_inference_mode = True
-    plain = Renamed("original_module")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -1,1 +1,1 @@
-"""A plugin as it was written for plugin API 1. Nothing in this folder is edited: later versions must run it."""
+"""A plugin as it was written for plugin API 1. From the first release on, no one edits it: later versions must run it."""

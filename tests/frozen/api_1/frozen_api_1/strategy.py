@@ -2,10 +2,11 @@
 
 from contextlib import contextmanager
 
+from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets, gradients_of_any
+
 from stratagem import Prepared, ProcessGroupStrategy, hookimpl
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import loss_of
-from stratagem.sdk.tensors import broadcast_coalesced, flattened_buckets, gradients_of_any
 
 
 class Frozen(ProcessGroupStrategy):
@@ -31,7 +32,7 @@ class FrozenPrepared(Prepared):
     def __init__(self, request, factor):
         super().__init__(request)
         self.collectives, self.factor, self.syncing = request.collectives, factor, True
-        broadcast_coalesced([*self.plain.parameters(), *self.plain.buffers()])
+        broadcast_coalesced([*self.original_module.parameters(), *self.original_module.buffers()])
 
     def forward_backward(self, *args, divisor=1, sync=True):
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
@@ -53,7 +54,7 @@ class FrozenPrepared(Prepared):
             self.syncing = True
 
     def average(self):
-        parameters = list(self.plain.parameters())
+        parameters = list(self.original_module.parameters())
         gradients = gradients_of_any(parameters, [p.grad is not None for p in parameters], self.device)
         for flat in flattened_buckets(gradients):
             flat.copy_(self.collectives.all_reduce(flat, "mean") * self.factor)
