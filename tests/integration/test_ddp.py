@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +91,9 @@ def test_every_keyword_reaches_ddp_and_unused_parameters_are_found(tmp_path: Pat
 
 
 def test_ranks_that_log_different_names_get_an_error(tmp_path: Path) -> None:
-    began = time.monotonic()
     with pytest.raises((LoggingError, WorkerError), match="loss_1") as caught:
         trainer(tmp_path, 2, log_every_n_steps=1).fit(Unequal())
     assert "ranks log different values" in str(caught.value)
-    assert time.monotonic() - began < 30
 
 
 def grandchildren() -> set[int]:

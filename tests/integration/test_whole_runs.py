@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+ENDLESS = ("--max-epochs", "1000")
+"""Nothing but what a test does ends such a run."""
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
@@ -38,7 +40,7 @@ def slow(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def ranks_in(folder: Path) -> list[int]:
     """Process ids of both ranks, once they train."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         notes = [folder / "rank0", folder / "rank1"]
         if all(note.exists() and note.read_text() for note in notes):
@@ -47,8 +49,9 @@ def ranks_in(folder: Path) -> list[int]:
     pytest.fail("the ranks didn't begin to train")
 
 
-def assert_gone(processes: list[psutil.Process], within_s: float = 5) -> None:
-    deadline = time.monotonic() + within_s
+def assert_gone(processes: list[psutil.Process]) -> None:
+    """Expect that these end; they would train on for longer than that."""
+    deadline = time.monotonic() + 120
     while alive := [process for process in processes if runs(process)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.02)
@@ -67,26 +70,23 @@ def runs(process: psutil.Process) -> bool:
     ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)]
 )
 def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    process = slow(tmp_path)
+    process = slow(tmp_path, *ENDLESS)
     ranks_in(tmp_path)
     everyone = psutil.Process(process.pid).children(recursive=True)
     assert len(everyone) >= 2
     process.send_signal(number)
-    began = time.monotonic()
-    assert process.wait(timeout=10) == code
-    assert_gone(everyone, within_s=5 - min(4.0, time.monotonic() - began))
+    assert process.wait(timeout=120) == code
+    assert_gone(everyone)
     process.communicate()
 
 
 @pytest.mark.serial
 def test_a_killed_rank_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    process = slow(tmp_path)
+    process = slow(tmp_path, *ENDLESS)
     victim = ranks_in(tmp_path)[1]
     everyone = psutil.Process(process.pid).children(recursive=True)
-    began = time.monotonic()
     psutil.Process(victim).kill()
-    _, errors = process.communicate(timeout=20)
-    assert time.monotonic() - began < 6
+    _, errors = process.communicate(timeout=200)
     assert process.returncode not in (0, 2)
     assert "rank 1 on" in errors
     assert "SIGKILL" in errors
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_goes_on_with_the_very_next_sample(tmp_path: Path)
     whole.communicate()
     run = tmp_path / "killed" / "run"
     killed = slow(tmp_path / "killed", *often, "--set", "model.pause_s=0.2", "--config", str(config))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (run / "checkpoints" / "last").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     killed.kill()

@@ -99,14 +99,29 @@ def test_replicas_move_by_the_mean_minus_what_they_gave() -> None:
 
 
 def with_a_straggler(runtime: Any, folder: str) -> list[Any]:
-    """Train for a second; return by rank the steps, the averages, and whether all was as it should be after it."""
+    """Train until rank 0 has made 60 steps after rank 1's last one.
+
+    Returns:
+        By rank the steps, the averages, and whether all was as it should be after it.
+    """
     trained, slow = Trained(runtime, runtime.rank), runtime.rank == 1
-    runtime.barrier()
-    until = time.monotonic() + 1.2
-    while time.monotonic() < until:
-        trained.step()
-        time.sleep(0.05 if slow else 0.001)
     prepared = trained.optimizer.prepared
+    slow_is_over, fast_is_over = Path(f"{folder}.slow"), Path(f"{folder}.fast")
+    runtime.barrier()
+    if slow:
+        while prepared.averaging.given < 3:
+            trained.step()
+            time.sleep(0.05)
+        slow_is_over.touch()
+        while not fast_is_over.exists():
+            time.sleep(0.01)
+    else:
+        left = 60
+        while left:
+            left -= slow_is_over.exists()
+            trained.step()
+            time.sleep(0.001)
+        fast_is_over.touch()
     steps = prepared.steps
     with prepared.evaluating():
         averaged = of_all(trained.flat)
@@ -137,7 +152,7 @@ def frozen_on_the_way(trained: Trained) -> tuple[bool, bool]:
 
 def test_no_step_waits_for_a_slow_rank_and_everybody_else_sees_one_model(tmp_path: Path) -> None:
     fast, slow = launched(with_a_straggler, 2, str(tmp_path / "saved"), sync_interval_ms=20)
-    assert fast[0] > 3 * slow[0]
+    assert fast[0] > 60
     assert fast[1] == slow[1] >= 3
     assert all((*fast[2:], *slow[2:])), (fast, slow)
 
@@ -192,11 +207,13 @@ def one_of_two(rank: int, port: int, case: str) -> None:
         if case == "ends":  # when it is waited for
             group.get_group_store().add("given/1", 1)
             os._exit(0)
-        time.sleep(0 if case == "closes" else 3)
+        if case != "closes":
+            group.get_group_store().wait(
+                ["over"], timedelta(seconds=200)
+            )  # comes when it isn't waited for any more
         dist.barrier()
         os._exit(0)
     mean.give(torch.ones(100_000))
-    began = time.monotonic()
     if case == "closes":
         time.sleep(0.2)
         mean.close()
@@ -207,9 +224,9 @@ def one_of_two(rank: int, port: int, case: str) -> None:
             ):
                 mean.take(wait=True)
         mean.close()
-    assert time.monotonic() - began < 2.5
     assert THREAD not in [thread.name for thread in threading.enumerate()]
     if case != "ends":
+        group.get_group_store().set("over", "1")
         dist.barrier()
     os._exit(0)
 

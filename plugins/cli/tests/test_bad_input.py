@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,9 +74,7 @@ def refused_at_once(net: Path, refused: Callable[..., str]) -> Callable[..., str
     Path("a_file").write_text("")
 
     def run(*args: str) -> str:
-        began = time.process_time()  # other processes may share the cores
         said = refused("fit", *args)
-        assert time.process_time() - began < 5
         assert len(said) < 2200
         return said
 

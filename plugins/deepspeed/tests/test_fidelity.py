@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,10 +96,8 @@ def test_stage_3_ends_where_ranks_go_other_ways(tmp_path: Path) -> None:
         RankError, match="the order in which layers were called isn't on rank 1 what it is on rank 0"
     ):
         own.run(train_one, "Experts")
-    begin = time.monotonic()
     with pytest.raises(RankError, match="training_step returned None on rank 0 and not on all ranks"):
         own.run(train_one, "NoneOnOne", timeout_s=100)
-    assert time.monotonic() - begin < 100, "the other rank waits for two minutes"
 
 
 @pytest.mark.parametrize("deferred", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,10 @@ def test_a_batch_without_a_loss_adds_nothing_wherever_it_is(tmp_path: Path, devi
     assert_equals_plain_torch(NoLosses(window=2), NoLosses(window=2), strategy(), tmp_path, devices)
 
 
-def test_a_loss_on_some_ranks_alone_is_refused_within_seconds(tmp_path: Path) -> None:
-    start = time.monotonic()
+def test_a_loss_on_some_ranks_alone_is_refused(tmp_path: Path) -> None:
+    # Ranks that waited for each other would do so for 30 minutes.
     with pytest.raises(DataError, match="returned None on rank 1 and not on all ranks: under fsdp"):
         fit(NoLossOnOneRank(), strategy(), tmp_path)
-    assert time.monotonic() - start < 30
 
 
 def test_ranks_that_call_the_same_experts_train(tmp_path: Path) -> None:

@@ -65,11 +65,15 @@ def test_a_handler_of_the_program_stays() -> None:
     assert came == [signal.SIGUSR1]
 
 
-def test_the_earliest_limit_stops_a_run_a_grace_period_before() -> None:
-    limits = {"the time limit": time.time() + 5.2, "the end of the job": time.time() + 3600}
+def test_the_earliest_limit_stops_a_run_a_grace_period_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    limits = {"the end of the job": 4600.0, "the time limit": 1005.25}
     with PreemptionWatch(OneRank(), StopConditions((), 5.0, limits)) as watch:  # type: ignore[arg-type]
         assert not watch.is_due()
-        time.sleep(0.3)
+        now = 1000.2
+        assert not watch.is_due()
+        now = 1000.25
         assert watch.is_due()
         assert watch.reason == "the time limit"
 

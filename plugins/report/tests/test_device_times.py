@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -101,9 +100,7 @@ def test_events_are_used_again(loop: FakeDeviceLoop) -> None:
 def test_the_end_takes_what_is_done_and_does_not_wait_for_the_rest(loop: FakeDeviceLoop) -> None:
     loop.train(30)
     loop.device.run(14 * 15)
-    began = time.monotonic()
-    rank = loop.end()
-    assert time.monotonic() - began < 5
+    rank = loop.end()  # an event of the fake device raises where it is waited for
     assert [step.step for step in rank.device_steps] == [3, 13]
     assert rank.end == "done"
 

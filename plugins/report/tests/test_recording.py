@@ -64,18 +64,18 @@ class Manual(Net):
 
 
 class OneIsSlow(Net):
-    """Rank 1 takes 12 ms more than the 20 ms of the others."""
+    """Rank 1 takes 40 ms more than the 20 ms of the others."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        time.sleep(0.032 if self.global_rank == 1 else 0.020)
+        time.sleep(0.060 if self.global_rank == 1 else 0.020)
         return super().training_step(batch, batch_idx)
 
 
 class OneComputesMore(Net):
-    """Rank 1 computes for 36 ms, and the others for 24 ms."""
+    """Rank 1 computes for 72 ms, and the others for 24 ms."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        until = time.thread_time() + (0.036 if self.global_rank == 1 else 0.024)
+        until = time.thread_time() + (0.072 if self.global_rank == 1 else 0.024)
         while time.thread_time() < until:
             pass
         return super().training_step(batch, batch_idx)
@@ -110,10 +110,17 @@ def seconds(run: RunRecord, rank: int = 0) -> dict[str, float]:
 
 
 def test_each_moment_of_a_run_is_in_one_phase(tmp_path: Path) -> None:
-    before = time.time()
-    module = Net()
+    at_steps: list[float] = []
+
+    class Noted(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            at_steps.append(time.perf_counter())
+            return super().training_step(batch, batch_idx)
+
+    before = time.perf_counter()
+    module = Noted()
     fit(tmp_path, module, max_epochs=2)
-    took = time.time() - before
+    took = time.perf_counter() - before
     run = read_run(str(tmp_path))
     ((rank,),) = run.attempts
     assert rank.steps == 32
@@ -123,7 +130,7 @@ def test_each_moment_of_a_run_is_in_one_phase(tmp_path: Path) -> None:
         at += row.total_ns
         assert row.end_ns == at
     assert rank.wall_ns == at
-    assert 0.5 * took < rank.wall_ns / 1e9 < took
+    assert at_steps[-1] - at_steps[0] < rank.wall_ns / 1e9 < took
     found = seconds(run)
     assert (
         min(found[name] for name in ("data", "forward", "backward", "optimizer", "checkpoint", "start")) > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,10 +44,8 @@ def test_a_rank_that_is_killed_or_hangs_is_named(workers: Workers) -> None:
     with pytest.raises(RankError, match="exit code -9"):
         workers.run(2, killed)
     workers.run(2, place)  # starts the processes, which may take a while
-    began = time.monotonic()
     with pytest.raises(RankError, match="rank 1 hung: not done after 2 s"):
         workers.run(2, hangs, timeout_s=2.0)
-    assert time.monotonic() - began < 10
 
 
 def test_alone_is_a_process_that_no_launcher_made(workers: Workers) -> None:

@@ -46,11 +46,9 @@ def come(runtime: Any, is_late: bool) -> list[Any]:
     seen = [c.all_arrive("start", 30), c.all_arrive("start", 30), c.data.all_arrive("start", 30)]
     if not is_late:
         return c.gather_objects(seen)
-    began = time.monotonic()
     if runtime.rank == 0:
         # The others wait in a collective, which isn't disturbed.
         seen.append(c.all_arrive("alone", 0.5))
-        assert 0.4 < time.monotonic() - began < 10
     everyone: list[Any] = c.gather_objects(seen)
     return everyone
 

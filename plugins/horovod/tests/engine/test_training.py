@@ -268,19 +268,21 @@ def test_a_rank_that_never_comes_is_waited_for_until_the_timeout() -> None:
         launched(comes_late, timeout_s=4)
 
 
-def waits(runtime: Any) -> float:
+def waits(runtime: Any) -> tuple[float, float]:
+    """Return the seconds of CPU, and those of the clock, in which rank 0 waited for rank 1."""
     plain = net()
     module, _ = runtime.setup(plain, sgd(plain))
     ((x, _),) = batches(1)
     if hvd().rank() == 1:
-        time.sleep(2.0)
-    began = time.thread_time()
+        time.sleep(4.0)
+    began = time.thread_time(), time.monotonic()
     runtime.backward(module(x).sum(), module)
-    return time.thread_time() - began
+    return time.thread_time() - began[0], time.monotonic() - began[1]
 
 
 def test_who_waits_for_other_ranks_leaves_the_core_to_others() -> None:
-    assert launched(waits) < 0.3
+    busy_s, waited_s = launched(waits)
+    assert busy_s < 0.5 * waited_s
 
 
 def test_the_plan_says_that_learning_rates_are_scaled() -> None:

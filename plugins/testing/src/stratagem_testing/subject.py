@@ -12,7 +12,7 @@ from stratagem import Capabilities, RunConfig
 from stratagem.errors import PrecisionError
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem.sdk.runs import choose_strategy
-from stratagem_testing.workers import shared_workers
+from stratagem_testing.workers import TIMEOUT_S, shared_workers
 
 if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer
@@ -68,7 +68,7 @@ class StrategySubject:
     own_processes: bool = False
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
-    timeout_s: float = 120.0
+    timeout_s: float = TIMEOUT_S
     """After which a task counts as hanging."""
 
     world_size: int = 1

@@ -27,8 +27,8 @@ from stratagem.errors import StratagemError
 from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variables
 from stratagem_testing.worker import Reply, serve
 
-TIMEOUT_S = 120.0
-"""After which a task counts as hanging."""
+TIMEOUT_S = 240.0
+"""After which a task counts as hanging: long enough for what only waits its turn on a busy machine."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's own error may be told first."""
 PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")

@@ -20,19 +20,21 @@ from stratagem.sdk.selection import choose_environment
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import LauncherSubject
 
-SOON_S = 30.0
+SOON_S = 200.0
+"""After which a rank doesn't wait for another any longer; shorter than what counts as hanging."""
+FOREVER_S = 3600.0
+"""How long a rank goes on that nothing ends: its task counts as hanging before."""
 
 
-def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None, float]:
-    """Launch in a process of its own; return the value, the error and the seconds that it took."""
+def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None]:
+    """Launch in a process of its own; return the value and the error."""
     plan = LaunchPlan(processes_per_node=2, start_method=subject.start_method)
     launcher = subject.load()(plan)
-    began = time.monotonic()
     try:
         value = launcher.launch(Task(function, (launcher.worker_environment, *args)))
     except (UsageError, WorkerError) as error:
-        return None, error, time.monotonic() - began
-    return value, None, time.monotonic() - began
+        return None, error
+    return value, None
 
 
 def _in_process(subject: LauncherSubject) -> bool:
@@ -50,10 +52,10 @@ def _refuse_in_process(subject: LauncherSubject) -> None:
 def check_runs_every_rank(subject: LauncherSubject) -> None:
     """The task runs once in every rank, which finds its place; rank 0's value comes back."""
     if _in_process(subject):
-        value, error, _ = subject.alone(_launch, _value)
+        value, error = subject.alone(_launch, _value)
         expect(error is None and value == ("value", 0), f"the task's value comes back as {value!r}")
         return
-    value, error, _ = subject.alone(_launch, _note_rank, subject.folder)
+    value, error = subject.alone(_launch, _note_rank, subject.folder)
     expect(error is None, f"launching fails: {error}")
     expect(value == "rank 0 of 2", f"rank 0's value comes back as {value!r}")
     ran = sorted(path.read_text() for path in Path(subject.folder).iterdir())
@@ -75,13 +77,12 @@ def _note_rank(environment: str | None, folder: str) -> str:
 def check_tells_errors(subject: LauncherSubject) -> None:
     """A rank's exception ends all, and is told with its rank and traceback; a UsageError comes as itself."""
     _refuse_in_process(subject)
-    _, error, seconds = subject.alone(_launch, _fail)
+    _, error = subject.alone(_launch, _fail)
     expect(isinstance(error, WorkerError), f"a rank's exception comes back as {error!r}")
     assert isinstance(error, WorkerError)
     expect(error.rank == 1, f"rank 1 raised, and rank {error.rank} is named")
     expect("cursed" in str(error) + error.traceback, f"the exception isn't told: {error}")
-    expect(seconds < SOON_S, f"the others only ended after {seconds:.0f} s")
-    _, error, _ = subject.alone(_launch, _refuse)
+    _, error = subject.alone(_launch, _refuse)
     expect(type(error) is ConfigError, f"a rank's ConfigError comes back as {error!r}")
 
 
@@ -93,7 +94,7 @@ def _rank(environment: str | None) -> int:
 def _fail(environment: str | None) -> None:
     if _rank(environment) == 1:
         raise ArithmeticError("cursed")
-    time.sleep(60)
+    time.sleep(FOREVER_S)
 
 
 def _refuse(environment: str | None) -> None:
@@ -104,11 +105,10 @@ def _refuse(environment: str | None) -> None:
 def check_notices_the_dead(subject: LauncherSubject) -> None:
     """A rank that a signal ended is named, and no other is left running."""
     _refuse_in_process(subject)
-    _, error, seconds = subject.alone(_launch, _die, subject.folder)
+    _, error = subject.alone(_launch, _die, subject.folder)
     expect(isinstance(error, WorkerError), f"a dead rank comes back as {error!r}")
     assert isinstance(error, WorkerError)
     expect(error.rank == 1, f"rank 1 died, and rank {error.rank} is named")
-    expect(seconds < SOON_S, f"the others only ended after {seconds:.0f} s")
     time.sleep(1)
     left = [path.name for path in Path(subject.folder).iterdir() if _runs(int(path.name))]
     expect(not left, f"{len(left)} workers are still running")
@@ -118,7 +118,7 @@ def _die(environment: str | None, folder: str) -> None:
     Path(folder, str(os.getpid())).touch()
     if _rank(environment) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(FOREVER_S)
 
 
 def _runs(pid: int) -> bool:
@@ -134,13 +134,13 @@ def _runs(pid: int) -> bool:
 def check_keeps_data_apart(subject: LauncherSubject) -> None:
     """Views of one memory are views in each rank, and no rank sees what another or the caller writes there."""
     _refuse_in_process(subject)
-    found, error, _ = subject.alone(_launch_data, subject.folder)
+    found, error = subject.alone(_launch_data, subject.folder)
     expect(error is None, f"launching with tensors fails: {error}")
     expect(found != "apart", "two views of one memory have become two memories")
     expect(found == "kept", f"after another rank's write, a rank reads {found}")
 
 
-def _launch_data(subject: LauncherSubject, folder: str) -> tuple[Any, BaseException | None, float]:
+def _launch_data(subject: LauncherSubject, folder: str) -> tuple[Any, BaseException | None]:
     whole = torch.zeros(100_000)
     return _launch(subject, _write_in_turn, [whole, whole[50_000:]], folder)
 
@@ -168,12 +168,12 @@ def check_listens_for_itself(subject: LauncherSubject) -> None:
     _refuse_in_process(subject)
     if not Path("/proc/net/tcp").exists():
         raise NotApplicable("this system doesn't tell where processes listen")
-    found, error, _ = subject.alone(_launch_known, _listening)
+    found, error = subject.alone(_launch_known, _listening)
     expect(error is None, f"launching fails: {error}")
     expect(not found, f"sockets listen on {', '.join(found or [])}: bind what ranks need to the loopback")
 
 
-def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseException | None, float]:
+def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseException | None]:
     return _launch(subject, function, os.getpid())
 
 

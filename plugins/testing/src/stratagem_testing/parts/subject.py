@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
 from stratagem.sdk.catalogue import Kind, load_catalogue
-from stratagem_testing.workers import shared_workers
+from stratagem_testing.workers import TIMEOUT_S, shared_workers
 
 T = TypeVar("T")
 
@@ -52,11 +52,11 @@ class PartSubject:
         loaded: Callable[..., Any] = load_catalogue().find(cast("Kind", self.kind), self.part).load()
         return loaded
 
-    def run(self, function: Callable[..., T], *args: Any, timeout_s: float = 120.0) -> list[T]:
+    def run(self, function: Callable[..., T], *args: Any, timeout_s: float = TIMEOUT_S) -> list[T]:
         """Run `function(subject, *args)` in every rank; return the results by rank."""
         return shared_workers().run(self.world_size, function, self, *args, timeout_s=timeout_s)
 
-    def alone(self, function: Callable[..., T], *args: Any, timeout_s: float = 120.0) -> T:
+    def alone(self, function: Callable[..., T], *args: Any, timeout_s: float = TIMEOUT_S) -> T:
         """Run `function(subject, *args)` in a fresh process that no launcher made."""
         result: T = shared_workers().alone(function, self, *args, timeout_s=timeout_s)
         return result
