@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from inspect import Parameter, signature
+from inspect import CO_VARKEYWORDS, Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from stratagem.checkpoint.missing import MissingCheckpointer
@@ -113,7 +113,13 @@ def checked_strategy(catalogue: Catalogue, given: Any) -> Strategy:
 
 
 def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
-    """Refuse keyword values that the constructor of `cls` doesn't have."""
+    """Refuse keyword values that the constructor of `cls` doesn't have.
+
+    One with `**kwargs` refuses them itself: it knows how an option was called elsewhere.
+    """
+    code = getattr(cls.__init__, "__code__", None)
+    if code is not None and code.co_flags & CO_VARKEYWORDS:
+        return
     refuse_unknown_options(signature(cls).parameters.values(), options, what)
 
 

@@ -6,9 +6,8 @@ its hooks answer with, so that one strategy object can be pickled to every worke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
-from stratagem.accelerators.base import Accelerator
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.local import LocalCollectives
@@ -17,9 +16,9 @@ from stratagem.names.lazy import import_from
 from stratagem.names.offered import OPTIMIZER_TRIAL
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
-from stratagem.precision.base import Precision
 from stratagem.strategies.cuts import CUTS, Cut
 from stratagem.strategies.live import LiveMembers
+from stratagem.strategies.options import ParallelOptions, StrategyOptions, refuse_unknown, show_options
 from stratagem.strategies.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     import torch
     from torch.optim import Optimizer
+    from typing_extensions import Unpack
 
-    from stratagem.checkpoint.base import Checkpointer
     from stratagem.environments.base import Environment
     from stratagem.plugin.requests import ReduceRequest, SetupRequest
     from stratagem.resolve.run import Run
@@ -43,9 +42,10 @@ class Strategy(LiveMembers, RankFacade):
     """Trains on one device in one process; the base of all strategies.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's own choice.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives; wins over the run's choice.
-        precision_plugin: a precision object or name that wins over the run's own choice.
+        options: those of `StrategyOptions`.
+
+    Raises:
+        ConfigError: a keyword that no such option has.
     """
 
     start_method: str = "forkserver"
@@ -62,15 +62,15 @@ class Strategy(LiveMembers, RankFacade):
     "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
     other numbers."""
 
-    def __init__(
-        self,
-        accelerator: Accelerator | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-    ) -> None:
-        self.accelerator = accelerator
-        self.checkpoint_io = checkpoint_io
-        self.precision_plugin = precision_plugin
+    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
+        self.accelerator = options.pop("accelerator", None)
+        self.checkpoint_io = options.pop("checkpoint_io", None)
+        self.precision_plugin = options.pop("precision_plugin", None)
+        refuse_unknown(self, options)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        show_options(cls)
 
     # Overridable, without knowing pluggy ---------------------------------------------------------
 
@@ -214,27 +214,20 @@ class Strategy(LiveMembers, RankFacade):
         return self.collectives.all_reduce(tensor, reduce_op)
 
 
+show_options(Strategy)
+
+
 class ParallelStrategy(Strategy):
     """Base of strategies with several processes.
 
     Args:
-        accelerator: as for `Strategy`.
-        parallel_devices: this node's devices, one per process; wins over the run's `devices`.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: as for `Strategy`.
-        precision_plugin: as for `Strategy`.
+        options: those of `ParallelOptions`.
     """
 
     capabilities = Capabilities(processes="per-device")
 
-    def __init__(
-        self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-    ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
-        self.parallel_devices = parallel_devices
-        self.cluster_environment = cluster_environment
+    def __init__(self, **options: Unpack[ParallelOptions]) -> None:
+        self.parallel_devices = options.pop("parallel_devices", None)
+        self.cluster_environment = options.pop("cluster_environment", None)
+        shared: StrategyOptions = options
+        super().__init__(**shared)

@@ -9,21 +9,17 @@ from stratagem.collectives.deadline import deadline
 from stratagem.errors import ConfigError
 from stratagem.launchers.base import check_start_method
 from stratagem.strategies.base import ParallelStrategy
+from stratagem.strategies.options import ParallelOptions, ProcessGroupOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import timedelta
+    from collections.abc import Iterable, Sequence
 
-    import torch
     from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Unpack
 
-    from stratagem.accelerators.base import Accelerator
-    from stratagem.checkpoint.base import Checkpointer
     from stratagem.collectives.base import Collectives
     from stratagem.collectives.process_group import ProcessGroupCollectives
-    from stratagem.environments.base import Environment
     from stratagem.plugin.requests import ReduceRequest
-    from stratagem.precision.base import Precision
 
 BACKEND_VARIABLE = "STRATAGEM_PROCESS_GROUP_BACKEND"
 """Names the backend of process groups, for strategies that are given none."""
@@ -34,40 +30,23 @@ class ProcessGroupStrategy(ParallelStrategy):
     """Base of strategies with a process per device, in one group.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; when None what STRATAGEM_PROCESS_GROUP_BACKEND names, or else the
-            accelerator's own.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
-        ConfigError: a value that isn't one of those above.
+        ConfigError: a value that isn't allowed.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
-    ) -> None:
-        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
-        self.process_group_backend = process_group_backend or os.environ.get(BACKEND_VARIABLE) or None
+    def __init__(self, **options: Unpack[ProcessGroupOptions]) -> None:
+        self.process_group_backend = (
+            options.pop("process_group_backend", None) or os.environ.get(BACKEND_VARIABLE) or None
+        )
         if self.process_group_backend is None and _FORMER_VARIABLE in os.environ:
             former = f"{_FORMER_VARIABLE}={os.environ[_FORMER_VARIABLE]}"
             raise ConfigError(f"{former} is now called {BACKEND_VARIABLE}: set that one, and unset the other")
-        self.timeout = deadline(timeout, timeout_s)
-        self.start_method = check_start_method(start_method)
+        self.timeout = deadline(options.pop("timeout", None), options.pop("timeout_s", None))
+        self.start_method = check_start_method(options.pop("start_method", self.start_method))
+        shared: ParallelOptions = options
+        super().__init__(**shared)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group. Collective."""

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch
 from stratagem_sharding.buckets import broadcast_coalesced
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
-    Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ProcessGroupStrategy,
     SetupRequest,
@@ -29,6 +22,9 @@ from stratagem_bagua.gradients import GradientPrepared
 from stratagem_bagua.qadam import QAdamPrepared
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
     from stratagem.sdk.runs import Run
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -52,11 +48,6 @@ class BaguaStrategy(ProcessGroupStrategy):
         algorithm: "gradient_allreduce", "bytegrad", "decentralized", "low_precision_decentralized", "qadam", which
             steps `stratagem_bagua.QAdamOptimizer` alone, or "async".
         flatten: send tensors in flat buckets, which is always so.
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         hierarchical: reduce within nodes first, which isn't built: False or left out.
         average: of gradients, the mean over ranks; False sums them. For gradient_allreduce and bytegrad.
         peer_selection_mode: for decentralized: average with "all" ranks, or by "shift_one" with one, another one
@@ -66,10 +57,7 @@ class BaguaStrategy(ProcessGroupStrategy):
         sync_interval_ms: for async: milliseconds from one average's arrival to the next one's beginning; 500.
         warmup_steps: for async: optimizer steps at first that average gradients; 0. That of qadam is an argument of
             its optimizer.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above, or a setting that the algorithm doesn't have.
@@ -79,33 +67,16 @@ class BaguaStrategy(ProcessGroupStrategy):
         self,
         algorithm: str = "gradient_allreduce",
         flatten: bool = True,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         hierarchical: bool = False,
         average: bool | None = None,
         peer_selection_mode: str | None = None,
         communication_interval: int | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
         sync_interval_ms: int | None = None,
         warmup_steps: int | None = None,
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         self.algorithm = algorithm
         if algorithm not in SETTINGS:
             raise ConfigError(f"algorithm={algorithm!r} must be one of {', '.join(SETTINGS)}")

@@ -9,15 +9,15 @@ from stratagem.sdk.lazy import lazy_names
 if TYPE_CHECKING:
     from stratagem_ddp.prepared import DDPPrepared
     from stratagem_ddp.replica import ManualDDPPrepared, ReplicaPrepared
-    from stratagem_ddp.strategy import DDPStrategy
+    from stratagem_ddp.strategy import DDPOptions, DDPStrategy
 
-__all__ = ["DDPPrepared", "DDPStrategy", "ManualDDPPrepared", "ReplicaPrepared"]
+__all__ = ["DDPOptions", "DDPPrepared", "DDPStrategy", "ManualDDPPrepared", "ReplicaPrepared"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".prepared": "DDPPrepared",
         ".replica": "ManualDDPPrepared ReplicaPrepared",
-        ".strategy": "DDPStrategy",
+        ".strategy": "DDPOptions DDPStrategy",
     },
 )

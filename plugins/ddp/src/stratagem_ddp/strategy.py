@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
-    Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ProcessGroupStrategy,
     SetupRequest,
     hookimpl,
 )
+from stratagem.sdk.options import ProcessGroupOptions, split_options
 from stratagem_ddp.comm_hooks import COMPRESSED, settings_of
 from stratagem_ddp.local_sgd import check_levels, fitting_levels, fitting_subgroup
 from stratagem_ddp.power_sgd import PickledPowerSGD
@@ -34,20 +29,44 @@ from stratagem_ddp.prepared import DDPPrepared
 from stratagem_ddp.replica import ManualDDPPrepared, ReplicaPrepared
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from stratagem.sdk.runs import Run
 
 OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
+
+
+class DDPOptions(ProcessGroupOptions, total=False):
+    """Options of `DDPStrategy` and of strategies derived from it: what shards or wraps a replica takes them, too.
+
+    All but the first are those of `torch.nn.parallel.DistributedDataParallel`; some versions of torch lack some.
+    """
+
+    buffers: str
+    """"equal" gives all ranks rank 0's in each training forward, and refuses buffers other than running statistics
+    that have come to differ; by "local", which is also torch's `forward_sync_buffers=False`, each rank keeps its own,
+    also in checkpoints."""
+    batched_grad_copy: bool
+    broadcast_buffers: bool | None
+    bucket_cap_mb: float | None
+    bucket_cap_mb_list: list[int] | None
+    check_reduction: bool
+    delay_all_reduce_named_params: Any
+    dim: int
+    find_unused_parameters: bool
+    forward_sync_buffers: bool | None
+    gradient_as_bucket_view: bool
+    init_sync: bool
+    mixed_precision: Any
+    param_to_hook_all_reduce: Any
+    skip_all_reduce_unused_params: bool
+    static_graph: bool
 
 
 class DDPStrategy(ProcessGroupStrategy):
     """DistributedDataParallel in one process per device, on one node or several.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         ddp_comm_state: settings of a named `ddp_comm_hook`, as {"matrix_approximation_rank": 2}; for a
             function its state, as `PowerSGDState` or `PostLocalSGDState`.
         ddp_comm_hook: reduces a bucket of gradients instead of DDP's own all-reduce: "fp16", "bf16",
@@ -57,55 +76,34 @@ class DDPStrategy(ProcessGroupStrategy):
             "post_local_sgd", from its `start_localSGD_iter` on.
         period_group_size: average parameters in groups of neighbouring ranks, as {4: 2, 8: 4}: every 4
             steps in groups of 2, every 8 in groups of 4; "auto" derives it from the number of ranks.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
-        buffers: "equal" gives all ranks rank 0's in each training forward, and refuses buffers other than running
-            statistics that have come to differ; by "local", which is also torch's `forward_sync_buffers=False`,
-            each rank keeps its own, also in checkpoints.
-        kwargs: any further keyword of `torch.nn.parallel.DistributedDataParallel`.
+        options: those of `DDPOptions`, which are `ProcessGroupOptions`, `buffers` and keywords of
+            `torch.nn.parallel.DistributedDataParallel`.
 
     Raises:
         ConfigError: a keyword that neither this class nor DistributedDataParallel has.
     """
 
+    buffers: str = "equal"
+
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         ddp_comm_state: object | None = None,
         ddp_comm_hook: Callable[..., Any] | str | None = None,
         ddp_comm_wrapper: Callable[..., Any] | None = None,
         model_averaging_period: int | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
         period_group_size: Mapping[int, int] | str | None = None,
-        buffers: str = "equal",
-        **kwargs: Any,
+        **options: Unpack[DDPOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        shared, kwargs = split_options(ProcessGroupOptions, options)
+        super().__init__(**shared)
         self.ddp_comm_state = ddp_comm_state
         self.ddp_comm_hook = ddp_comm_hook
         self.ddp_comm_wrapper = ddp_comm_wrapper
         self.model_averaging_period = model_averaging_period
         self.period_group_size = period_group_size
         self.init_sync = bool(kwargs.pop("init_sync", True))
+        buffers = kwargs.pop("buffers", "equal")
         check_buffers(buffers)
         # torch calls it forward_sync_buffers since 2.13, and warns of broadcast_buffers.
         known = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
@@ -140,7 +138,7 @@ class DDPStrategy(ProcessGroupStrategy):
         allowed = [name for name in signature(DistributedDataParallel).parameters if name not in OWN]
         unknown = sorted(set(self.ddp_kwargs) - set(allowed))
         if unknown:
-            ours = [name for name in signature(DDPStrategy).parameters if name != "kwargs"]
+            ours = [name for name in signature(DDPStrategy).parameters if name not in allowed]
             raise ConfigError(
                 f"strategy ddp has no setting {unknown[0]!r}; it has {', '.join(ours)}, and those of "
                 f"DistributedDataParallel: {', '.join(allowed)}"

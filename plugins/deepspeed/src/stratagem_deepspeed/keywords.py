@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 from stratagem import ConfigError
 from stratagem.errors import nearest
+from stratagem.sdk.options import ProcessGroupOptions
 from stratagem_deepspeed.keys import RENAMED, SECTIONS, ZERO
 
 PLACES = ("cpu", "nvme")
@@ -59,7 +60,8 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
         elif name in SECTIONS["fp16",] - {"enabled"}:
             half[name] = value
         else:
-            known = [*keyword, *ZERO, *SECTIONS["activation_checkpointing",], *SECTIONS["fp16",]]
+            engine = [*ZERO, *SECTIONS["activation_checkpointing",], *SECTIONS["fp16",]]
+            known = [*keyword, *get_type_hints(ProcessGroupOptions), *engine]
             hint = nearest(name, known, "see docs/strategies/deepspeed.md")
             raise ConfigError(f"strategy 'deepspeed' has no setting {name!r}: {hint}")
     made: dict[str, Any] = {

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.wrap_policy import modules_named, recompute_activations
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
     Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
     hookimpl,
 )
+from stratagem.sdk.options import ProcessGroupOptions, split_options
 from stratagem_deepspeed import builds, keywords, library, output, refusals
 from stratagem_deepspeed.collectives import EngineCollectives
 from stratagem_deepspeed.configuration import Configuration, merge
@@ -42,7 +37,6 @@ class DeepSpeedStrategy(DeferringStrategy):
     """ZeRO: what a rank needn't have all the time is shared out among ranks, by the DeepSpeed engine.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         zero_optimization: False is stage 0.
         stage: 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also parameters.
         remote_device: "cpu" or "nvme": the same as `offload_parameters` with that `offload_params_device`.
@@ -75,19 +69,13 @@ class DeepSpeedStrategy(DeferringStrategy):
         config: the engine's own configuration: a dict, or the path of a JSON file; None reads the file that
             STRATAGEM_DEEPSPEED_CONFIG names. It wins over keywords, key by key.
         logging_level: of the engine's logger, whose records go to the run's folder.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         activation_checkpointing_policy: modules whose activations are computed again in backward: classes or
             their names, or a policy of `torch.distributed.fsdp.wrap`; None is none.
         engine_checkpoint: a folder that DeepSpeed's own `save_checkpoint` wrote, to begin training from; its
             pickles can run any code.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
-        kwargs: further keys of the sections zero_optimization, fp16 and activation_checkpointing.
+        positional: none: other trainers' programs give a configuration here, which is refused by name.
+        kwargs: those of `ProcessGroupOptions`, and further keys of the sections zero_optimization, fp16 and
+            activation_checkpointing.
 
     Raises:
         ConfigError: a keyword or key that doesn't exist, or has another name now; a value that can't be;
@@ -98,7 +86,7 @@ class DeepSpeedStrategy(DeferringStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *positional: object,
         zero_optimization: bool = True,
         stage: int = 2,
         remote_device: str | None = None,
@@ -129,34 +117,16 @@ class DeepSpeedStrategy(DeferringStrategy):
         logging_batch_size_per_gpu: int | str = "auto",
         config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         logging_level: int = logging.WARNING,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
         activation_checkpointing_policy: Policy = None,
         engine_checkpoint: str | os.PathLike[str] | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(accelerator, (Mapping, os.PathLike)) or str(accelerator).endswith(".json"):
+        if positional:
             raise ConfigError(
-                f"{type(self).__name__}'s first argument is the accelerator: give the configuration by name, as "
-                "config='deepspeed.json'"
+                f"{type(self).__name__}'s options are given by name, the configuration as config='deepspeed.json'"
             )
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        shared, kwargs = split_options(ProcessGroupOptions, kwargs)
+        super().__init__(**shared)
         self.logging_level = logging_level
         self.engine_checkpoint = None if engine_checkpoint is None else os.fspath(engine_checkpoint)
         self.activation_checkpointing_policy = activation_checkpointing_policy

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
 from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.mean_exchange import SENT_AS
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
-    Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ProcessGroupStrategy,
     SetupRequest,
@@ -23,6 +17,11 @@ from stratagem import (
 )
 from stratagem_diloco.outer import OuterSettings
 from stratagem_diloco.prepared import DiLoCoPrepared
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
 
 
 class DiLoCoStrategy(ProcessGroupStrategy):
@@ -33,11 +32,6 @@ class DiLoCoStrategy(ProcessGroupStrategy):
     takes the mean of that for a gradient. On one node or several; a replica per device.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         sync_every: optimizer steps from one outer step to the next; H in the papers.
         outer_lr: learning rate of the outer optimizer; with 1 and no momentum, replicas are averaged.
         outer_momentum: its momentum, from 0 to less than 1.
@@ -48,10 +42,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         overlap_steps: optimizer steps that go on while a fragment is on its way, fewer than `sync_every`.
         mixing: weight of a replica's own parameters when a fragment arrives, from 0 to less than 1; when None,
             0.5 with `overlap_steps` and 0 without.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None. Outer gradients go by gloo.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -59,11 +50,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         sync_every: int = 100,
         outer_lr: float = 0.7,
         outer_momentum: float = 0.9,
@@ -72,22 +59,9 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         fragments: int = 1,
         overlap_steps: int = 0,
         mixing: float | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         if mixing is None:
             mixing = 0.5 if overlap_steps else 0.0
         self.outer = OuterSettings(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
-    Collectives,
-    Precision,
     PrecisionError,
     Prepared,
     SetupRequest,
@@ -20,25 +17,27 @@ from stratagem import (
 )
 from stratagem_dp.split_module import SplitModule
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
+
 
 class DataParallelStrategy(Strategy):
     """Trains in this process on several devices, each with its part of every batch.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: the devices; wins over the run's `devices`. Parameters are on the first.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
+        options: those of `StrategyOptions`.
     """
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(**options)
         self.parallel_devices = parallel_devices
 
     @hookimpl

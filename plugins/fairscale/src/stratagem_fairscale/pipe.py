@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
-    Collectives,
     ConfigError,
-    Precision,
     Prepared,
     SetupRequest,
     Strategy,
     hookimpl,
 )
 from stratagem_fairscale import library
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
 
 CHECKPOINT = ("never", "except_last", "always")
 
@@ -29,15 +31,13 @@ class FairScalePipeStrategy(Strategy):
     is at the one before. What else the module has is on the first device, as are batches and the Sequential's output.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: the devices; wins over the run's `devices`.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         balance: layers of each device, as [2, 3]; shared out evenly by their parameters when None.
         chunks: into how many parts a batch is cut, along dim 0; as many as devices have layers when None.
         checkpoint: of which chunks layers run again in backward, in the place of keeping what they computed: "never",
             "except_last" or "always".
         sequential_module: name of the `nn.Sequential`; the only outermost one with several layers when None.
+        options: those of `StrategyOptions`.
 
     Raises:
         ConfigError: FairScale isn't installed, or a value isn't one of those above.
@@ -45,16 +45,15 @@ class FairScalePipeStrategy(Strategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
         balance: Sequence[int] | None = None,
         chunks: int | None = None,
         checkpoint: str = "never",
         sequential_module: str | None = None,
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(**options)
         if checkpoint not in CHECKPOINT:
             raise ConfigError(f"checkpoint={checkpoint!r} is none of {', '.join(map(repr, CHECKPOINT))}")
         if chunks is not None and chunks < 1:

@@ -33,7 +33,6 @@ KEEPS_AFTER_FORWARD = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 """Strategies whose parameters stay gathered between forward and backward."""
 
 
-KEYWORDS = ("ignored_modules", "reshard_after_forward")
 RENAMED = {
     "mesh": "device_mesh",
     "mp_policy": "mixed_precision",
@@ -52,11 +51,11 @@ GONE = {
 
 
 def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
-    """Refuse keywords that the strategy doesn't name and `fully_shard` wouldn't take as they are.
+    """Refuse keywords that the strategy doesn't have.
 
     Args:
-        given: keywords beside those that the strategy names.
-        named: those, for the message.
+        given: those keywords.
+        named: the ones that it has, for the message.
 
     Raises:
         ConfigError: says what to write, or which there are.
@@ -70,10 +69,7 @@ def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
             raise ConfigError(
                 "shard_placement_fn has no place here, where parameters are cut by rows: leave it out"
             )
-        if name not in KEYWORDS:
-            raise ConfigError(
-                f"strategy 'fsdp' has no setting {name!r}; {nearest(name, [*named, *KEYWORDS])}"
-            )
+        raise ConfigError(f"strategy 'fsdp' has no setting {name!r}; {nearest(name, named)}")
 
 
 def ignored(root: nn.Module, given: Any) -> set[nn.Module]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import timedelta
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.deferring import DeferringStrategy
@@ -27,32 +26,25 @@ from torch.distributed.fsdp import (
 )
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
-    Collectives,
-    Environment,
     Precision,
     Prepared,
     SetupRequest,
     hookimpl,
 )
+from stratagem.sdk.options import ProcessGroupOptions, split_options
 from stratagem_fsdp import options
 from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class FSDPStrategy(DeferringStrategy):
     """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         auto_wrap_policy: which modules are gathered by themselves: classes or their names, a policy of
             `torch.distributed.fsdp.wrap`, or None for the elements of every ModuleList and the composed
             elements of every Sequential. What is left makes one more unit.
@@ -72,13 +64,12 @@ class FSDPStrategy(DeferringStrategy):
         device_mesh: (replicas, shards), or a DeviceMesh, instead of what `sharding_strategy` makes.
         activation_checkpointing_policy: modules whose activations are computed again in backward; forms
             as for `auto_wrap_policy`, but None is none.
-        timeout_s: `timeout` in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
         buffers: "equal" gives all ranks rank 0's after training forwards, and refuses buffers other than running
             statistics that have come to differ; by "local" each rank keeps its own, also in checkpoints.
-        kwargs: `ignored_modules`, whose parameters every rank keeps whole: modules of the model, or forms as for
-            `auto_wrap_policy`; and `reshard_after_forward`, as `fully_shard` takes it, which then decides for every
-            unit.
+        ignored_modules: whose parameters every rank keeps whole: modules of the model, or forms as for
+            `auto_wrap_policy`.
+        reshard_after_forward: as `fully_shard` takes it; decides for every unit then.
+        further: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a keyword that doesn't exist or is called otherwise here; a value that isn't one of those above.
@@ -88,13 +79,7 @@ class FSDPStrategy(DeferringStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
+        *,
         auto_wrap_policy: Policy = None,
         cpu_offload: bool | CPUOffload | OffloadPolicy = False,
         mixed_precision: MixedPrecision | MixedPrecisionPolicy | None = None,
@@ -107,22 +92,14 @@ class FSDPStrategy(DeferringStrategy):
         sync_module_states: bool = True,
         device_mesh: DeviceMesh | Sequence[int] | None = None,
         activation_checkpointing_policy: Policy = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
         buffers: str = "equal",
-        **kwargs: Any,
+        ignored_modules: Policy | Iterable[nn.Module] = None,
+        reshard_after_forward: bool | int | None = None,
+        **further: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        shared, unknown = split_options(ProcessGroupOptions, further)
+        options.refuse_unknown(unknown, signature(FSDPStrategy).parameters)
+        super().__init__(**shared)
         self.auto_wrap_policy = auto_wrap_policy
         self.cpu_offload = cpu_offload
         self.mixed_precision = mixed_precision
@@ -137,11 +114,8 @@ class FSDPStrategy(DeferringStrategy):
         self.activation_checkpointing_policy = activation_checkpointing_policy
         check_buffers(buffers)
         self.buffers = buffers
-        options.refuse_unknown(
-            kwargs, [name for name in signature(FSDPStrategy).parameters if name != "kwargs"]
-        )
-        self.ignored_modules: Any = kwargs.get("ignored_modules")
-        self.reshard_after_forward: bool | int | None = kwargs.get("reshard_after_forward")
+        self.ignored_modules: Any = ignored_modules
+        self.reshard_after_forward = reshard_after_forward
         options.offloads(cpu_offload)
         options.mixed_precision(mixed_precision, Precision())
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import torch
-
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
     CombinationError,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ProcessGroupStrategy,
     ReduceRequest,
@@ -28,6 +21,9 @@ from stratagem_horovod.engine import Engine
 from stratagem_horovod.prepared import HorovodPrepared, HorovodReplica
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
     from stratagem.sdk.runs import Run
 
 COMPRESSIONS = (None, "fp16")
@@ -43,18 +39,10 @@ class HorovodStrategy(ProcessGroupStrategy):
     as buffers, metrics and checkpoints, goes through a group of `torch.distributed` beside it.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        cluster_environment: an environment, its class or its name; wins over detection.
         scale_lr: step with learning rates times the number of workers, to make up for the larger total batch; what
             optimizers, schedulers, logs and checkpoints have stays as given.
         compression: "fp16" sends gradients as float16, which halves the bytes.
-        process_group_backend: of the group beside, as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: Horovod isn't installed, or a value isn't one of those above.
@@ -62,29 +50,12 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
+        *,
         scale_lr: bool = True,
         compression: str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         if compression not in COMPRESSIONS:
             raise ConfigError(
                 f'compression={compression!r} is none of Horovod\'s: give "fp16", or leave it out'

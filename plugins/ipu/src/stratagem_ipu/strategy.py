@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
-    Collectives,
     ConfigError,
-    Environment,
     ParallelStrategy,
-    Precision,
     Prepared,
     SetupRequest,
     hookimpl,
 )
 from stratagem_ipu.prepared import IPUPrepared
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ParallelOptions
 
 ENGINE_OPTIONS = "POPLAR_ENGINE_OPTIONS"
 
@@ -32,18 +29,14 @@ class IPUStrategy(ParallelStrategy):
     A training step is one program of forward, backward and the optimizer's step: see `IPUPrepared` for what goes.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         device_iterations: optimizer steps per call of the program: 1.
         autoreport: have Poplar write reports for its analyser.
         autoreport_dir: where to; its own choice when None.
-        parallel_devices: not for this strategy, since poptorch chooses the IPUs: None.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         training_opts: not available: None.
         inference_opts: not available: None.
         gradient_accumulation: into how many parts each IPU cuts its part of a batch; their gradients are averaged on
             the device.
+        options: those of `ParallelOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -51,25 +44,16 @@ class IPUStrategy(ParallelStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *,
         device_iterations: int = 1,
         autoreport: bool = False,
         autoreport_dir: str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
         training_opts: Any = None,
         inference_opts: Any = None,
         gradient_accumulation: int = 1,
+        **options: Unpack[ParallelOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-        )
+        super().__init__(**options)
         if device_iterations != 1:
             raise ConfigError(
                 f"device_iterations={device_iterations!r} is not available: a batch is one optimizer step, which is "
@@ -81,7 +65,7 @@ class IPUStrategy(ParallelStrategy):
                     f"{name} is not available: options that change what a step computes can't be told from others: "
                     "leave it out, and say devices=… and gradient_accumulation=… instead"
                 )
-        if parallel_devices is not None:
+        if self.parallel_devices is not None:
             raise ConfigError(
                 "parallel_devices is not available, poptorch chooses the IPUs: say devices=… instead"
             )

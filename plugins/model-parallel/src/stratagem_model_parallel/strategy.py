@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
@@ -31,6 +25,9 @@ from stratagem_model_parallel.prepared import ModelParallelPrepared
 from stratagem_model_parallel.splitting import split
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
     from stratagem.sdk.runs import Run
 
 
@@ -38,13 +35,6 @@ class ModelParallelStrategy(DeferringStrategy):
     """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         tensor_parallel_size: ranks among which one copy of each layer is split; "auto" is a node's devices, or
             what `data_parallel_size` leaves.
         data_parallel_size: copies of the model, over which its parameters are sharded; "auto" is what is left.
@@ -60,8 +50,7 @@ class ModelParallelStrategy(DeferringStrategy):
         activation_checkpointing_policy: modules whose activations are computed again in backward: classes, their
             names, or a policy of `torch.distributed.fsdp.wrap`.
         sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
-        timeout_s: `timeout` in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -71,13 +60,7 @@ class ModelParallelStrategy(DeferringStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
+        *,
         tensor_parallel_size: Size = "auto",
         data_parallel_size: Size = "auto",
         parallelize: Plan = None,
@@ -87,20 +70,9 @@ class ModelParallelStrategy(DeferringStrategy):
         auto_wrap_policy: Any = None,
         activation_checkpointing_policy: Any = None,
         sync_module_states: bool = True,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         self.tensor_parallel_size = tensor_parallel_size
         self.data_parallel_size = data_parallel_size
         self.parallelize = parallelize

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.meshes import mesh_of
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
@@ -30,6 +24,9 @@ from stratagem_pipeline.prepared import PipelinePrepared
 from stratagem_pipeline.schedules import schedule_named
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
     from stratagem.sdk.runs import Run
 
 
@@ -37,13 +34,6 @@ class PipelineStrategy(DeferringStrategy):
     """Pipeline parallelism on torch.distributed.pipelining, in one process per device.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
         schedule: "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv" or
             "dualpipev", or the name of torch's class; "1f1b" when None.
         micro_batches: into how many parts each batch is cut; as many as there are stages when None.
@@ -61,8 +51,7 @@ class PipelineStrategy(DeferringStrategy):
         batch_statistics_per_part: train batch norms though they see a part of a batch: each part is normalized by
             itself, and running statistics are updated once per part, as in GPipe. They are refused otherwise,
             where there are several parts.
-        timeout_s: `timeout` in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -72,13 +61,7 @@ class PipelineStrategy(DeferringStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
+        *,
         schedule: str | None = None,
         micro_batches: int | None = None,
         pipeline_module: str | None = None,
@@ -89,20 +72,9 @@ class PipelineStrategy(DeferringStrategy):
         pipeline_parallel_size: int | str = "auto",
         data_parallel_size: int = 1,
         batch_statistics_per_part: bool = False,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         self.schedule = schedule_named("1f1b" if schedule is None else schedule)
         self.micro_batches = micro_batches
         self.pipeline_module = pipeline_module

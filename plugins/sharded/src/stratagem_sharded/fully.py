@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
 from torch import nn
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
-    Collectives,
-    Environment,
-    Precision,
     Prepared,
     ProcessGroupStrategy,
     SetupRequest,
@@ -23,28 +17,25 @@ from stratagem import (
 )
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
+
 
 class DDPFullyShardedStrategy(ProcessGroupStrategy):
     """Data parallel on torch's `fully_shard`, with parameters whole from the forward to the backward's end.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         blocks: classes of submodules, or their names, whose gradients are reduced and freed as soon as
             their own backward is done; they must be called through their forward. None takes the large
             members of `nn.ModuleList`s and `nn.Sequential`s, [] none: then all at once.
         reduce_each_micro_batch: keep gradients in shards between the micro-batches of a step. False
             keeps them whole and reduces once, which is less traffic and more memory.
         broadcast_buffers: give all ranks rank 0's buffers before each training forward, as ddp does.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
         buffers: "equal", which refuses buffers other than running statistics that have come to differ, or "local",
             which is also `broadcast_buffers=False`: each rank keeps its own, also in checkpoints.
+        options: those of `ProcessGroupOptions`.
 
     Raises:
         ConfigError: a value that isn't allowed.
@@ -54,31 +45,14 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         blocks: Sequence[type[nn.Module] | str] | None = None,
         reduce_each_micro_batch: bool = True,
         broadcast_buffers: bool = True,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
         buffers: str = "equal",
+        **options: Unpack[ProcessGroupOptions],
     ) -> None:
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-        )
+        super().__init__(**options)
         self.blocks = [blocks] if isinstance(blocks, str) else blocks
         self.reduce_each_micro_batch = reduce_each_micro_batch
         check_buffers(buffers)

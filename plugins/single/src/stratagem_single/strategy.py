@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from stratagem import Accelerator, Checkpointer, Collectives, Precision, Strategy
+from stratagem import Strategy
 from stratagem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
 
 
 class SingleDeviceStrategy(Strategy):
@@ -15,19 +20,15 @@ class SingleDeviceStrategy(Strategy):
 
     Args:
         device: the device; the run's own choice when None.
-        accelerator: an accelerator object or name that wins over the run's choice.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
+        options: those of `StrategyOptions`.
     """
 
     def __init__(
         self,
         device: torch.device | str | None = None,
-        accelerator: Accelerator | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(**options)
         self.parallel_devices = [_device(device)] if device is not None else None
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
-    Precision,
     ReduceRequest,
     SetupRequest,
     Strategy,
@@ -18,6 +14,9 @@ from stratagem_xla import client, library, output
 from stratagem_xla.processes import open_collectives
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
     from stratagem.sdk.runs import Run
 
 
@@ -25,20 +24,17 @@ class XlaStrategy(Strategy):
     """Base of the strategies here: starts PJRT's client, and leads torch_xla's output where it belongs.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits.
+        options: those of `StrategyOptions`.
     """
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None,
-        precision_plugin: Precision | str | None,
+        *,
         debug: bool,
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        super().__init__(**options)
         self.debug = debug
 
     def setup_worker(self, run: Run) -> None:

@@ -11,16 +11,13 @@ import torch
 from torch import nn
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
-    Collectives,
     CombinationError,
-    Precision,
     Prepared,
     SetupRequest,
     hookimpl,
 )
+from stratagem.sdk.options import StrategyOptions, split_options
 from stratagem_xla import process_shards
 from stratagem_xla.sharded import ShardedPrepared, shard
 from stratagem_xla.sharding import Layout
@@ -43,10 +40,7 @@ class XLAFSDPStrategy(XLAStrategy):
     cuts parameters into flat pieces, one for each process, and gathers them unit by unit.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         auto_wrap_policy: which modules XLA finishes by themselves in backward, or which are gathered by themselves:
             classes or their names, a policy of `torch_xla.distributed.fsdp.wrap`, or None for the elements of
@@ -54,8 +48,8 @@ class XLAFSDPStrategy(XLAStrategy):
         sync_module_states: start from the first process's parameters and buffers, where there are several.
         spmd: False starts a process per device (`torch_xla.launch`), which PJRT's CPU only has for one.
         start_method: of those processes, "spawn" or "fork".
-        kwargs: keywords of `XlaFullyShardedDataParallel` for spmd=False, as `reshard_after_forward`;
-            docs/strategies/xla.md lists those that there are.
+        kwargs: those of `StrategyOptions`, and keywords of `XlaFullyShardedDataParallel` for spmd=False, as
+            `reshard_after_forward`; docs/strategies/xla.md lists those that there are.
 
     Raises:
         ConfigError: another start method; a keyword or a value that is not available.
@@ -65,10 +59,8 @@ class XLAFSDPStrategy(XLAStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
         debug: bool = False,
         auto_wrap_policy: Policy = None,
         sync_module_states: bool = True,
@@ -76,15 +68,14 @@ class XLAFSDPStrategy(XLAStrategy):
         start_method: str = "spawn",
         **kwargs: Any,
     ) -> None:
+        shared, kwargs = split_options(StrategyOptions, kwargs)
         super().__init__(
-            accelerator,
-            parallel_devices,
-            checkpoint_io,
-            precision_plugin,
-            debug,
-            sync_module_states,
-            spmd,
-            start_method,
+            parallel_devices=parallel_devices,
+            debug=debug,
+            sync_module_states=sync_module_states,
+            spmd=spmd,
+            start_method=start_method,
+            **shared,
         )
         self.auto_wrap_policy = auto_wrap_policy
         self.wrapper_options = wrapper_options(kwargs)

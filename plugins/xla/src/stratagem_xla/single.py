@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
     LocalCollectives,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
@@ -21,27 +18,29 @@ from stratagem_xla.base import XlaStrategy
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.sharding import Layout
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
+
 
 class SingleDeviceXLAStrategy(XlaStrategy):
     """Trains in this process on one XLA device.
 
     Args:
         device: the device; the run's own choice when None.
-        accelerator: an accelerator object or name that wins over the run's choice.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
+        options: those of `StrategyOptions`.
     """
 
     def __init__(
         self,
         device: torch.device | str | None = None,
-        accelerator: Accelerator | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         debug: bool = False,
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
+        super().__init__(debug=debug, **options)
         self.parallel_devices = [torch.device(device)] if device is not None else None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stratagem import (
-    Accelerator,
     Capabilities,
-    Checkpointer,
     Collectives,
     CombinationError,
     Launcher,
     LaunchRequest,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
@@ -32,6 +29,9 @@ from stratagem_xla.processes import ReplicaPrepared, XlaLauncher, open_collectiv
 from stratagem_xla.sharding import Layout
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import StrategyOptions
     from stratagem.sdk.runs import Run
 
 PJRT_START_METHODS = ("spawn", "fork")
@@ -44,14 +44,12 @@ class XLAStrategy(XlaStrategy):
     the whole batch, as on a single device.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters under SPMD.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
         sync_module_states: start from the first process's parameters and buffers, where there are several.
         spmd: False starts a process per device (`torch_xla.launch`), which PJRT's CPU only has for one.
         start_method: of those processes, "spawn" or "fork".
+        options: those of `StrategyOptions`.
 
     Raises:
         ConfigError: another start method.
@@ -61,16 +59,15 @@ class XLAStrategy(XlaStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
+        *,
         parallel_devices: Sequence[torch.device] | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
         debug: bool = False,
         sync_module_states: bool = True,
         spmd: bool = True,
         start_method: str = "spawn",
+        **options: Unpack[StrategyOptions],
     ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin, debug)
+        super().__init__(debug=debug, **options)
         self.given_devices = parallel_devices
         self.sync_module_states = sync_module_states
         self.spmd = spmd

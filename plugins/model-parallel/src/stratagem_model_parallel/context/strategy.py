@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-from stratagem_ddp import DDPStrategy
+from stratagem_ddp import DDPOptions, DDPStrategy
 from stratagem_sharding.meshes import mesh_of
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
-    Accelerator,
-    Checkpointer,
     Collectives,
     ConfigError,
-    Environment,
-    Precision,
     Prepared,
     ReduceRequest,
     SetupRequest,
@@ -31,6 +25,8 @@ from stratagem_model_parallel.context.region import ATTENTIONS
 from stratagem_model_parallel.mesh import DATA, Size, check_size, mesh_shape
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from stratagem.sdk.runs import Run
 
 REFUSED = (
@@ -52,11 +48,6 @@ class ContextParallelStrategy(DDPStrategy):
     Every rank has a replica, whose gradients are averaged as under ddp.
 
     Args:
-        accelerator: an accelerator object or name that wins over the run's choice.
-        parallel_devices: this node's devices, one per process.
-        cluster_environment: an environment, its class or its name; wins over detection.
-        checkpoint_io: a checkpointer, or what makes the run's from its collectives.
-        precision_plugin: a precision object or name that wins over the run's choice.
         context_parallel_size: ranks that read the same batches and share their sequences out; "auto" is a node's
             devices, or what `data_parallel_size` leaves.
         data_parallel_size: groups of such ranks, which read different batches; "auto" is what is left.
@@ -68,11 +59,7 @@ class ContextParallelStrategy(DDPStrategy):
             returns such a dict. When None, the module's own method `parallelize(mesh)` decides, and without one the
             built-in plans do.
         plans: `ContextPlan`s that go before the built-in ones.
-        process_group_backend: as "gloo" or "nccl"; the accelerator's own when None.
-        timeout: after which a collective that a rank doesn't join fails; 30 minutes when None.
-        timeout_s: the same in seconds, for the command line.
-        start_method: "forkserver", "popen", "spawn" or "fork".
-        kwargs: any further keyword of `torch.nn.parallel.DistributedDataParallel`.
+        options: those of `DDPOptions`.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -80,40 +67,21 @@ class ContextParallelStrategy(DDPStrategy):
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        parallel_devices: Sequence[torch.device] | None = None,
-        cluster_environment: Environment | type[Environment] | str | None = None,
-        checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None = None,
-        precision_plugin: Precision | str | None = None,
+        *,
         context_parallel_size: Size = "auto",
         data_parallel_size: Size = "auto",
         attention: str = "ulysses",
         parallelize: Plan = None,
         plans: Sequence[ContextPlan] = (),
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        start_method: str = "forkserver",
-        timeout_s: float | None = None,
-        **kwargs: Any,
+        **options: Unpack[DDPOptions],
     ) -> None:
-        refused = next((name for name in REFUSED if name in kwargs), None)
+        refused = next((name for name in REFUSED if name in options), None)
         if refused is not None:
             raise ConfigError(
                 f"context_parallel has no setting {refused!r}: replicas that share sequences out must stay equal, "
                 "and their gradients whole; leave it out, or choose ddp"
             )
-        super().__init__(
-            accelerator,
-            parallel_devices,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            timeout_s=timeout_s,
-            start_method=start_method,
-            **kwargs,
-        )
+        super().__init__(**options)
         self.context_parallel_size = context_parallel_size
         self.data_parallel_size = data_parallel_size
         self.attention = attention
