@@ -6,8 +6,9 @@ import ast
 import difflib
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -27,6 +28,8 @@ Position = tuple[int, int]
 class Mutant:
     """One change of one place."""
 
+    path: str
+    """Of the module, below the repository's root."""
     operator: str
     occurrence: int
     line: int
@@ -37,30 +40,44 @@ class Mutant:
     after: str
 
 
-def mutants_of(source: str, sample: int | None, seed: int) -> list[Mutant]:
-    """Return the mutants of a module's source, in the order of its lines.
+def mutants_of(sources: Mapping[str, str], sample: int | None, seed: int) -> list[Mutant]:
+    """Return mutants of modules, in the order of paths and lines, without those that are listed as equivalent.
 
     Args:
-        source: the module's text.
-        sample: how many of them, chosen at random; None for all.
-        seed: of that choice, the same for the same text.
+        sources: path of each module → its text.
+        sample: how many of them, chosen at random from all modules' places; None for all.
+        seed: of that choice, the same for the same texts.
     """
-    places = list(_places(source))
+    places = [(path, *place) for path, source in sources.items() for place in _places(source)]
     random.Random(seed).shuffle(places)
+    listed = {path: equivalents(path) for path in sources}
     chosen: list[Mutant] = []
-    for operator, occurrence, line in places:
-        mutant = _mutant(source, operator, occurrence, line)
-        if mutant is not None:
+    for path, operator, occurrence, line in places:
+        mutant = _mutant(path, sources[path], operator, occurrence, line)
+        if mutant is not None and not is_equivalent(mutant, listed[path]):
             chosen.append(mutant)
         if len(chosen) == sample:
             break
-    return sorted(chosen, key=lambda mutant: (mutant.line, mutant.operator, mutant.occurrence))
+    return sorted(chosen, key=lambda mutant: (mutant.path, mutant.line, mutant.operator, mutant.occurrence))
 
 
 def equivalents(path: str) -> list[dict[str, str]]:
-    """What is listed of the module at `path`: lines `before`, where needed lines `after`, and `why`."""
-    listed = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) or {}
-    return list(listed.get(path, []))
+    """What is listed of the folders above `path`: lines `before`, where needed lines `after`, and `why`.
+
+    They are listed by folder, so that a module can be moved within it.
+    """
+    return [
+        each
+        for folder, entries in listed_by_folder().items()
+        if path.startswith(f"{folder}/")
+        for each in entries
+    ]
+
+
+@cache
+def listed_by_folder() -> Mapping[str, list[dict[str, str]]]:
+    """What the file of equivalent mutants has."""
+    return yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) or {}
 
 
 def is_equivalent(mutant: Mutant, listed: list[dict[str, str]]) -> bool:
@@ -86,7 +103,7 @@ def _places(source: str) -> Iterator[tuple[str, int, int]]:
                 occurrence += 1
 
 
-def _mutant(source: str, operator: str, occurrence: int, line: int) -> Mutant | None:
+def _mutant(path: str, source: str, operator: str, occurrence: int, line: int) -> Mutant | None:
     mutated = mutate_code(source, get_operator(operator)(), occurrence)
     try:
         with warnings.catch_warnings():
@@ -99,7 +116,7 @@ def _mutant(source: str, operator: str, occurrence: int, line: int) -> Mutant | 
     before, after = (
         " ".join(each[2:].strip() for each in changes if each.startswith(sign)) for sign in ("- ", "+ ")
     )
-    return Mutant(operator, occurrence, line, mutated, before, after)
+    return Mutant(path, operator, occurrence, line, mutated, before, after)
 
 
 def _skipped(source: str) -> list[tuple[Position, Position]]:

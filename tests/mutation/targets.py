@@ -2,65 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-CORE, TRAINER = "core/src/stratagem/", "plugins/trainer/src/stratagem_trainer/"
+ROOT = Path(__file__).parents[2]
+CORE, PLUGINS = "core/src/stratagem/", "plugins/"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A module, and the tests that are to notice a change in it."""
+    """Modules that are sampled together, and the tests that are to notice a change in them."""
 
     name: str
-    path: str
+    modules: tuple[str, ...]
+    """Patterns of paths below the repository's root, so that a module can be moved within its folder."""
     tests: tuple[str, ...]
-    """Files and folders, as for pytest; the one that mirrors the module first."""
+    """Patterns of test files."""
+    starts_processes: bool = False
+    """Whether tests that start processes are run, too: they take tens of seconds per mutant."""
+
+    def paths(self, root: Path = ROOT) -> list[str]:
+        """Return the modules' paths."""
+        return _matching(root, self.modules)
+
+    def tests_for(self, path: str, root: Path = ROOT) -> list[str]:
+        """Return the paths of the tests for the module at `path`, the one that mirrors it first."""
+        mirror = f"test_{Path(path).stem}.py"
+        return sorted(_matching(root, self.tests), key=lambda test: Path(test).name != mirror)
+
+
+def _matching(root: Path, patterns: Sequence[str]) -> list[str]:
+    found = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    return [str(path.relative_to(root)) for path in dict.fromkeys(found) if path.name != "__init__.py"]
 
 
 def _core(module: str, *more: str) -> Target:
     folder, _, name = module.rpartition("/")
-    mirror = f"tests/core/{folder}/test_{name}.py"
-    return Target(name, f"{CORE}{module}.py", (mirror, *(f"tests/core/{each}.py" for each in more)))
+    tests = (f"{folder}/test_{name}", *more)
+    return Target(name, (f"{CORE}{module}.py",), tuple(f"tests/core/{each}.py" for each in tests))
 
 
-def _trainer(module: str, *more: str) -> Target:
-    folder, _, name = module.rpartition("/")
-    mirror = f"plugins/trainer/tests/{folder}/test_{name}.py".replace("//", "/")
+def _plugin(name: str, plugin: str, modules: Sequence[str], tests: Sequence[str], **how: bool) -> Target:
+    source = f"{PLUGINS}{plugin}/src/stratagem_{plugin}/"
     return Target(
-        name, f"{TRAINER}{module}.py", (mirror, *(f"plugins/trainer/tests/{each}.py" for each in more))
+        name,
+        tuple(f"{source}{each}.py" for each in modules),
+        tuple(f"{PLUGINS}{plugin}/tests/{each}.py" for each in tests),
+        **how,
     )
 
+
+_FITS = ("loops/test_*", "test_hooks", "test_fit", "test_windows", "test_optimizer_hooks", "test_schedulers")
+_IN_ONE_PROCESS = (
+    *("agreement", "ch*", "commit", "directory", "growing_file", "initial_weights", "local_filesystem"),
+    *("manifest", "memory_copies", "opening", "publication", "s*", "ti*"),
+)
 
 TARGETS = (
     _core("plugin/sealing"),
     _core("installed/catalogue", "installed/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
-    _trainer(
-        "loops/train",
-        "loops/test_train_resume",
-        "loops/test_train_losses",
-        "loops/test_automatic",
-        "test_hooks",
-        "test_fit",
-        "test_windows",
+    Target("data", (f"{CORE}data/*.py",), ("tests/core/data/test_*.py",)),
+    _plugin("checkpoint", "checkpoint", ["*"], [f"test_{each}" for each in _IN_ONE_PROCESS]),
+    _plugin("loops", "trainer", ["loops/*"], _FITS),
+    _plugin("metrics", "trainer", ["metrics/metrics", "metrics/scope"], ["metrics/test_*", "test_metrics"]),
+    _plugin(
+        "supervision",
+        "launch",
+        [
+            "supervision",
+            "worker",
+            "worker_ends",
+            "elastic",
+            "guard",
+            "preemption",
+            "stop_*",
+            "restart_states",
+        ],
+        ["test_preemption", "test_restart_states", "test_signal_watch", "test_failures"],
+        starts_processes=True,
     ),
-    _trainer("loops/automatic", "loops/test_train", "loops/test_train_losses"),
-    _trainer("metrics/metrics", "test_metrics", "loops/test_train"),
-    _trainer("metrics/scope", "test_metrics"),
-    _core(
-        "data/train",
-        "data/test_train_positions",
-        "data/test_sharded",
-        "data/test_sources",
-        "data/test_sources_replayed",
+    _plugin(
+        "ddp",
+        "ddp",
+        ["prepared", "tracked"],
+        ["test_gradients", "test_changing_parameters"],
+        starts_processes=True,
     ),
-    _core("data/sampler"),
-    _core("data/evaluate"),
-    Target(
-        "manifest",
-        "plugins/checkpoint/src/stratagem_checkpoint/manifest.py",
-        ("plugins/checkpoint/tests/test_manifest.py", "plugins/checkpoint/tests/test_opening.py"),
+    _plugin("fsdp", "fsdp", ["prepared"], ["test_manual", "test_own_loops"], starts_processes=True),
+    _plugin(
+        "sharded",
+        "sharded",
+        ["prepared", "fully_prepared"],
+        ["test_sharded", "test_own_loops"],
+        starts_processes=True,
     ),
 )
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.targets import TARGETS
+from tests.mutation.targets import TARGETS, Target
 
 pytest.importorskip("cosmic_ray", reason="cosmic-ray isn't installed")
 
-from tests.mutation.mutants import EQUIVALENT, equivalents, is_equivalent, mutants_of
+from tests.mutation.mutants import EQUIVALENT, equivalents, is_equivalent, listed_by_folder, mutants_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def call(x: int | None = None, *, why: str) -> int | str:
 
 def changes(**how: int) -> list[tuple[str, str]]:
     settings = {"sample": None, "seed": 0, **how}
-    return [(mutant.before, mutant.after) for mutant in mutants_of(SOURCE, **settings)]  # type: ignore[arg-type]
+    return [(mutant.before, mutant.after) for mutant in mutants_of({"m.py": SOURCE}, **settings)]  # type: ignore[arg-type]
 
 
 def test_types_and_texts_are_left_as_they_are() -> None:
@@ -53,27 +53,34 @@ def test_a_sample_is_the_same_each_time() -> None:
     assert len(changes(sample=5)) == 5
     assert set(changes(sample=5)) < set(changes())
     assert changes(sample=5) != changes(sample=5, seed=1)
+    several = mutants_of({"a.py": SOURCE, "b.py": SOURCE}, 12, 0)
+    assert {mutant.path for mutant in several} == {"a.py", "b.py"}
+    assert len(several) == 12
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_what_is_mutated_and_its_tests_are_there(target: object) -> None:
-    path, tests = target.path, target.tests  # type: ignore[attr-defined]
-    assert (ROOT / path).is_file()
-    assert [test for test in tests if not (ROOT / test).exists()] == []
+def test_what_is_mutated_and_its_tests_are_there(target: Target) -> None:
+    for pattern in (*target.modules, *target.tests):
+        assert list(ROOT.glob(pattern)), pattern
+    for path in target.paths():
+        first = target.tests_for(path)[0]
+        mirror = f"test_{Path(path).stem}.py"
+        assert Path(first).name == mirror or mirror not in {
+            Path(test).name for test in target.tests_for(path)
+        }
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_lines_that_are_listed_as_equivalent_are_there_and_say_why(target: object) -> None:
-    path = target.path  # type: ignore[attr-defined]
-    lines = {line.strip() for line in (ROOT / path).read_text().splitlines()}
-    for each in equivalents(path):
-        assert each["before"] in lines, f"{EQUIVALENT.name}: {each['before']!r} isn't in {path} any more"
+@pytest.mark.parametrize("folder", listed_by_folder())
+def test_lines_that_are_listed_as_equivalent_are_there_and_say_why(folder: str) -> None:
+    lines = {line.strip() for path in (ROOT / folder).rglob("*.py") for line in path.read_text().splitlines()}
+    for each in equivalents(f"{folder}/any.py"):
+        assert each["before"] in lines, f"{EQUIVALENT.name}: {each['before']!r} isn't in {folder} any more"
         assert each["why"]
         assert set(each) <= {"before", "after", "why"}
 
 
 def test_an_equivalent_is_a_line_with_one_change_or_with_any() -> None:
-    mutant = next(each for each in mutants_of(SOURCE, None, 0) if each.before == "return y + 5")
+    mutant = next(each for each in mutants_of({"m.py": SOURCE}, None, 0) if each.before == "return y + 5")
     assert is_equivalent(mutant, [{"before": mutant.before, "why": "any"}])
     assert is_equivalent(mutant, [{"before": mutant.before, "after": mutant.after, "why": "this"}])
     assert not is_equivalent(mutant, [{"before": mutant.before, "after": "other", "why": "another"}])
