@@ -22,7 +22,7 @@ def fork_host():
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 @pytest.fixture

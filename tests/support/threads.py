@@ -26,9 +26,9 @@ class ThreadCollectives(Collectives):
     def gather_objects(self, value: Any) -> list[Any]:
         self.calls += 1
         self._board[self.rank] = value
-        self._meeting.wait(timeout=20)
+        self._meeting.wait(timeout=120)
         gathered = list(self._board)
-        self._meeting.wait(timeout=20)
+        self._meeting.wait(timeout=120)
         return gathered
 
     def all_gather(self, tensor: torch.Tensor, sync_grads: bool = False) -> torch.Tensor:

@@ -90,7 +90,7 @@ def attack(process: subprocess.Popen[bytes], folder: Path) -> list[int]:
     attacker = as_nobody(
         STORES, ports=ports, keys=["torch.rendezvous.known"], marker=str(folder / "attacked")
     )
-    printed, _ = attacker.communicate(timeout=90)
+    printed, _ = attacker.communicate(timeout=200)
     assert attacker.returncode == 0
     reached: list[int] = json.loads(printed)
     return reached
@@ -101,7 +101,7 @@ def test_this_attacker_gets_code_run_through_the_rendezvous_of_torch(shared: Pat
     process = started(TORCHS_OWN, shared, "listens")
     try:
         assert attack(process, shared)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 200
         while not (shared / "attacked").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -122,7 +122,7 @@ def test_on_one_node_another_user_reaches_no_store_and_no_file(shared: Path) -> 
         folders = [str(path) for path in shared.iterdir() if path.is_dir()]
         assert any("stratagem-launch-" in path for path in folders)
         snoop = as_nobody(FILES, folders=folders, marker=str(shared / "attacked"))
-        assert json.loads(snoop.communicate(timeout=60)[0]) == []
+        assert json.loads(snoop.communicate(timeout=200)[0]) == []
         # It goes on undisturbed.
         (shared / "stop").touch()
         assert process.wait(60) == 0

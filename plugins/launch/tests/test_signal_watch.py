@@ -64,14 +64,14 @@ def test_other_threads_notice_none() -> None:
 
     thread = threading.Thread(target=watch)
     thread.start()
-    thread.join(10)
+    thread.join(120)
     assert told == [False]
 
 
 def test_workers_that_ignore_the_signal_are_ended_before_the_agent_would() -> None:
     launch_dir = LaunchDir.create()
     source = (
-        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(90)"
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
@@ -83,7 +83,7 @@ def test_workers_that_ignore_the_signal_are_ended_before_the_agent_would() -> No
                 assert worker.poll() is None
                 worker.terminate()
                 signal.raise_signal(signal.SIGTERM)
-                assert worker.wait(20) == -signal.SIGKILL
+                assert worker.wait(120) == -signal.SIGKILL
         finally:
             worker.kill()
             launch_dir.remove()

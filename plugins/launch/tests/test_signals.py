@@ -35,7 +35,7 @@ def begin(
 ) -> tuple[subprocess.Popen[str], list[int]]:
     """Start the program, wait until both workers run, and return all processes below it."""
     program = start_program(PROGRAM, method, task, str(folder))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not all((folder / f"pid.{rank}").exists() for rank in (0, 1)):
         assert program.poll() is None, program.communicate()
         assert time.monotonic() < deadline

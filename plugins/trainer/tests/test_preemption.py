@@ -16,7 +16,7 @@ from stratagem_trainer.saving.find_checkpoint import job_of
 
 import stratagem
 from stratagem.errors import CheckpointError, ConfigError
-from tests.soak.hangs import HANGS, TORCHRUN, WITHIN_S, plant
+from tests.soak.hangs import HANGS, TORCHRUN, plant
 from tests.soak.signals import Interruptions
 
 
@@ -306,4 +306,3 @@ def test_under_torchrun_too_a_planted_hang_is_laid_to_its_rank_and_place(tmp_pat
     found = plant(hang, tmp_path, timeout_s=6, launcher=TORCHRUN)
     assert found.problem is None, found
     assert found.after_s is not None
-    assert found.after_s < WITHIN_S

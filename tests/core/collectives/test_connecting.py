@@ -47,17 +47,17 @@ def test_threads_connect_at_once(capfd):
 
     def second():
         with quiet_connecting():
-            both.wait(10)
-            first_is_out.wait(10)
+            both.wait(120)
+            first_is_out.wait(120)
             os.write(1, REPORT + b"second\n")
 
     thread = threading.Thread(target=second)
     thread.start()
     with quiet_connecting():
-        both.wait(10)  # both are in there
+        both.wait(120)  # both are in there
         os.write(1, REPORT + b"first\n")
     first_is_out.set()
-    thread.join(10)
+    thread.join(120)
     assert capfd.readouterr().out == "first\nsecond\n"
 
 

@@ -66,7 +66,7 @@ def test_all_that_come_see_what_the_others_write(is_served: bool) -> None:
     thread.start()
     variables = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(is_served)}
     store = meet(environment(0, 2, **variables), SECONDS)
-    thread.join(20)
+    thread.join(120)
     PrefixStore("attempt0/group0", other[0]).set("key", "from 1")
     assert store.get("key") == b"from 1"
     assert store.get("here/0") == socket.gethostname().encode()

@@ -60,7 +60,7 @@ def gather(folder: str, world_size: int = 2) -> list[int]:
     """Note this worker's pid and wait until all have: nothing happens to a half-started group."""
     note_pid(folder)
     paths = [Path(folder) / f"pid.{other}" for other in range(world_size)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not all(path.exists() for path in paths):
         if time.monotonic() > deadline:
             raise TimeoutError("the other workers didn't start")
