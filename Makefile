@@ -42,7 +42,7 @@ help:
 	@echo "make moving  run programs written for Lightning (DIR=folder) under it and under stratagem-lightning, and compare"
 	@echo "make picture draw docs/assets/run.svg again from a run"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
-	@echo "make facade  write the stubs of stratagem for type checkers again"
+	@echo "make facade  write the stubs of stratagem for type checkers, and the index of plugins, again"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make walks   write docs/walks.md again from traced runs, and print how long each walk is"
 	@echo "make dist    build every distribution into dist/ and check it"

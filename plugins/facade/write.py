@@ -1,18 +1,23 @@
-"""Write what type checkers and editors see of `stratagem`: `make facade` runs this.
+"""Write the stubs of `stratagem` and the index of our plugins: `make facade` runs this.
 
-The sources are `stratagem/__init__.py` of the core and the table of names in pyproject.toml.
+The sources are `stratagem/__init__.py` of the core, the table of names in pyproject.toml, and the component records
+of the distributions in plugins/.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import importlib_metadata
 
+from stratagem.sdk.catalogue import load_catalogue
+
 FACADE = Path(__file__).parent
 CORE = FACADE.parents[1] / "core/src/stratagem/__init__.py"
 STUBS = FACADE / "src/stratagem-stubs/__init__.pyi"
+INDEX = FACADE / "src/stratagem_facade/index.json"
 INTRODUCTION = '''\
 """All names of `stratagem`, for type checkers and editors. Written by `make facade`: edit pyproject.toml instead."""
 '''
@@ -41,5 +46,24 @@ def core_homes() -> dict[str, str]:
     }
 
 
+def index() -> str:
+    """Return the text of the index: which distribution of plugins/ offers which names."""
+    ours = {f"stratagem-{project.parent.name}" for project in FACADE.parent.glob("*/pyproject.toml")}
+    offers: dict[str, dict[str, list[str]]] = {}
+    launchers: dict[str, str] = {}
+    for component in load_catalogue().components:
+        if component.origin.distribution in ours:
+            homes = offers.setdefault(component.kind, {})
+            homes.setdefault(component.origin.distribution, []).extend(component.names())
+            launchers |= dict.fromkeys(component.launcher_variables, component.name)
+    sorted_offers = {
+        kind: {home: sorted(names) for home, names in sorted(homes.items())}
+        for kind, homes in sorted(offers.items())
+    }
+    content = {"offers": sorted_offers, "launchers": dict(sorted(launchers.items()))}
+    return json.dumps(content, indent=2) + "\n"
+
+
 if __name__ == "__main__":
     STUBS.write_text(stubs())
+    INDEX.write_text(index())

@@ -16,10 +16,8 @@ from stratagem.installed.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/src/stratagem"
+PACKAGES = sorted(path.parent.name.replace("-", "[-_]") for path in ROOT.glob("plugins/*/pyproject.toml"))
 PLUGINS = sorted(path.parents[2].name for path in ROOT.glob("plugins/*/src/*/plugin.py"))
-
-HINTS = {"renamed.py"}
-"""Files that are about names: what to install for them, and what they are called now."""
 
 
 def imported_by(statement: str) -> set[str]:
@@ -106,9 +104,16 @@ def test_the_core_names_no_strategy_or_accelerator():
     found = {
         str(path.relative_to(CORE)): sorted(words_in_code(path) & names)
         for path in CORE.rglob("*.py")
-        if path.name not in HINTS and words_in_code(path) & names
+        if words_in_code(path) & names
     }
     assert found == {}
+
+
+def test_the_core_names_no_distribution_of_a_plugin():
+    names = re.compile(rf"\bstratagem[-_](?:{'|'.join(PACKAGES)})\b")
+    assert names.search("pip install stratagem-ddp")
+    found = {str(path.relative_to(CORE)): names.findall(path.read_text()) for path in CORE.rglob("*.*")}
+    assert {path: named for path, named in found.items() if named} == {}
 
 
 def test_plugins_import_public_names_only():

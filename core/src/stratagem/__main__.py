@@ -1,13 +1,19 @@
-"""`python -m stratagem`: the command line of stratagem-cli, by the Python that runs it."""
+"""`python -m stratagem`: the installed command `stratagem`, by the Python that runs it."""
 
 import sys
+
+import importlib_metadata
 
 from stratagem.names.lazy import import_from
 
 if __name__ == "__main__":
-    try:
-        main = import_from("stratagem_cli.main", "main", "the command line")
-    except ImportError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(main())
+    error: object = "the command line isn't installed: pip install stratagem"
+    for entry_point in importlib_metadata.entry_points(group="console_scripts", name="stratagem"):
+        try:
+            main = import_from(entry_point.module, entry_point.attr, "the command line")
+        except ImportError as absent:
+            error = absent
+        else:
+            sys.exit(main())
+    print(f"Error: {error}", file=sys.stderr)
+    sys.exit(2)

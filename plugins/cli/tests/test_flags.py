@@ -5,11 +5,11 @@ import pytest
 from click.testing import CliRunner
 from stratagem_cli.flags import FIELDS, given, selection_flags
 from stratagem_cli.main import main
+from stratagem_facade.former_settings import RENAMED
 
 import stratagem
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError
-from stratagem.names.renamed import RENAMED
 
 
 def parsed(*args):

@@ -29,13 +29,14 @@ stratagem.Trainr
 """
 
 
-def test_the_stubs_are_current() -> None:
+def test_the_stubs_and_the_index_are_current() -> None:
     spec = importlib.util.spec_from_file_location("facade_write", FACADE / "write.py")
     assert spec is not None
     assert spec.loader is not None
     write = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(write)
     assert write.STUBS.read_text() == write.stubs(), "run `make facade`"
+    assert write.INDEX.read_text() == write.index(), "run `make facade`"
 
 
 def test_every_name_in_the_stubs_is_the_one_that_python_imports() -> None:

@@ -4,6 +4,7 @@ import pytest
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError
 from stratagem.installed.catalogue import load_catalogue
 from stratagem.installed.plugins import command_plugins
+from stratagem.names.index import Index
 from stratagem.plugin.component import API_VERSION
 
 THIRD = '"strategy", "third", "third_strategy:Third", "a third one"'
@@ -266,7 +267,8 @@ def test_a_plugin_that_is_not_installed_is_neither_chosen_nor_left_out(flag, fie
 
 
 def test_a_name_that_the_project_offers_is_answered_with_what_to_install(monkeypatch):
-    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {"strategy": {"warp": "stratagem-warp"}})
+    index = Index({"strategy": {"warp": "stratagem-warp"}})
+    monkeypatch.setattr("stratagem.installed.catalogue.known_plugins", lambda: index)
     with pytest.raises(UnknownNameError, match=r"'warp' isn't installed: pip install stratagem-warp"):
         find("warp")
     with pytest.raises(UnknownNameError, match=r"nearest: warp; to get it: pip install stratagem-warp"):

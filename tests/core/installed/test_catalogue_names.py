@@ -10,6 +10,7 @@ import pytest
 from stratagem.errors import ApiVersionError, BrokenPluginError, UnknownNameError
 from stratagem.installed.catalogue import CORE, Catalogue, load_catalogue
 from stratagem.installed.plugins import forget_installed
+from stratagem.names.index import Index
 from stratagem.plugin.component import API_VERSION, Component
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
@@ -124,7 +125,7 @@ def environment(name: str) -> Component:
 
 @pytest.fixture
 def _nothing_offered(monkeypatch: Any) -> None:
-    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {})
+    monkeypatch.setattr("stratagem.installed.catalogue.known_plugins", Index)
 
 
 @pytest.mark.usefixtures("_nothing_offered")
@@ -170,7 +171,7 @@ def test_a_broken_or_left_out_plugin_is_named_where_it_is_meant() -> None:
 
 def test_what_to_install_for_a_name_that_the_project_offers(monkeypatch: Any) -> None:
     offered = {"warp": "stratagem-warp", "warq": "stratagem-warp", "warpx": "stratagem-x"}
-    monkeypatch.setattr("stratagem.installed.catalogue.OFFERED", {"strategy": offered})
+    monkeypatch.setattr("stratagem.installed.catalogue.known_plugins", lambda: Index({"strategy": offered}))
     assert unknown("warp") == "strategy 'warp' isn't installed: pip install stratagem-warp"
     assert unknown("warr").endswith("; to get all of them: pip install stratagem-warp stratagem-x")
     assert unknown("zwarpx").endswith("; to get all of them: pip install stratagem-warp stratagem-x")

@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from stratagem.environments.base import RequestedSize
+from stratagem.environments.detect import LAUNCHER_VARIABLES
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, UnknownNameError, UsageError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
-from stratagem.names.offered import LAUNCHER_RANKS, LAUNCHER_SIZES, OFFERED
+from stratagem.names.index import known_plugins
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.resolve.resolved import GIVEN
 
+LAUNCHERS = known_plugins().launchers
+SIZES = [
+    (variable, LAUNCHERS[variable]) for variable, smallest in LAUNCHER_VARIABLES.items() if smallest == 2
+]
+RANKS = [
+    (variable, LAUNCHERS[variable]) for variable, smallest in LAUNCHER_VARIABLES.items() if smallest == 1
+]
 PER_DEVICE, ONE = Capabilities(processes="per-device"), Capabilities(processes="one")
 
 
@@ -56,14 +64,14 @@ def test_by_name_or_by_variables() -> None:
         choose_environment(load_catalogue(), "slrum", {})
 
 
-@pytest.mark.parametrize(("variable", "name"), LAUNCHER_SIZES.items())
+@pytest.mark.parametrize(("variable", "name"), SIZES)
 def test_processes_of_a_launcher_that_nothing_installed_reads_are_refused(variable: str, name: str) -> None:
     """Each of them would be a run of its own."""
     left_out = load_catalogue(without=["clusters", "horovod"])
     with pytest.raises(UnknownNameError, match=f"{variable}='2' says .*: environment '{name}' comes with"):
         choose_environment(left_out, "auto", {variable: "2"})
     core = Catalogue(tuple(each for each in left_out.components if each.kind == "environment"))
-    installed_by = OFFERED["environment"][name]
+    installed_by = known_plugins().of_kind("environment")[name]
     with pytest.raises(UnknownNameError, match=f"'{name}' isn't installed: pip install {installed_by}; with"):
         choose_environment(core, "auto", {variable: "2"})
     for harmless in ({variable: "1"}, {variable: ""}, {variable: "x"}, {}):
@@ -76,7 +84,7 @@ def test_processes_of_a_launcher_that_nothing_installed_reads_are_refused(variab
             choose_environment(load_catalogue(), "auto", {variable: "2"})
 
 
-@pytest.mark.parametrize(("variable", "name"), LAUNCHER_RANKS.items())
+@pytest.mark.parametrize(("variable", "name"), RANKS)
 def test_a_rank_that_nothing_installed_reads_is_refused(variable: str, name: str) -> None:
     """It is one of several, and would be a run of its own."""
     core = Catalogue(

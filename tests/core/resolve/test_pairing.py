@@ -87,9 +87,9 @@ def test_auto_leaves_out_what_does_not_go_with_the_accelerator() -> None:
 )
 def test_auto_without_a_strategy_says_what_to_install(processes: int, installed: Any) -> None:
     told = (
-        f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"
+        f"no installed strategy trains on {processes} devices: pip install stratagem, or choose devices=1"
         if processes > 1
-        else "no installed strategy trains on one device: pip install stratagem-single"
+        else "no installed strategy trains on one device: pip install stratagem"
     )
     with pytest.raises(UnknownNameError, match=told):
         automatic_strategy(catalogue(*installed), processes, None)
@@ -184,7 +184,7 @@ def test_a_launcher_that_made_another_number_is_refused() -> None:
 
 def test_without_a_strategy_for_several_processes_its_package_is_named() -> None:
     chosen = Resolved("strategy", "mine", Plain(), capabilities=ONE.capabilities)
-    with pytest.raises(CombinationError, match=r"choose one of stratagem-ddp \(not installed\)"):
+    with pytest.raises(CombinationError, match="choose one of those that `pip install stratagem` brings"):
         refuse_process_count(catalogue(ONE), chosen, SingleProcess({}), (0, 1), RunConfig(devices=2))
 
 

@@ -64,7 +64,7 @@ def test_auto_leaves_out_accelerators_of_other_devices() -> None:
 def test_auto_without_an_accelerator_says_why() -> None:
     with pytest.raises(DeviceError, match=r"^no accelerator is available here \(none is installed\): pip"):
         choose_accelerator(catalogue(), "auto", None)
-    with pytest.raises(DeviceError, match=r"available here \(absent: no driver\): pip install stratagem-cpu"):
+    with pytest.raises(DeviceError, match=r"available here \(absent: no driver\): pip install stratagem"):
         choose_accelerator(catalogue(ABSENT), "auto", None)
     both = catalogue(ABSENT, HERE)
     with pytest.raises(DeviceError, match=r"^no accelerator that this strategy .* here: absent: no driver$"):

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from stratagem.config import RunConfig
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, UsageError
+from stratagem.resolve.run import assemble
 from stratagem.runtime.script_flags import CONFIG_VARIABLE, run_config
 
 
@@ -34,13 +35,14 @@ def test_what_has_another_name_now_is_answered_with_it():
     for given, said in (
         ({"strategy": "fsdp_native"}, "strategy='fsdp_native' is now called strategy='fsdp'"),
         ({"strategy": "tpu_spawn_debug"}, "is now called strategy='tpu_spawn'"),
-        ({"accelerator": "ddp"}, "accelerator='ddp' is now called strategy='ddp'"),
+        ({"accelerator": "ddp"}, "accelerator='ddp' names a strategy: it is now called strategy='ddp'"),
+        ({"accelerator": "ddp_cpu"}, "accelerator='ddp_cpu' is now called accelerator='cpu', strategy='ddp'"),
         ({"gpus": 2}, "gpus=2 is now called accelerator='cuda', devices=2"),
     ):
-        with pytest.raises(ConfigError, match=said):
-            run_config("Runtime", (), **given)
-    with pytest.raises(ConfigError, match="is now called strategy='ddp_sharded'"):
-        run_config("Runtime", "ddp_sharded")
+        with pytest.raises(UsageError, match=said):
+            assemble(run_config("Runtime", (), **given))
+    with pytest.raises(UsageError, match="plugins='ddp_sharded' is now called strategy='ddp_sharded'"):
+        assemble(run_config("Runtime", "ddp_sharded"))
 
 
 def test_no_accelerator_is_any_and_one_plugin_may_stand_alone():

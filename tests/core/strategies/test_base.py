@@ -1,11 +1,11 @@
 """What core asks a strategy, and a strategy that says nothing answers."""
 
+import importlib_metadata
 import pytest
 import torch
 
 from stratagem import ProcessGroupStrategy, Strategy
 from stratagem.errors import BrokenPluginError
-from stratagem.strategies import base
 
 
 class Whitening(torch.optim.SGD):
@@ -38,11 +38,11 @@ def test_only_the_strategys_own_cuts_count() -> None:
     assert strategy.refuse_optimizer(optimizer(Whitening), 1) is None  # a single rank has all columns
 
 
-def test_where_nothing_tries_optimizers_it_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(base, "OPTIMIZER_TRIAL", ("stratagem_nowhere.trial", "why_not"))
+def test_where_nothing_tries_optimizers_it_says_what_to_declare(monkeypatch) -> None:
+    monkeypatch.setattr(importlib_metadata, "entry_points", lambda **group: ())
     said = (
-        'Strategy doesn\'t declare "whole_optimizer", and what tries optimizers on shards is in stratagem-nowhere, '
-        "which is not installed: pip install stratagem-nowhere"
+        'Strategy doesn\'t declare "whole_optimizer", and nothing is installed that tries optimizers on shards: '
+        "declare it if every rank steps whole tensors, or pip install stratagem"
     )
     with pytest.raises(BrokenPluginError, match=said):
         Strategy().refuse_optimizer(optimizer(), 2)

@@ -7,6 +7,21 @@ from collections.abc import Iterable, Mapping
 from stratagem.environments.base import Environment
 from stratagem.errors import UsageError
 
+LAUNCHER_VARIABLES: Mapping[str, int] = {
+    "SLURM_STEP_NUM_TASKS": 2,
+    "OMPI_COMM_WORLD_SIZE": 2,
+    "MV2_COMM_WORLD_SIZE": 2,
+    "PMI_SIZE": 2,
+    "JSM_NAMESPACE_SIZE": 2,
+    "HOROVOD_SIZE": 2,
+    "WORLD_SIZE": 2,
+    "RANK": 1,
+    "LOCAL_RANK": 1,
+    "NODE_RANK": 1,
+    "GROUP_RANK": 1,
+}
+"""Variable that a launcher sets → the smallest value by which it says that there are several processes."""
+
 
 def detect_environment(
     classes: Iterable[type[Environment]], environ: Mapping[str, str]

@@ -15,7 +15,7 @@ from functools import cached_property
 from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, UnknownNameError, nearest
 from stratagem.installed.entry_points import normalise, required_distributions
 from stratagem.installed.plugins import installed_plugins
-from stratagem.names.offered import OFFERED
+from stratagem.names.index import known_plugins
 from stratagem.plugin.component import API_VERSION, Component, Kind
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
@@ -68,7 +68,7 @@ class Catalogue:
         return component if preset is None else replace(component, options=preset)
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
-        offered = OFFERED.get(kind, {})
+        offered = known_plugins().of_kind(kind)
         sources = {bare, normalise(bare), distribution, offered.get(bare, "")}
         for broken in self.broken:
             if sources & {broken.origin.entry_point, broken.origin.distribution}:
@@ -83,6 +83,8 @@ class Catalogue:
                     "see --disable-plugin, STRATAGEM_DISABLE_PLUGINS and STRATAGEM_PLUGINS"
                 )
         known = self.names(kind)
+        if renamed := known_plugins().renamed({_SETTINGS.get(kind, kind): name}):
+            raise UnknownNameError(renamed)
         if bare in offered and bare not in known:
             raise UnknownNameError(f"{kind} {name!r} isn't installed: pip install {offered[bare]}")
         near = difflib.get_close_matches(bare, sorted({*known, *offered}), n=3)
@@ -112,6 +114,8 @@ class Catalogue:
         return {component.origin.distribution: component.origin.version for component in self.components}
 
 
+_SETTINGS = {"extension": "plugins"}
+"""Kind → the argument of a run that names one, where that is called otherwise."""
 _LISTED = ("strategy", "accelerator", "place")
 
 

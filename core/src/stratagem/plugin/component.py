@@ -100,6 +100,8 @@ class Component:
     """Importable modules it can't run without, as ("deepspeed",)."""
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
+    launcher_variables: tuple[str, ...] = ()
+    """Of an environment: variables by which its launcher shows that there are several processes, as MPI's size."""
     preload: tuple[str, ...] = ()
     """What workers import for it in the end, beside the module of `target`; a fork server does so once per node."""
     conformance: str = ""

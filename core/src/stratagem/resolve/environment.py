@@ -7,12 +7,12 @@ from typing import Any
 
 from stratagem.accelerators.indices import count_of
 from stratagem.environments.base import Environment, RequestedSize
-from stratagem.environments.detect import detect_environment
+from stratagem.environments.detect import LAUNCHER_VARIABLES, detect_environment
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
 from stratagem.installed.catalogue import Catalogue
 from stratagem.launchers.nodes import parse_num_nodes
-from stratagem.names.offered import LAUNCHER_RANKS, LAUNCHER_SIZES
+from stratagem.names.index import known_plugins
 from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.resolved import Resolved, resolved_from
 
@@ -72,18 +72,27 @@ def choose_environment(
 
 def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) -> None:
     """Each process of a launcher would take itself for the only one, and train a model of its own."""
-    known = catalogue.names("environment")
-    tells = [(2, *each) for each in LAUNCHER_SIZES.items()] + [(1, *each) for each in LAUNCHER_RANKS.items()]
-    for least, variable, name in tells:
+    read = {variable for each in catalogue.of_kind("environment") for variable in each.launcher_variables}
+    for variable, smallest in LAUNCHER_VARIABLES.items():
         value = environ.get(variable, "")
-        if name not in known and value.isdecimal() and int(value) >= least:
-            try:
-                catalogue.find("environment", name)
-            except UsageError as error:
+        if variable not in read and value.isdecimal() and int(value) >= smallest:
+            hint = _missing_environment(catalogue, known_plugins().launchers.get(variable, ""))
+            if hint is not None:
                 raise UnknownNameError(
-                    f"{variable}={short(value)} says that a launcher has started several processes: {error}; with "
+                    f"{variable}={short(value)} says that a launcher has started several processes: {hint}; with "
                     "--environment single each of them is a run of its own"
-                ) from None
+                )
+
+
+def _missing_environment(catalogue: Catalogue, name: str) -> str | None:
+    """Say how to get the environment that reads a variable; None where another plugin offers one of its name."""
+    if not name:
+        return "no installed environment reads it, so install the plugin for this launcher"
+    try:
+        catalogue.find("environment", name)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stratagem.errors import ConflictError, UnknownNameError
 from stratagem.installed.catalogue import Catalogue
-from stratagem.names.offered import OFFERED
+from stratagem.names.index import known_plugins
 from stratagem.plugin.component import Component
 
 if TYPE_CHECKING:
@@ -29,10 +29,14 @@ def installed_launcher(catalogue: Catalogue) -> Component:
     """
     found = catalogue.of_kind("launcher")
     if not found:
-        try:
-            return catalogue.find("launcher", *OFFERED["launcher"])
-        except UnknownNameError as error:
-            raise UnknownNameError(f"this run starts processes: {error}") from None
+        for name in known_plugins().of_kind("launcher"):
+            try:
+                return catalogue.find("launcher", name)
+            except UnknownNameError as error:
+                raise UnknownNameError(f"this run starts processes: {error}") from None
+        raise UnknownNameError(
+            "this run starts processes, and no launcher is installed: pip install stratagem"
+        )
     for other in found[1:]:
         if other.priority == found[0].priority:
             names = " and ".join(f"{each.name!r} of {each.origin}" for each in (found[0], other))

@@ -42,9 +42,9 @@ def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolv
         fitting += [component for component in able if component.capabilities.processes == "per-device"]
     if not fitting:
         raise UnknownNameError(
-            f"no installed strategy trains on {processes} devices: pip install stratagem-ddp, or choose devices=1"
+            f"no installed strategy trains on {processes} devices: pip install stratagem, or choose devices=1"
             if processes > 1
-            else "no installed strategy trains on one device: pip install stratagem-single"
+            else "no installed strategy trains on one device: pip install stratagem"
         )
     return fitting[0]
 
@@ -115,7 +115,9 @@ def refuse_process_count(
     """
     name, capabilities = strategy.name, strategy.capabilities
     splits = "several_devices" in capabilities.features
-    several = ", ".join(strategies_for(catalogue, "per-device")) or "stratagem-ddp (not installed)"
+    several = (
+        ", ".join(strategies_for(catalogue, "per-device")) or "those that `pip install stratagem` brings"
+    )
     made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).max
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(

@@ -183,7 +183,7 @@ def choose_accelerator(
         )
     if left_out:
         raise DeviceError(f"no accelerator that this strategy works on is available here: {reasons}")
-    raise DeviceError(f"no accelerator is available here ({reasons}): pip install stratagem-cpu")
+    raise DeviceError(f"no accelerator is available here ({reasons}): pip install stratagem")
 
 
 def _declared_capabilities(catalogue: Catalogue, accelerator: Accelerator) -> Capabilities:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stratagem.config import RunConfig
 from stratagem.errors import ConfigError, short
-from stratagem.names.renamed import RENAMED, renamed_selection
+from stratagem.names.index import known_plugins
 
 CONFIG_VARIABLE = "STRATAGEM_CONFIG"
 """Where the flags are left, as JSON: fields of `RunConfig` and their values."""
@@ -28,12 +28,13 @@ def run_config(owner: str, plugins: Any, **settings: Any) -> RunConfig:
         ConfigError: there is no such setting, it has another name now, or a flag contradicts one.
     """
     plugins = plugins if isinstance(plugins, (list, tuple)) else () if plugins is None else (plugins,)
-    renamed_selection(**{name: value for name, value in settings.items() if name in RENAMED}, plugins=plugins)
     if settings.get("accelerator", "") is None:
         settings["accelerator"] = "auto"
     names = sorted({field.name for field in fields(RunConfig)} - {"extensions"})
     unknown = sorted(set(settings) - set(names))
     if unknown:
+        if renamed := known_plugins().renamed({**settings, "plugins": plugins}):
+            raise ConfigError(renamed)
         raise ConfigError(
             f"{owner} has no argument {unknown[0]!r}; beside its own it has those of RunConfig: {', '.join(names)}"
         )

@@ -13,8 +13,5 @@
 - `selection`: what a configuration's words mean, as far as it can be told without torch.
 - `catalogue`: what the installed distributions offer.
 
-What strategies are built of beside that is in the distribution stratagem-sharding, and the format of checkpoints in
-stratagem-checkpoint.
-
 Versioned with `API_VERSION`: docs/sdk.md lists every name with its signature, and a test compares them.
 """

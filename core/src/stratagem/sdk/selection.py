@@ -3,7 +3,6 @@
 from stratagem.accelerators.indices import count_of
 from stratagem.config import Devices, path_text
 from stratagem.launchers.nodes import node_count
-from stratagem.names.renamed import RENAMED, renamed_selection
 from stratagem.precision.names import PRECISIONS
 from stratagem.resolve.environment import choose_environment, requested_size
 from stratagem.runtime.script_flags import CONFIG_VARIABLE
@@ -11,12 +10,10 @@ from stratagem.runtime.script_flags import CONFIG_VARIABLE
 __all__ = [
     "CONFIG_VARIABLE",
     "PRECISIONS",
-    "RENAMED",
     "Devices",
     "choose_environment",
     "count_of",
     "node_count",
     "path_text",
-    "renamed_selection",
     "requested_size",
 ]

@@ -12,8 +12,6 @@ from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
-from stratagem.names.lazy import import_from
-from stratagem.names.offered import OPTIMIZER_TRIAL
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
 from stratagem.strategies.cuts import CUTS, Cut
@@ -121,18 +119,35 @@ class Strategy(LiveMembers, RankFacade):
             world_size: number of ranks.
 
         Raises:
-            BrokenPluginError: what tries optimizers isn't installed.
+            BrokenPluginError: as `try_optimizer`.
         """
         # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
-        cuts = [cut for cut in self.optimizer_cuts if cut == "flat" or world_size > 1]
-        try:
-            why_not = import_from(*OPTIMIZER_TRIAL, "what tries optimizers on shards")
-        except ImportError as error:
-            raise BrokenPluginError(
-                f'{type(self).__name__} doesn\'t declare "whole_optimizer", and {error}'
-            ) from error
-        reason: str | None = why_not(optimizer, cuts)
-        return reason
+        return self.try_optimizer(
+            optimizer, [cut for cut in self.optimizer_cuts if cut == "flat" or world_size > 1]
+        )
+
+    def try_optimizer(self, optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
+        """Return why `optimizer` steps shards otherwise than whole tensors; None where it doesn't.
+
+        Asks the function that an installed distribution declares in the group of entry points
+        `stratagem.optimizer_trial`. Override it for shards that this function doesn't know.
+
+        Args:
+            optimizer: with its groups; it is left as it is.
+            cuts: the ways in which tensors are cut into shards.
+
+        Raises:
+            BrokenPluginError: no distribution declares one.
+        """
+        import importlib_metadata  # only strategies that shard need it
+
+        for entry_point in importlib_metadata.entry_points(group="stratagem.optimizer_trial"):
+            reason: str | None = entry_point.load()(optimizer, cuts)
+            return reason
+        raise BrokenPluginError(
+            f'{type(self).__name__} doesn\'t declare "whole_optimizer", and nothing is installed that tries '
+            "optimizers on shards: declare it if every rank steps whole tensors, or pip install stratagem"
+        )
 
     def takes_up(self, shards: object) -> bool:
         """Whether `setup` can go on with what a run before it, in this process, left of a module.

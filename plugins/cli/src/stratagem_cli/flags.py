@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import click
 import cloup
+from stratagem_facade.former_settings import RENAMED, renamed_selection
 
 from stratagem.errors import ConfigError, SealError, UsageError, WorkerError
 from stratagem.sdk.catalogue import KINDS, LOCK_FILE, LOCKED_VARIABLE
-from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
+from stratagem.sdk.selection import node_count
 from stratagem_cli.completion import component_names
 from stratagem_cli.reporting import report
 

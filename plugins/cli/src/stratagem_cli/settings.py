@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from keyword import iskeyword
 from typing import Any
 
+from stratagem_facade.former_settings import RENAMED, renamed_selection
+
 from stratagem import RunConfig
 from stratagem.errors import ConfigError
-from stratagem.sdk.selection import RENAMED, node_count, renamed_selection
+from stratagem.sdk.selection import node_count
 from stratagem_cli.typed import Text, plain, refuse_unknown, typed
 
 SECTIONS = ("model", "data", "strategy", "checkpoint", "trainer")

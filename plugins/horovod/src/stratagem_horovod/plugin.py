@@ -48,5 +48,6 @@ def stratagem_components() -> Sequence[Component]:
             "stratagem_horovod.environment:Horovod",
             "horovodrun of Horovod",
             priority=45,
+            launcher_variables=("HOROVOD_SIZE",),
         ),
     ]

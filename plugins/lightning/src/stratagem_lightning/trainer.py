@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import stratagem_trainer.callbacks
 import torch
+from stratagem_facade.former_settings import renamed_selection
 from stratagem_trainer.arguments import refuse_unknown
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.loggers.base import Logger
@@ -22,7 +23,6 @@ from stratagem_trainer.stage.state import StageState
 
 from stratagem import Accelerator, Runtime, Strategy
 from stratagem.errors import ConfigError
-from stratagem.sdk.selection import renamed_selection
 from stratagem_lightning.absent import MEMBERS
 from stratagem_lightning.callbacks import ModelCheckpoint
 from stratagem_lightning.ckpt_files import FOLDER, facts, folder_of, wants_files, write_file

@@ -10,11 +10,12 @@ from inspect import signature
 from typing import Any, Literal
 
 from stratagem_checkpoint import InitialWeights
+from stratagem_facade.former_settings import renamed_selection
 from stratagem_launch import STOP_SIGNALS
 
 from stratagem import RunConfig
 from stratagem.sdk.runs import run_config
-from stratagem.sdk.selection import Devices, path_text, renamed_selection
+from stratagem.sdk.selection import Devices, path_text
 from stratagem_trainer.arguments import refuse_unknown, refuse_with_barebones
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.selection import with_defaults

@@ -6,8 +6,9 @@ import ast
 import inspect
 from collections.abc import Iterator
 
+from stratagem_facade.former_settings import renamed_selection
+
 from stratagem.errors import ConfigError, nearest
-from stratagem.sdk.selection import renamed_selection
 from stratagem_lightning.absent import FIT_LIMITS, GONE, LOOPS, MEMBERS, UNREACHABLE
 from stratagem_lightning.migration.lookup import missing_name, where_is
 from stratagem_lightning.migration.modules import module_here

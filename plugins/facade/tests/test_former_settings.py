@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stratagem_facade.former_settings import NEW_NAMES, RENAMED, renamed_selection
+from stratagem_facade.index import INDEX
 
 from stratagem.errors import ConfigError
-from stratagem.names.offered import NEW_NAMES, OFFERED
-from stratagem.names.renamed import RENAMED, renamed_selection
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_every_entry_answers_any_value() -> None:
 
 def test_what_a_former_strategy_is_called_now_is_offered() -> None:
     for name, present in NEW_NAMES.items():
-        assert name not in OFFERED["strategy"]
-        assert present in OFFERED["strategy"]
+        assert name not in INDEX.of_kind("strategy")
+        assert present in INDEX.of_kind("strategy")
 
 
 @pytest.mark.parametrize("value", ["ddp", "auto", object(), ["ddp"], {}])

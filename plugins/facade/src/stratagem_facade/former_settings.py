@@ -1,16 +1,46 @@
-"""Spellings of other times and trainers, each with what to write today."""
+"""Settings as other libraries call them, each with what to write here."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from stratagem.errors import ConfigError
-from stratagem.names.offered import NEW_NAMES, OFFERED, ONCE_ACCELERATORS
+
+ONCE_ACCELERATORS = (
+    "dp",
+    "ddp",
+    "ddp2",
+    "ddp_cpu",
+    "ddp_fork",
+    "ddp_notebook",
+    "ddp_sharded",
+    "ddp_spawn",
+    "ddp_find_unused_parameters_false",
+    "ddp_fully_sharded",
+    "deepspeed",
+    "fsdp",
+    "fsdp_native",
+    "horovod",
+)
+"""Strategies that PyTorch Lightning once took as `accelerator=`, `distributed_backend=` or `plugins=`."""
+NEW_NAMES = {
+    "fsdp_native": "fsdp",
+    "fsdp_native_full_shard_offload": "fsdp_offload",
+    "ddp_spawn_find_unused_parameters_false": "ddp_find_unused_parameters_false",
+    "ddp_fork_find_unused_parameters_false": "ddp_find_unused_parameters_false",
+    "ddp_sharded_find_unused_parameters_false": "ddp_sharded",
+    "ddp_sharded_spawn_find_unused_parameters_false": "ddp_sharded_spawn",
+    "tpu_spawn_debug": "tpu_spawn",
+}
+"""Name of a strategy in PyTorch Lightning → its name here."""
+_OFFERS = json.loads(Path(__file__).with_name("index.json").read_text("utf-8"))["offers"]
 
 
 def renamed_selection(**kwargs: Any) -> None:
-    """Refuse old spellings of a run's selection; unknown names are left to others.
+    """Refuse settings of other libraries that choose how to run; names that aren't known are left to others.
 
     Args:
         **kwargs: what the user gave, as gpus=2 or accelerator="ddp".
@@ -18,13 +48,18 @@ def renamed_selection(**kwargs: Any) -> None:
     Raises:
         ConfigError: one or more have other names now; the message has the user's values.
     """
+    if hints := renamed(kwargs):
+        raise ConfigError(hints)
+
+
+def renamed(settings: Mapping[str, Any]) -> str:
+    """Return what to write instead of settings that have other names here; empty where none has."""
     hints = []
-    for name, value in kwargs.items():
+    for name, value in settings.items():
         today = RENAMED[name](value) if name in RENAMED else None
         if today is not None:
             hints.append(f"{name}={value!r} {today}")
-    if hints:
-        raise ConfigError("; ".join(hints))
+    return "; ".join(hints)
 
 
 def _devices_of(accelerator: str) -> Callable[[Any], str]:
@@ -50,8 +85,8 @@ def _strategy(value: Any) -> str:
 
 
 def _lacking(kind: str, name: object) -> str:
-    """Say that a name of today is offered by nobody here, so that the next answer doesn't contradict this one."""
-    if not isinstance(name, str) or name in OFFERED[kind]:
+    """Say that no plugin of ours has the new name, so that the next error doesn't contradict this one."""
+    if not isinstance(name, str) or any(name in names for names in _OFFERS[kind].values()):
         return ""
     return f", which needs a plugin of another maker: Stratagem ships no {kind} of this name"
 
