@@ -112,8 +112,11 @@ class RoundingPrepared(AveragedPrepared):
             if parameter.grad is not None:
                 whole = parameter.grad + self.residuals[name]
                 parameter.grad = whole.bfloat16().float()
-                self.residuals[name] = whole - parameter.grad
+                self.residuals[name] = self.kept(name, whole - parameter.grad)
         super().average()
+
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        return residual
 
     def own_tensors(self) -> dict[str, Tensor]:
         return {f"{self.own}{name}": value for name, value in self.residuals.items()}
@@ -144,6 +147,48 @@ def caught_by(check: str, words: str) -> Any:
         return cls
 
     return register
+
+
+# What rounding leaves -----------------------------------------------------------------------------------
+
+
+@caught_by("error_feedback", "hasn't come")
+class ForgetsErrors(RoundingPrepared):
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        return torch.zeros_like(residual)
+
+
+@caught_by("error_feedback", "hasn't come")
+class SubtractsErrors(RoundingPrepared):
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        return -residual
+
+
+@caught_by("error_feedback", "hasn't come")
+class HalvesErrors(RoundingPrepared):
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        return residual / 2
+
+
+@caught_by("error_feedback", "hasn't come")
+class KeepsErrorsInHalves(RoundingPrepared):
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        return residual.bfloat16().float()
+
+
+@caught_by("error_feedback", "hasn't come")
+class GivesErrorsToAnother(RoundingPrepared):
+    def kept(self, name: str, residual: Tensor) -> Tensor:
+        if name.endswith("bias"):
+            return self.residuals[name.replace("bias", "weight")][:, 0].clone()
+        return residual
+
+
+@caught_by("weights_alone", "with weights alone")
+class KeepsErrorsOfOtherRuns(RoundingPrepared):
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        reader.read(self.own_tensors())
 
 
 # Continuing ---------------------------------------------------------------------------------------------

@@ -342,6 +342,26 @@ class ClipsValuesByNorm(AveragedPrepared):
         return super().clip(index, clipping)
 
 
+@caught_by("returned_norm", "clip returns")
+class ReturnsTheLimit(AveragedPrepared):
+    def clip(self, index: int, clipping: Any) -> Any:
+        norm = super().clip(index, clipping)
+        return None if norm is None else norm.clamp(max=clipping.max_norm)
+
+
+@caught_by("scaled_steps", "says that it made")
+class CountsWhatItLeavesOut(AveragedPrepared):
+    def step(self, index: int, closure: Any = None) -> bool:
+        super().step(index, closure)
+        return True
+
+
+@caught_by("no_sync", "within no_sync")
+class SendsEachMicroBatch(AveragedPrepared):
+    def no_sync(self) -> Any:
+        return nullcontext()
+
+
 @caught_by("optimizer_hooks", "tried with WarmUp()")
 class ReadsRatesBeforeTheStep(AveragedPrepared):
     """As an engine that takes learning rates with the gradients."""
@@ -575,6 +595,25 @@ class ForgetsGenerators(AveragedPrepared):
             for parameter in group["params"]:
                 self.optimizers[0].state[parameter].pop("exp_avg", None)
                 self.optimizers[0].state.pop(parameter)
+
+
+@caught_by("state_of_every_kind", "continued after step 1")
+class SwapsGroups(AveragedPrepared):
+    """Parameter groups come back with each other's settings."""
+
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        super().load(reader, state, model_only=model_only)
+        for optimizer in self.optimizers:
+            groups = optimizer.param_groups
+            settings = [{key: group[key] for key in group if key != "params"} for group in groups]
+            for group, others in zip(groups, reversed(settings)):
+                group.update(others)
+
+
+@caught_by("weights_alone", "with weights alone")
+class TakesMomentaToo(AveragedPrepared):
+    def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
+        super().load(reader, state)
 
 
 @caught_by("other_world_size", "loaded on 4")

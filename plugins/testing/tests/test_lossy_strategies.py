@@ -21,7 +21,7 @@ def test_the_checks_of_a_run_with_itself_are_named() -> None:
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_mistake_is_caught(mistake: str) -> None:
     strategy, name, words = PLANTED[mistake]
-    outcome = run_check(CHECKS[name], StrategySubject(strategy), 2)
+    outcome = run_check(CHECKS[name], StrategySubject(strategy, feeds_errors_back=True), 2)
     assert outcome.verdict == "failed"
     assert words in outcome.reason
 
@@ -30,6 +30,11 @@ def test_a_mistake_is_caught(mistake: str) -> None:
 @pytest.mark.parametrize("strategy", [Rounding, Local])
 def test_a_right_strategy_passes(name: str, strategy: type[Averaging]) -> None:
     outcome = run_check(CHECKS[name], StrategySubject(strategy), 2)
+    assert (outcome.verdict, outcome.reason) == ("passed", "")
+
+
+def test_a_compressor_that_makes_up_for_what_it_rounds_passes() -> None:
+    outcome = run_check(CHECKS["error_feedback"], StrategySubject(Rounding, feeds_errors_back=True), 2)
     assert (outcome.verdict, outcome.reason) == ("passed", "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
 from stratagem_testing.subject import TOLERANCES
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ _DRIFT = dict.fromkeys(
     ("replicas_are_compared-2", "replicas_are_compared-4"),
     "replicas differ at all times by design, and nothing compares them",
 )
-
-_OWN_GRADIENTS = {"own_gradients-2": "gradients are each replica's own at all times: by design"}
+_OWN_GRADIENTS = {
+    "own_gradients-2": "gradients are each replica's own at all times: by design",
+    "returned_norm-2": DRIFTING_REPLICAS["returned_norm-2"],
+}
 
 _APART = ("accumulation-4", "some_ranks_without_loss-4", "tied_weights-4")
 """Where single losses of a large step are furthest from those of one process."""

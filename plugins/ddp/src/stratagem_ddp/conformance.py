@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
 from stratagem_testing.subject import TOLERANCES
 
 # DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
@@ -52,19 +52,8 @@ _LOCAL = {
     ),
 }
 _NOT_LINEAR = {
-    f"{name}-{size}": "not linear in gradients, and replicas step by themselves: other numbers by design"
-    for name in (
-        "optimizers",
-        "some_ranks_without_loss",
-        "norm_clipping",
-        "optimizer_hooks",
-        "value_clipping",
-        "other_world_size",
-    )
-    for size in (2, 4)
-} | {
-    "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
-    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
+    **DRIFTING_REPLICAS,
+    **{f"optimizer_hooks-{size}": DRIFTING_REPLICAS[f"optimizers-{size}"] for size in (2, 4)},
     "own_backwards-2": "in the warm-up, a last window within no_sync leaves gradients each replica's own",
 }
 _SEVERAL_STEPS_APART = ("mid_epoch", *COMPARED_WITH_ITSELF)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
+from stratagem_testing import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
 
 # Numbers equal to those of one process need replicas that are averaged after every step; what DiLoCo makes of
 # other settings is held against the algorithm by hand in tests/test_algorithm.py. Continuing is tried with all that
@@ -14,24 +14,10 @@ _ROUNDS = {"sync_every": 3, "outer_lr": 0.7, "outer_momentum": 0.9}
 _STREAMS = {**_ROUNDS, "sync_every": 4, "fragments": 2, "overlap_steps": 3, "outer_grad_dtype": "int8"}
 _SEVERAL_STEPS_APART = ("mid_epoch", *COMPARED_WITH_ITSELF)
 
-_NOT_LINEAR = {
-    f"{name}-{size}": "not linear in gradients, and replicas step by themselves: other numbers by design"
-    for name in (
-        "optimizers",
-        "some_ranks_without_loss",
-        "norm_clipping",
-        "value_clipping",
-        "other_world_size",
-    )
-    for size in (2, 4)
-} | {
-    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
-    "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
-    **dict.fromkeys(
-        ("used_on_some_ranks-2", "used_on_some_ranks-4"),
-        "a replica whose own batch doesn't reach a parameter leaves it, and its momentum, alone: by design",
-    ),
-}
+_NOT_LINEAR = DRIFTING_REPLICAS | dict.fromkeys(
+    ("used_on_some_ranks-2", "used_on_some_ranks-4"),
+    "a replica whose own batch doesn't reach a parameter leaves it, and its momentum, alone: by design",
+)
 
 SUBJECT = StrategySubject(
     "diloco",

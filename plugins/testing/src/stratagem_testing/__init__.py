@@ -28,11 +28,12 @@ if TYPE_CHECKING:
         LauncherSubject,
         PrecisionSubject,
     )
-    from stratagem_testing.subject import COMPARED_WITH_ITSELF, StrategySubject
+    from stratagem_testing.subject import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
     from stratagem_testing.verification.verify import Verification, verify
 
 __all__ = [
     "COMPARED_WITH_ITSELF",
+    "DRIFTING_REPLICAS",
     "AcceleratorContract",
     "AcceleratorSubject",
     "Check",
@@ -67,7 +68,7 @@ __getattr__, __dir__ = lazy_names(
         ".outcome": "Outcome run_check",
         ".parts.subject": "AcceleratorSubject CheckpointSubject "
         "EnvironmentSubject LauncherSubject PrecisionSubject",
-        ".subject": "COMPARED_WITH_ITSELF StrategySubject",
+        ".subject": "COMPARED_WITH_ITSELF DRIFTING_REPLICAS StrategySubject",
         ".verification.verify": "Verification verify",
     },
 )

@@ -32,11 +32,31 @@ TOLERANCES: Mapping[str, float] = {
 
 COMPARED_WITH_ITSELF = (
     "save_and_load",
+    "state_of_every_kind",
+    "weights_alone",
     "validation_changes_nothing",
     "checkpoint_is_what_was_evaluated",
     "ranks_after_fit",
 )
 """Names of checks that compare a run with itself, and so hold at settings with which a strategy loses something."""
+
+DRIFTING_REPLICAS: dict[str, str] = {
+    **{
+        f"{name}-{size}": "not linear in gradients, and replicas step by themselves: other numbers by design"
+        for name in (
+            "optimizers",
+            "some_ranks_without_loss",
+            "norm_clipping",
+            "value_clipping",
+            "other_world_size",
+        )
+        for size in (2, 4)
+    },
+    "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
+    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
+    "returned_norm-2": "each replica has gradients of its own, and clips by their norm: by design",
+}
+"""Waivers for a strategy whose replicas step by themselves and are averaged, as local SGD does."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,8 @@ class StrategySubject:
     optimizer: Callable[[Optimizer], Optimizer] | None = None
     """Makes what goes in the place of a check's optimizer, in plain PyTorch, too: for a strategy that steps one
     class alone. A function at the top level of a module; the optimizers as they are by default."""
+    feeds_errors_back: bool = False
+    """Whether what it rounds off a gradient comes with later ones (error feedback), so that a check may try it."""
     waivers: Mapping[str, str] = field(default_factory=dict)
     """Name of a check → why it is expected to fail; "parity-4" means on 4 devices only."""
     own_processes: bool = False

@@ -28,6 +28,7 @@ from stratagem_testing.strategies import (
     replicas,
     resumption,
     stages,
+    steps,
 )
 
 STRATEGY_CHECKS = checks_in(
@@ -39,6 +40,7 @@ STRATEGY_CHECKS = checks_in(
     missing_losses,
     optimizers,
     clipping,
+    steps,
     optimizer_hooks,
     changes,
     modules,

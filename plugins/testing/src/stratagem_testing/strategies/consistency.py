@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader, Subset
 
+from stratagem.errors import UsageError
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.recipe import Recipe, Schedule, Trained
 from stratagem_testing.same import expect_close, expect_identical
@@ -63,7 +64,7 @@ SAVED: Mapping[Recipe, tuple[int, ...]] = {STATEFUL: (10, 16), REPEATABLE: (7,)}
 
 
 @dataclass
-class _SaveAfter(Callback):
+class SaveAfter(Callback):
     """Writes a checkpoint after each of some micro-batches."""
 
     micro_batches: Sequence[int]
@@ -94,8 +95,176 @@ def check_save_and_load(subject: StrategySubject) -> None:
 
 
 def _interrupted(subject: StrategySubject, recipe: Recipe, saved: Sequence[int]) -> list[Trained]:
-    whole = train(subject, recipe, [_SaveAfter(saved, subject.folder)])
+    whole = train(subject, recipe, [SaveAfter(saved, subject.folder)])
     return [whole, *(train(subject, recipe, ckpt_path=f"{subject.folder}/after-{after}") for after in saved)]
+
+
+class _EveryKind(nn.Module):
+    """Has a tie, a parameter without dims, a frozen one, buffers of many dtypes, and a state that is no tensor."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.first, self.last = nn.Linear(6, 6, bias=False), nn.Linear(6, 6)
+            self.head, self.frozen = nn.Linear(6, 4), nn.Linear(6, 6).requires_grad_(False)
+        self.last.weight = self.first.weight
+        self.factor = nn.Parameter(torch.ones(shape))
+        self.calls = 0
+        for name, value in KEPT_BUFFERS.items():
+            self.register_buffer(name, value.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        hidden = torch.tanh(self.last(torch.tanh(self.first(x)) * self.factor) + self.frozen(x))
+        # What the state says, changes what is computed.
+        scores: Tensor = self.head(hidden) * (1 + 0.01 * self.calls)
+        return scores
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
+
+
+KEPT_BUFFERS: Mapping[str, Tensor] = {
+    "of_float64": torch.tensor([1 / 3, 5e-324], dtype=torch.float64),
+    "of_float16": torch.tensor([6e-8, 65504.0], dtype=torch.float16),
+    "of_int8": torch.tensor([-128, 127], dtype=torch.int8),
+    "of_uint8": torch.tensor([0, 255], dtype=torch.uint8),
+    "of_int64": torch.tensor(2**53 + 1),
+    "of_bool": torch.tensor([True, False]),
+}
+"""Buffers that nothing changes."""
+
+
+class _Counting(torch.optim.SGD):
+    """Has states that are no tensors, one for each parameter, which its steps depend on."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["steps_of_its_own"] = 1 + int(state.get("steps_of_its_own", 0))
+                    parameter.grad.mul_(1 / state["steps_of_its_own"])
+        return super().step(closure)
+
+
+@dataclass(frozen=True)
+class _Everything(Recipe):
+    steps: int | None = 4
+    counts: bool = True
+    """The optimizer has states that are no tensors."""
+    scalar: bool = True
+    """A parameter has no dims."""
+
+    def net(self) -> nn.Module:
+        return _EveryKind(() if self.scalar else (1,))
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        named = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for name, p in named.items() if "head" not in name],
+                "lr": 0.1,
+                "weight_decay": 0.1,
+            },
+            {"params": [p for name, p in named.items() if "head" in name], "lr": 0.02, "momentum": 0.5},
+        ]
+        return [(_Counting if self.counts else torch.optim.SGD)(groups, lr=0.1, momentum=0.9)]
+
+
+@dataclass
+class _Calls(Callback):
+    """Keeps the state of the net that is no tensor."""
+
+    found: int = -1
+
+    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        assert isinstance(module, RecipeModule)
+        self.found = int(module.net.calls)  # type: ignore[arg-type]  # torch types it as a tensor or a module
+
+
+@check(world_sizes=(1, 2))
+def check_state_of_every_kind(subject: StrategySubject) -> None:
+    """Continued after step 1 or 2, ties, groups, buffers of any dtype and states that are no tensors are kept."""
+    by_rank = subject.run(_every_kind_or_refusal)
+    refused = [each for each in by_rank if isinstance(each, str)]
+    if refused:
+        expect(len(refused) == len(by_rank), f"it is refused on some ranks alone: {refused[0]}")
+        raise NotApplicable(refused[0])
+    for rank, results in enumerate(by_rank):
+        assert not isinstance(results, str)
+        (whole, calls), *continued = results
+        for name, value in KEPT_BUFFERS.items():
+            kept = whole.weights[name]
+            same = kept.dtype == value.dtype and bool(torch.equal(kept.cpu(), value))
+            expect(same, f"rank {rank}: buffer {name} of {value.tolist()} is {kept.tolist()} in a checkpoint")
+        for after, (resumed, again) in enumerate(continued, 1):
+            who = f"rank {rank}, continued after step {after}"
+            expect_identical(resumed, whole, who, "the run that was never interrupted")
+            expect(again == calls, f"{who}: the module's own state is {again}, and not {calls}")
+
+
+def _every_kind_or_refusal(subject: StrategySubject) -> list[tuple[Trained, int]] | str:
+    # Its optimizer, or the parameter without dims, may be what is refused.
+    for counts, scalar in ((True, True), (True, False), (False, True), (False, False)):
+        try:
+            return _every_kind(subject, _Everything(counts=counts, scalar=scalar))
+        except UsageError as error:
+            refusal = str(error)
+    return refusal
+
+
+def _every_kind(subject: StrategySubject, recipe: Recipe) -> list[tuple[Trained, int]]:
+    results = []
+    for path in (None, f"{subject.folder}/after-1", f"{subject.folder}/after-2"):
+        calls = _Calls()
+        saves = [] if path else [SaveAfter((1, 2), subject.folder)]
+        results.append((train(subject, recipe, [*saves, calls], ckpt_path=path), calls))
+    return [(trained, calls.found) for trained, calls in results]
+
+
+class _BegunWith(RecipeModule):
+    """Begins with the weights of `begins_with`."""
+
+    begins_with: Mapping[str, Tensor] = {}
+
+    def __init__(self, recipe: Recipe, batch_size: int) -> None:
+        super().__init__(recipe, batch_size)
+        self.net.load_state_dict(self.begins_with)
+
+
+@dataclass
+class _TakesWeights(Callback):
+    """Loads the weights alone of a checkpoint of a whole run, as an evaluation does."""
+
+    path: str
+
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+        reader = trainer.runtime.session.checkpointer.open(self.path)
+        trainer.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
+
+
+@check(world_sizes=(2,))
+def check_weights_alone(subject: StrategySubject) -> None:
+    """Begun with a checkpoint's weights alone, a run has nothing else of it, to the last bit."""
+    for rank, (from_file, by_hand) in enumerate(subject.run(_from_weights)):
+        expect_identical(
+            from_file, by_hand, f"rank {rank}, with weights alone", "a run whose module began with them"
+        )
+
+
+def _from_weights(subject: StrategySubject) -> tuple[Trained, Trained]:
+    before = train(subject, Recipe(steps=3), [SaveAfter((3,), subject.folder)])
+    begun = type("Begun", (_BegunWith,), {"begins_with": before.weights})
+    return (
+        train(subject, Recipe(steps=4), [_TakesWeights(f"{subject.folder}/after-3")]),
+        train(subject, Recipe(steps=4), module_class=begun),
+    )
 
 
 # Validation ---------------------------------------------------------------------------------------------
@@ -132,7 +301,7 @@ def check_validation_changes_nothing(subject: StrategySubject) -> None:
 def _with_and_without(subject: StrategySubject) -> tuple[Trained, Trained]:
     return (
         train(subject, STATEFUL),
-        train(subject, STATEFUL, [_SaveAfter((7, 16), subject.folder)], **VALIDATED, **TRIED_FIRST),
+        train(subject, STATEFUL, [SaveAfter((7, 16), subject.folder)], **VALIDATED, **TRIED_FIRST),
     )
 
 

@@ -30,7 +30,9 @@ def check_parity(subject: StrategySubject) -> None:
 @check(world_sizes=(1, 2))
 def check_precisions(subject: StrategySubject) -> None:
     """In each precision that it declares, 20 steps stay within its tolerance; mixed ones round no weights."""
-    possible = sorted(_possible(subject))
+    possible = sorted(possible_precisions(subject))
+    if not possible:
+        raise NotApplicable("it has no precision but 32-true here")
     expect_parity(subject, *(Recipe(precision=precision) for precision in possible))
     for precision in possible:
         if precision.endswith("-mixed"):
@@ -70,17 +72,15 @@ def _rest(subject: StrategySubject, recipe: Recipe) -> tuple[dict[str, Tensor], 
     return record.weights, {parameter.dtype for parameter in module.parameters()}
 
 
-def _possible(subject: StrategySubject) -> set[str]:
+def possible_precisions(subject: StrategySubject) -> set[str]:
+    """Return what it declares beside 32-true, and its accelerator can do."""
     catalogue = load_catalogue()
     accelerator = catalogue.find("accelerator", subject.accelerator).load()()
     declared = subject.capabilities.precisions
-    possible = {
+    return {
         name
         for name in TOLERANCES.keys() - {"32-true"}
         if ("*" in declared or name in declared)
         and accelerator.refuse_precision(name) is None
         and not subject.refuses_precision(name)
     }
-    if not possible:
-        raise NotApplicable("it has no precision but 32-true here")
-    return possible
