@@ -37,6 +37,7 @@ def stratagem_components() -> Sequence[Component]:
             "ddp_fully_sharded",
             "stratagem_sharded.fully:DDPFullyShardedStrategy",
             "ranks share out the optimizer states and gradients (ZeRO-2)",
+            conformance="stratagem_sharded.conformance:FULLY",
             capabilities=Capabilities(
                 processes="per-device", features=frozenset({*_BOTH, "collective_forward"})
             ),
