@@ -115,6 +115,11 @@ class Component:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"component {self.name!r} has kind {self.kind!r}; allowed are {list(KINDS)}")
+        if type(self.api_version) is not int or self.api_version < 1:
+            raise ValueError(
+                f"component {self.name!r} has api_version={self.api_version!r}: write the number of the plugin API "
+                f"that it was written for, as {API_VERSION}"
+            )
 
     def names(self) -> tuple[str, ...]:
         """All names it answers to: its own, its aliases, its presets."""

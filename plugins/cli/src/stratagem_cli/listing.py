@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from stratagem.errors import ConfigError
 from stratagem.sdk.catalogue import LOCK_FILE, load_catalogue, refuse_unlocked, write_lock
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
@@ -64,6 +66,39 @@ def lock(file: str, check: bool) -> None:
         click.echo(f"{file} is what is installed")
     else:
         click.echo(f"{file}: {', '.join(write_lock(file))}")
+
+
+@plugins.command()
+@click.argument("distribution")
+@as_json
+@click.option("--index", metavar="FILE", help="Write what an index of known plugins has of it to FILE.")
+@click.option("--badge", metavar="FILE", help="Write a badge to FILE, as shields.io reads it.")
+@click.pass_context
+def check(ctx: click.Context, distribution: str, as_json: bool, index: str | None, badge: str | None) -> None:
+    """Check an installed plugin: its names, hooks, API version, targets, and what importing it takes.
+
+    Exit code 1 where something is wrong. `stratagem conformance` checks what its components do.
+    """
+    from stratagem_cli.plugin_check import check_plugin
+
+    checked = check_plugin(load_catalogue(), distribution)
+    for file, value in ((index, checked.index()), (badge, checked.badge())):
+        if file is not None:
+            _write_json(file, value)
+    if as_json:
+        print_json(checked.to_json())
+    else:
+        rows = [["ok" if each.ok else "wrong", each.check, each.detail] for each in checked.findings]
+        print_table(["", "check", f"{checked.distribution} {checked.version}"], rows)
+    if not checked.ok:
+        ctx.exit(1)
+
+
+def _write_json(file: str, value: Any) -> None:
+    try:
+        Path(file).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} can't be written: {error.strerror}") from error
 
 
 def print_json(value: Any) -> None:

@@ -7,15 +7,17 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 from string import Template
+from typing import cast
 
 import click
 
 import stratagem
 from stratagem.errors import ConfigError
-from stratagem.sdk.catalogue import imported, load_catalogue
+from stratagem.sdk.catalogue import Kind, imported, load_catalogue
 
 KINDS = (
     "strategy",
@@ -103,6 +105,7 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
             f"{name!r} can't be the name of a plugin: its package {package!r} or its class {class_name!r} would have "
             f"the name of a keyword or a module of Python; choose another, as 'my-{name}'"
         )
+    _refuse_taken(name, package, kind)
     values = {
         "name": name,
         "kind": kind,
@@ -140,6 +143,23 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
         text = Template((templates / f"{template}.txt").read_text(encoding="utf-8")).substitute(values)
         written.append(_write(folder / target, text))
     return [*written, _write(folder / source / "py.typed", "")]
+
+
+def _refuse_taken(name: str, package: str, kind: str) -> None:
+    """Refuse a name that an installed module or component has."""
+    catalogue = load_catalogue()
+    for each in KINDS:
+        if each != "launcher" and name in catalogue.names(cast("Kind", each)):
+            found = catalogue.find(cast("Kind", each), name)
+            raise ConfigError(
+                f"{name!r} can't be the name of a plugin: {found.origin.distribution} offers {each} {name!r}; choose "
+                f"another, as 'my-{name}'"
+            )
+    if find_spec(package) is not None:
+        raise ConfigError(
+            f"{name!r} can't be the name of a plugin: its package would hide the installed module {package!r}; "
+            f"choose another, as 'my-{name}'"
+        )
 
 
 def _of_base(name: str) -> dict[str, str]:
