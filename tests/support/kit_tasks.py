@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,3 +53,22 @@ def killed() -> None:
 def hangs() -> None:
     if os.environ["RANK"] == "1":
         time.sleep(60)
+
+
+def hangs_with_a_loader(folder: str) -> None:
+    """Start a loader's worker behind a fork server, note both, and hang."""
+    from multiprocessing import forkserver
+
+    from torch.utils.data import DataLoader
+
+    if os.environ["RANK"] == "1":
+        samples: Any = range(8)
+        loader = DataLoader(
+            samples, num_workers=1, multiprocessing_context="forkserver", persistent_workers=True
+        )
+        batches: Any = iter(loader)
+        next(batches)
+        server: Any = forkserver
+        started = [batches._workers[0].pid, server._forkserver._forkserver_pid]
+        Path(folder, "started").write_text(" ".join(map(str, started)))
+        time.sleep(600)

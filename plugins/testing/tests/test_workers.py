@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from kit_tasks import fails_on_one, groups, hangs, killed, place, variables
+from kit_tasks import fails_on_one, groups, hangs, hangs_with_a_loader, killed, place, variables
 from stratagem_testing.workers import RankError, Workers
 
 
@@ -46,6 +47,25 @@ def test_a_rank_that_is_killed_or_hangs_is_named(workers: Workers) -> None:
     workers.run(2, place)  # starts the processes, which may take a while
     with pytest.raises(RankError, match="rank 1 hung: not done after 2 s"):
         workers.run(2, hangs, timeout_s=2.0)
+
+
+def test_a_rank_that_hangs_shows_its_stacks_and_leaves_no_process(workers: Workers, tmp_path: Path) -> None:
+    workers.run(2, place)
+    with pytest.raises(RankError, match="rank 1 hung") as caught:
+        workers.run(2, hangs_with_a_loader, str(tmp_path), timeout_s=30.0)
+    assert "in hangs_with_a_loader" in caught.value.output
+    started = [int(pid) for pid in (tmp_path / "started").read_text().split()]
+    deadline = time.monotonic() + 60  # they may wait to be reaped
+    while any(map(is_running, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(filter(is_running, started))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_alone_is_a_process_that_no_launcher_made(workers: Workers) -> None:

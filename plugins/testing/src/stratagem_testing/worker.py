@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import random
+import signal
 import sys
 import time
 import traceback
@@ -14,6 +16,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from stratagem_launch import die_with
+
+SHOW_STACKS = getattr(signal, "SIGUSR2", 0)
+"""The signal upon which a worker prints the stacks of its threads; 0 on systems without it."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,15 @@ def serve(connection: Connection, output: str, owner: int) -> None:
         owner: id of the process with whose end this one ends, too.
     """
     die_with(owner)
+    # What it starts, a fork server or a loader's workers, is ended with it: `Workers` ends the whole session.
+    with contextlib.suppress(OSError, AttributeError):
+        os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()
         os.dup2(file, number)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(SHOW_STACKS, file=file, all_threads=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 

@@ -11,11 +11,13 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import signal
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,12 +27,14 @@ from stratagem_launch import loopback_variables
 
 from stratagem.errors import StratagemError
 from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variables
-from stratagem_testing.worker import Reply, serve
+from stratagem_testing.worker import SHOW_STACKS, Reply, serve
 
 TIMEOUT_S = 240.0
 """After which a task counts as hanging: long enough for what only waits its turn on a busy machine."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's own error may be told first."""
+STACKS_S = 0.5
+"""How long ranks that hang get to print their stacks."""
 PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")
 
 
@@ -67,9 +71,19 @@ class _Process:
             raise RankError(f"a worker ended by itself: {error}", 0) from error
 
     def end(self) -> None:
+        started = processes_of_session(self.process.pid)
         self.process.kill()
+        for pid in started:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         self.process.join()
         self.connection.close()
+
+    def show_stacks(self) -> None:
+        """Have it print the stacks of its threads, also where it hangs outside of Python."""
+        if SHOW_STACKS and self.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, SHOW_STACKS)
 
     def printed(self) -> str:
         return self.output.read_text(errors="replace")[-4000:] if self.output.exists() else ""
@@ -177,10 +191,13 @@ class Workers:
             raise RankError(f"rank {rank}: {reply.failure}", rank, reply.error, ranks[rank].printed())
         if waiting:
             late = sorted(waiting.values())
+            for rank in late:
+                ranks[rank].show_stacks()
+            time.sleep(STACKS_S)
             raise RankError(
                 f"rank {', '.join(map(str, late))} hung: not done after {timeout_s:.0f} s",
                 late[0],
-                output=ranks[late[0]].printed(),
+                output="\n".join(f"rank {rank}:\n{ranks[rank].printed()}" for rank in late),
             )
         return results
 
@@ -192,6 +209,18 @@ def _received(connection: Connection, process: _Process) -> Reply:
         process.process.join(5)
         return Reply(failure=f"ended with exit code {process.process.exitcode}", time=time.time())
     return reply
+
+
+def processes_of_session(leader: int | None) -> list[int]:
+    """Return the processes in the session that a process has begun, without itself; none where /proc is missing."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # After the name in parentheses: state, parent, process group, session.
+            session = int(stat.read_text().rpartition(")")[2].split()[3])
+            if session == leader and int(stat.parent.name) != leader:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def shared_workers(purpose: str = "") -> Workers:
