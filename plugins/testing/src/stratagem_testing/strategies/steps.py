@@ -21,6 +21,7 @@ from stratagem_testing.same import expect_close, expect_identical
 from stratagem_testing.strategies.consistency import SaveAfter
 from stratagem_testing.strategies.parity import possible_precisions
 from stratagem_testing.subject import StrategySubject
+from stratagem_testing.torch_private import collective_calls
 from stratagem_testing.trained import plainly_for, train
 
 if TYPE_CHECKING:
@@ -297,24 +298,12 @@ def _traffic(runtime: Runtime, subject: StrategySubject) -> tuple[int, int]:
     x = torch.ones(4, 6, device=runtime.device) * (1 + runtime.rank)
     counts = []
     for _ in range(4):  # in the first steps DistributedDataParallel, for one, arranges what later ones use
-        with (
-            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as first,
-            runtime.no_sync(),
-        ):
+        before = collective_calls()
+        with runtime.no_sync():
             runtime.backward(module(x).square().mean())
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as second:
-            runtime.backward(module(x).square().mean())
+        between = collective_calls()
+        runtime.backward(module(x).square().mean())
+        counts.append((between - before, collective_calls() - between))
         optimizer.step()
         optimizer.zero_grad()
-        counts.append(_collective_calls(first, second))
     return counts[-1]
-
-
-def _collective_calls(within: Any, outside: Any) -> tuple[int, int]:
-    """Return how often each of two profiles reduces over ranks; or calls collectives at all, if neither reduces."""
-    names = [[event.name for event in profile.events()] for profile in (within, outside)]
-    calls = [[name for name in each if name.startswith(("gloo:", "nccl:"))] for each in names]
-    # Shards of parameters are gathered in any case.
-    reductions = [sum("reduce" in name for name in each) for each in calls]
-    first, second = reductions if any(reductions) else map(len, calls)
-    return first, second
