@@ -1,4 +1,7 @@
-"""What the kit uses of torch that torch keeps private, with the reasons."""
+"""What the kit uses of torch that torch keeps private, with the reasons.
+
+plugins/testing/tests/test_torch_private.py tells when torch changes one.
+"""
 
 from __future__ import annotations
 
