@@ -1,6 +1,7 @@
 """docs/plugins.md is what the distributions say of themselves."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,3 +15,24 @@ def test_the_page_is_current() -> None:
     assert text == generator.page(), "run `make plugins`"
     rows = [line for line in text.splitlines() if line.startswith("| `stratagem-")]
     assert len(rows) == 1 + len(list(ROOT.glob("plugins/*/pyproject.toml")))
+
+
+def test_the_first_page_names_every_distribution_and_what_stratagem_depends_on() -> None:
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `(stratagem-[\w-]+)` \|", text, re.MULTILINE)
+    folders = {f"stratagem-{project.parent.name}" for project in ROOT.glob("plugins/*/pyproject.toml")}
+    assert sorted(rows) == sorted({"stratagem-core", *folders})
+    said = re.search(
+        r"^`stratagem` depends on the first six packages, (.*?)\.$", text, re.MULTILINE | re.DOTALL
+    )
+    assert said is not None
+    project = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("]")[0]
+    named = {f"stratagem-{name}" for name in re.findall(r"`([\w-]+)`", said[1])}
+    assert {*rows[:6], *named} == set(re.findall(r'"(stratagem-[\w-]+)==', project))
+
+
+def test_every_extra_of_stratagem_is_in_all() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    extras = re.findall(r'^([\w-]+) = \["stratagem-', text, re.MULTILINE)
+    (everything,) = re.findall(r'^all = \["stratagem\[(.*)\]"\]$', text, re.MULTILINE)
+    assert everything.split(",") == sorted({*extras} - {"xla"}), "xla is for an environment of its own"

@@ -41,6 +41,19 @@ def test_components_have_the_origin_of_their_entry_point(site: Any) -> None:
     assert (found.value, found.has_commands, found.error) == ("third_party_plugin", False, None)
 
 
+def test_what_a_plugin_prints_goes_to_stderr(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    printing = OFFERS.replace("    return", "    print('asked')\n    return") + COMMANDS.replace(
+        "cli.add", "print('added'); cli.add"
+    )
+    site.install("third-party", "print('imported')\n" + printing)
+    assert [each.name for each in plugin("third-party").components] == ["third"]
+    cli = type("Group", (), {"add_lazy": lambda self, name, target: None})()
+    ((_, add),) = [each for each in command_plugins() if each[0].distribution == "third-party"]
+    add(cli)
+    said = capsys.readouterr()
+    assert (said.out, said.err.split()) == ("", ["imported", "asked", "added"])
+
+
 def test_a_plugin_may_have_commands_alone(site: Any) -> None:
     site.install("third-party", COMMANDS)
     found = plugin("third-party")

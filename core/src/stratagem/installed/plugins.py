@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -34,7 +35,7 @@ class Installed:
 
     def add_commands(self, cli: Any) -> None:
         """Let it add its commands to a click group; raises whatever its `stratagem_commands` raises."""
-        with _hooks_of(_named(self.value)) as hooks:
+        with redirect_stdout(sys.stderr), _hooks_of(_named(self.value)) as hooks:
             hooks.stratagem_commands(cli=cli)
 
 
@@ -80,7 +81,8 @@ def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
 
 def _load(origin: Origin, value: str) -> Installed:
     try:
-        with _hooks_of(_named(value)) as hooks:
+        # What a plugin prints would stand in the JSON that a command of ours prints.
+        with redirect_stdout(sys.stderr), _hooks_of(_named(value)) as hooks:
             answers = hooks.stratagem_components()
             has_commands = bool(hooks.stratagem_commands.get_hookimpls())
         components = [component for answer in answers for component in answer]
