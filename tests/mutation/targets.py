@@ -53,7 +53,10 @@ def _plugin(name: str, plugin: str, modules: Sequence[str], tests: Sequence[str]
     )
 
 
-_FITS = ("loops/test_*", "test_hooks", "test_fit", "test_windows", "test_optimizer_hooks", "test_schedulers")
+_FITS = (
+    *("loops/test_*", "test_hooks", "test_fit", "test_windows", "test_optimizer_hooks", "test_schedulers"),
+    *("test_optimizers", "test_loss_watch", "test_several_loaders", "test_stopped_evaluations"),
+)
 _IN_ONE_PROCESS = (
     *("agreement", "ch*", "commit", "directory", "growing_file", "initial_weights", "local_filesystem"),
     *("manifest", "memory_copies", "opening", "publication", "s*", "ti*"),
@@ -81,7 +84,7 @@ TARGETS = (
             "stop_*",
             "restart_states",
         ],
-        ["test_preemption", "test_restart_states", "test_signal_watch", "test_failures"],
+        ["test_preemption", "test_guard", "test_restart_states", "test_signal_watch", "test_failures"],
         starts_processes=True,
     ),
     _plugin(

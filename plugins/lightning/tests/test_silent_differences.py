@@ -459,3 +459,41 @@ def test_checkpoints_are_files_that_torch_and_lightning_read_where_asked_for(tmp
     goes_on = lightning.Trainer(max_epochs=3, **quiet)
     goes_on.fit(There(3), DataLoader(NUMBERS, 5), ckpt_path=path)
     assert goes_on.global_step == 12
+
+
+def test_a_smaller_last_window_is_divided_by_a_whole_one(tmp_path: Path) -> None:
+    """8 batches in windows of 3: Lightning divides the last two losses by 3, as all others."""
+
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return self.net(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    loader, ours, plain = DataLoader(TensorDataset(x), batch_size=2), Net(), Net()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        accumulate_grad_batches=3,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(ours, loader)
+    optimizer = plain.configure_optimizers()
+    for index, batch in enumerate(loader):
+        (plain.training_step(batch, index) / 3).backward()
+        if index in (2, 5, 7):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.equal(ours.net.weight, plain.net.weight)

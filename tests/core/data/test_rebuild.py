@@ -70,6 +70,11 @@ def test_loaders_with_the_sampler_that_they_made_are_told_from_others(numbers):
         DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 2, False)),
         DataLoader(data, batch_sampler=[[0, 1], [2]]),
     ]
+    for batches in ([[0, 1], [2]], BatchSampler(SequentialSampler(data), 2, False)):
+        # As classes do that set another one once the loader is made.
+        loader = DataLoader(data, batch_size=2)
+        object.__setattr__(loader, "batch_sampler", batches)
+        own.append(loader)
     assert [has_default_sampler(loader) for loader in default] == [True] * len(default)
     assert [has_default_sampler(loader) for loader in own] == [False] * len(own)
     assert keeps_order(default[0])
