@@ -39,7 +39,20 @@ OPTIMIZERS = {
     "rmsprop": "torch.optim.RMSprop({}, lr=0.01, eps=1e-1)",
 }
 
-SLOTS = ("module", "setup", "before", "zero", "loss", "backward", "gradients", "step", "after", "end")
+SLOTS = (
+    "module",
+    "made",
+    "setup",
+    "before",
+    "zero",
+    "loss",
+    "backward",
+    "gradients",
+    "step",
+    "after",
+    "end",
+)
+RESUMED = "resumed_in_a_new_process"
 
 
 @dataclass(frozen=True)
@@ -360,8 +373,159 @@ _freedom(
         model.train()
     """,
 )
+_freedom(
+    RESUMED,
+    setup="""
+        first, kept = 0, {"model": model, "optimizer": optimizer, "index": 0}
+        if run.part == 1:
+            run.load("cut", kept)
+            first = kept["index"] + 1
+    """,
+    before="if index < first:\n    continue",
+    after="""
+        if run.part == 0 and index >= 2:
+            kept["index"] = index
+            run.save("cut", kept)
+            return
+    """,
+    end="""
+        if run.part == 0:
+            kept["index"] = 99
+            run.save("cut", kept)
+    """,
+)
+# Two optimizers, two modules, parameters of no module.
+_freedom(
+    "two_optimizers",
+    made="""
+        weights = list(model.parameters())
+        second = torch.optim.SGD(weights[2:], lr=0.05, momentum=0.5)
+        model, optimizer, second = run.setup(model, make(weights[:2]), second)
+    """,
+    zero="optimizer.zero_grad()\nsecond.zero_grad()",
+    step="optimizer.step()\nsecond.step()",
+)
+_freedom(
+    "optimizers_in_turns",
+    made="""
+        weights = list(model.parameters())
+        second = torch.optim.Adam(weights[2:], lr=0.02, eps=1e-2)
+        model, optimizer, second = run.setup(model, make(weights[:2]), second)
+    """,
+    zero="(optimizer if index % 2 else second).zero_grad()",
+    step="(optimizer if index % 2 else second).step()",
+)
+_freedom(
+    "two_modules",
+    module="torch.manual_seed(8)\nhead = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))",
+    setup="head, second = run.setup(head, torch.optim.SGD(head.parameters(), lr=0.05))",
+    zero="optimizer.zero_grad()\nsecond.zero_grad()",
+    loss="loss = F.mse_loss(head(model(x)), y)",
+    step="optimizer.step()\nsecond.step()",
+)
+_freedom(
+    "two_modules_in_turns",
+    module="torch.manual_seed(8)\nhead = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))",
+    setup="head, second = run.setup(head, torch.optim.SGD(head.parameters(), lr=0.05))",
+    zero="optimizer.zero_grad()\nsecond.zero_grad()",
+    backward="""
+        if index % 2:
+            run.backward(loss, model)
+        else:
+            run.backward(F.mse_loss(head(model(x).detach()), y), head)
+    """,
+    step="(optimizer if index % 2 else second).step()",
+)
+_freedom(
+    "parameter_of_no_module",
+    setup="scale = nn.Parameter(torch.ones(3))\nof_scale = torch.optim.SGD([scale], lr=0.05)",
+    zero="optimizer.zero_grad()\nof_scale.zero_grad()",
+    loss="loss = F.mse_loss(model(x) * scale, y)",
+    after="of_scale.step()\nrun.note('scale', scale.sum())",
+)
+_freedom("original_called", module="original = model", loss="loss = F.mse_loss(original(x), y)")
+_freedom(
+    "gradient_dropped_within_no_sync",
+    zero="",
+    backward="""
+        if index % 2 == 0:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 2, model)
+                list(model.parameters())[0].grad = None
+            continue
+        run.backward(loss / 2, model)
+    """,
+    after="optimizer.zero_grad()",
+)
+_freedom(
+    "gradient_changed_within_no_sync",
+    zero="",
+    backward="""
+        if index % 2 == 0:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 2, model)
+                for p in model.parameters():
+                    if p.grad is not None:
+                        p.grad.clamp_(-0.02, 0.02)
+            continue
+        run.backward(loss / 2, model)
+    """,
+    after="optimizer.zero_grad()",
+)
+# Buffers.
+_freedom(
+    "buffer_counts",
+    module="model.register_buffer('seen', torch.zeros(()))",
+    loss="loss = F.mse_loss(model(x), y) * (1 + 0.1 * model.seen)",
+    after="model.seen += 1",
+)
+_freedom(
+    "buffer_of_losses",
+    module="model.register_buffer('level', torch.ones(()))",
+    loss="loss = F.mse_loss(model(x), y)\nloss = loss / (1 + model.level)",
+    after="model.level.lerp_(run.mean(loss.detach()), 0.2)",
+)
+_freedom(
+    "buffer_assigned",
+    module="model.register_buffer('level', torch.ones(4))",
+    loss="loss = F.mse_loss(model(x), y) * model.level.mean()",
+    after="model.level = model.level * 0.9",
+)
+_freedom(
+    "buffer_of_weights",
+    module="model.register_buffer('average', torch.zeros(()))",
+    after="""
+        with torch.no_grad():
+            model.average.lerp_(next(model.parameters()).mean(), 0.5)
+        run.note("average", model.average)
+    """,
+)
+_freedom(
+    "buffer_of_samples",
+    module="model.register_buffer('center', torch.zeros(6))",
+    loss="loss = F.mse_loss(model(x - 0.1 * model.center), y)",
+    after="model.center.lerp_(x.mean(0), 0.2)",
+)
+_freedom("buffer_not_saved", module="model.register_buffer('mark', torch.ones(2), persistent=False)")
+
+UNSAVED = {
+    "average_by_clones",
+    "average_by_lerp",
+    "buffer_not_saved",
+    "head_added",
+    "late_optimizer",
+    "optimizers_in_turns",
+    "parameter_of_no_module",
+    "partial_window",
+    "schedule",
+    "schedule_cosine",
+    "two_modules",
+    "two_modules_in_turns",
+}
+"""These keep what the checkpoint of `RESUMED` doesn't have."""
 
 DEFAULTS = {
+    "made": "model, optimizer = run.setup(model, make(model.parameters()))",
     "zero": "optimizer.zero_grad()",
     "loss": "loss = F.mse_loss(model(x), y)",
     "backward": "run.backward(loss, model)",
@@ -384,21 +548,27 @@ class Program:
     devices: int = field(default=2, compare=False)
 
     @property
+    def parts(self) -> int:
+        """Return in how many processes after each other it is run."""
+        return 2 if RESUMED in self.freedoms else 1
+
+    @property
     def source(self) -> str:
         """Return the loop's text: a function `loop(run)`."""
         slots = dict.fromkeys(SLOTS, "")
-        for name in self.freedoms:
+        # What ends a process stands after all else that a step does.
+        for name in sorted(self.freedoms, key=RESUMED.__eq__):
             for slot, text in FREEDOMS[name].slots.items():
                 slots[slot] = text if slot in DEFAULTS else "\n".join(filter(None, (slots[slot], text)))
         given = {slot for name in self.freedoms for slot in FREEDOMS[name].slots}
         slots |= {slot: text for slot, text in DEFAULTS.items() if slot not in given}
-        optimizer = OPTIMIZERS[self.optimizer].format("model.parameters()")
         body = ["before", "zero", "loss", "backward", "gradients", "step", "after"]
         lines = [
             "torch.manual_seed(3)",
             f"model = {MODELS[self.model]}",
             slots["module"],
-            f"model, optimizer = run.setup(model, {optimizer})",
+            f"make = lambda parameters: {OPTIMIZERS[self.optimizer].format('parameters')}",
+            slots["made"],
             slots["setup"],
             f"for index, (x, y) in enumerate(run.batches({self.steps}, seed={self.seed})):",
             textwrap.indent("\n".join(filter(None, (slots[each] for each in body))), "    "),
@@ -417,12 +587,16 @@ def draw(seed: int, strategy: str = "ddp", devices: int = 2) -> Program:
     taken: list[str] = []
     used: set[str] = set()
     names = list(FREEDOMS)
-    for name in made.sample(names, made.choice((1, 2, 2, 3, 3, 4, 5))):
+    drawn = made.sample(names, made.choice((1, 2, 2, 3, 3, 4, 5)))
+    if made.random() < 0.1:
+        drawn.append(RESUMED)
+    for name in dict.fromkeys(drawn):
         freedom = FREEDOMS[name]
         words = {freedom.excludes} if freedom.excludes else set()
         # A text that replaces a slot can't stand beside another that does.
         words |= {slot for slot in freedom.slots if slot in DEFAULTS}
-        if not words & used:
+        resumes = RESUMED in (*taken, name) and UNSAVED & {*taken, name}
+        if not words & used and not resumes:
             taken.append(name)
             used |= words
     return Program(

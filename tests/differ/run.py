@@ -2,6 +2,7 @@
 
     make differ SECONDS=600 SEED=1                 from this seed on, strategy after strategy
     python -m tests.differ.run --seed 7 --programs 1 --strategies fsdp     repeats one
+    python -m tests.differ.run --json docs/gen/differ.json                 adds to the figures of docs/parity.md
 
 A program fails where it trains other numbers without a word. Its text is printed, less the freedoms that it fails
 without. Errors that aren't Stratagem's, hangs, and refusals that only the comparison of replicas gave are counted.
@@ -10,11 +11,13 @@ without. Errors that aren't Stratagem's, hangs, and refusals that only the compa
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tests.differ.grammar import Program, draw
 from tests.support.hands_on import Loop, Outcome, column_of, run_program
@@ -45,6 +48,7 @@ def tried(program: Program) -> Outcome:
         column_of(program.strategy, program.devices),
         program.precision,
         tolerance=TOLERANCES[program.precision],
+        parts=program.parts,
     )
 
 
@@ -60,6 +64,14 @@ def minimised(program: Program, verdict: str) -> Program:
     return program
 
 
+def keep(path: Path, strategy: str, verdict: str) -> None:
+    """Count one more program in a file, which is made if there is none."""
+    counts = json.loads(path.read_text()) if path.exists() else {}
+    own = counts.setdefault(strategy, {})
+    own[verdict] = own.get(verdict, 0) + 1
+    path.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run programs until the time is over; returns 1 where one differs without a word."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -71,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--freedoms", action="store_true", help="also show programs that end in errors of torch"
     )
+    parser.add_argument("--json", type=Path, help="where to add up what came of programs, by strategy")
     options = parser.parse_args(arguments)
     until, counted, done = time.monotonic() + options.seconds, Counter[str](), 0
     raw: Counter[str] = Counter()
@@ -89,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         done += 1
         counted[outcome.verdict] += 1
+        if options.json is not None:
+            keep(options.json, strategy, outcome.verdict)
         if outcome.verdict in ("raw", "hung", "guarded"):
             raw[f"{strategy} {outcome.verdict}: {outcome.sentence[:110]}"] += 1
             if options.freedoms:

@@ -1011,3 +1011,105 @@ def caught_in_forward(run: Loop) -> None:
             step(run, model, optimizer, x, y)
         except ValueError:
             continue
+
+
+# Gradients within no_sync, and parameters of no module --------------------------------------------
+
+
+@row
+def dropped_within_no_sync(run: Loop) -> None:
+    """`p.grad = None` between two micro-batches within `no_sync`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(6)):
+        loss = F.mse_loss(model(x), y) / 3
+        if index % 3 < 2:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 3, model)
+                if index % 3 == 0:
+                    for parameter in list(model.parameters())[:3]:
+                        parameter.grad = None
+            continue
+        run.backward(loss, model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def changed_within_no_sync(run: Loop) -> None:
+    """Gradients clamped within `no_sync`, and then a backward that is synchronised."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index % 2 == 0:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 2, model)
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.clamp_(-0.02, 0.02)
+            continue
+        run.backward(F.mse_loss(model(x), y) / 2, model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def zeroed_within_no_sync(run: Loop) -> None:
+    """A micro-batch dropped by `zero_grad(set_to_none=False)`, and those after it stepped."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(6)):
+        if index % 3 < 2:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y) / 3, model)
+                if index % 3 == 0:
+                    optimizer.zero_grad(set_to_none=False)
+            continue
+        run.backward(F.mse_loss(model(x), y) / 3, model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def parameter_of_no_module(run: Loop) -> None:
+    """A learned scale that is in no module, with an optimizer of its own."""
+    model, optimizer = ready(run)
+    scale = nn.Parameter(torch.ones(3))
+    of_scale = torch.optim.SGD([scale], lr=0.05)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        of_scale.zero_grad()
+        run.backward(F.mse_loss(model(x) * scale, y), model)
+        optimizer.step()
+        of_scale.step()
+        run.note("scale", scale.sum())
+
+
+@row
+def parameter_averaged_by_hand(run: Loop) -> None:
+    """The same, whose gradient the loop averages over ranks."""
+    model, optimizer = ready(run)
+    scale = nn.Parameter(torch.ones(3))
+    of_scale = torch.optim.SGD([scale], lr=0.05)
+    for x, y in run.batches(4):
+        optimizer.zero_grad()
+        of_scale.zero_grad()
+        run.backward(F.mse_loss(model(x) * scale, y), model)
+        assert scale.grad is not None
+        scale.grad = run.mean(scale.grad)
+        optimizer.step()
+        of_scale.step()
+        run.note("scale", scale.sum())
+
+
+@row
+def copied_with_parametrization(run: Loop) -> None:
+    """`copy.deepcopy(model)` of a model with `weight_norm`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 12))
+        model, optimizer = ready(run, module=nn.Sequential(layer, nn.Tanh(), nn.Linear(12, 3)))
+    ema = copy.deepcopy(model)
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+        with torch.no_grad():
+            for mine, theirs in zip(ema.parameters(), model.parameters()):
+                mine.lerp_(theirs, 0.3)
+    run.keep(ema=ema)

@@ -19,7 +19,12 @@ SHORT = (
     "optimizer_hooks",
     "pcgrad",
     "layer_added",
+    "changed_within_no_sync",
+    "zeroed_within_no_sync",
+    "parameter_of_no_module",
+    "parameter_averaged_by_hand",
 )
+SHARDED = ("changed_within_no_sync", "dropped_within_no_sync", "copied_with_parametrization")
 
 
 def test_usual_loops_under_ddp() -> None:
@@ -27,6 +32,15 @@ def test_usual_loops_under_ddp() -> None:
     assert [str(each) for each in outcomes.values() if not each.is_right] == []
     assert outcomes["scheduler_resumed"].verdict == "equal"
     assert outcomes["layer_added"].verdict == "refused"
+    assert outcomes["zeroed_within_no_sync"].verdict == "equal"
+    assert "was changed before it was averaged" in outcomes["changed_within_no_sync"].sentence
+    assert "are in no module that setup() got" in outcomes["parameter_of_no_module"].sentence
+    assert outcomes["parameter_averaged_by_hand"].verdict == "equal"
+
+
+def test_gradients_within_no_sync_under_fsdp() -> None:
+    outcomes = run_rows("fsdp", SHARDED, devices=2)
+    assert {name: each.verdict for name, each in outcomes.items()} == dict.fromkeys(SHARDED, "equal")
 
 
 @pytest.mark.long

@@ -48,6 +48,8 @@ class Loop:
 
     rank, ranks = 0, 1
     """Which share of the data this process reads, of how many."""
+    part: int | None = None
+    """Of a loop that a first process ends in the middle, and a second one resumes: 0, and then 1."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, Any]] = []
@@ -136,15 +138,17 @@ class PlainLoop(Loop):
         for key, value in state.items():
             if hasattr(value, "load_state_dict"):
                 value.load_state_dict(copy.deepcopy(self._saved[key]))
+            else:
+                state[key] = self._saved[key]
         return state
 
 
 class StrategyLoop(Loop):
     """The same by a live `Runtime`."""
 
-    def __init__(self, runtime: stratagem.Runtime, folder: str) -> None:
+    def __init__(self, runtime: stratagem.Runtime, folder: str, part: int | None = None) -> None:
         super().__init__()
-        self.runtime, self.folder = runtime, folder
+        self.runtime, self.folder, self.part = runtime, folder, part
         self.rank, self.ranks = runtime.data_rank, runtime.data_ranks
         self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
         self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]
@@ -154,7 +158,9 @@ class StrategyLoop(Loop):
 
     def load(self, path: str, state: dict[str, Any]) -> dict[str, Any]:
         # Modules and optimizers that were set up are kept and loaded without being named.
-        self.runtime.load(f"{self.folder}/{path}", self._users(state))
+        users = self._users(state)
+        self.runtime.load(f"{self.folder}/{path}", users)
+        state.update(users)
         return state
 
     def mean(self, value: Tensor) -> Tensor:
@@ -247,22 +253,38 @@ def run_program(
     precision: str = "32-true",
     deadline_s: float = DEADLINE_S,
     tolerance: float = TOLERANCE,
+    parts: int = 1,
 ) -> Outcome:
-    """Run one loop in one process and under a strategy; `row` is a function that can be pickled."""
+    """Run one loop in one process and under a strategy; `row` is a function that can be pickled.
+
+    With `parts=2`, processes of the strategy end in the middle and others resume; one process runs through.
+    """
     devices = column.devices
     plain = run_plainly(row, precision)
     if not all(bool(value.isfinite().all()) for value in plain.weights.values()):
         raise ValueError("in one process, weights end as values that aren't finite: nothing can be compared")
     purpose = f"hands-on {column.strategy}" if column.own_processes else "hands-on"
     with tempfile.TemporaryDirectory(prefix="stratagem-hands-on-") as folder:
-        try:
-            ranks = shared_workers(purpose).run(
-                column.processes, _in_rank, row, column, precision, folder, timeout_s=deadline_s
-            )
-        except RankError as error:
-            return _failed(name, column, error, folder)
-    if isinstance(ranks[0], tuple):
-        return Outcome(name, column.strategy, devices, ranks[0][0], ranks[0][1], ranks[0][2])
+        taken: list[list[tuple[str, Any]]] = [[] for _ in range(column.processes)]
+        for part in range(parts):
+            try:
+                ranks = shared_workers(f"{purpose} {part}" if part else purpose).run(
+                    column.processes,
+                    _in_rank,
+                    row,
+                    column,
+                    precision,
+                    folder,
+                    part if parts > 1 else None,
+                    timeout_s=deadline_s,
+                )
+            except RankError as error:
+                return _failed(name, column, error, folder)
+            if isinstance(ranks[0], tuple):
+                return Outcome(name, column.strategy, devices, ranks[0][0], ranks[0][1], ranks[0][2])
+            for notes, ended in zip(taken, ranks):
+                notes += ended.notes
+        ranks = [replace(ended, notes=notes) for ended, notes in zip(ranks, taken)]
     verdict, sentence, worst = compare(plain, ranks, tolerance)
     return Outcome(name, column.strategy, devices, verdict, sentence, difference=worst)
 
@@ -325,7 +347,9 @@ def column_of(strategy: str, devices: int, options: Mapping[str, Any] = MappingP
     )
 
 
-def _in_rank(row: Row, column: Column, precision: str, folder: str) -> Ended | tuple[str, str, str]:
+def _in_rank(
+    row: Row, column: Column, precision: str, folder: str, part: int | None = None
+) -> Ended | tuple[str, str, str]:
     rank = os.environ.get("RANK", "0")
     try:
         runtime = stratagem.Runtime(
@@ -335,9 +359,9 @@ def _in_rank(row: Row, column: Column, precision: str, folder: str) -> Ended | t
             strategy_options=dict(column.options),
             precision=precision,
             seed=0,
-            run_dir=f"{folder}/run-{rank}",
+            run_dir=f"{folder}/run-{part or 0}-{rank}",
         )
-        return runtime.launch(_row_in_run, row, folder, quiet=True)
+        return runtime.launch(_row_in_run, row, folder, part, quiet=True)
     except StratagemError as error:
         refused = not isinstance(error, (CollectiveError, WorkerError))
         Path(folder, f"{'refused' if refused else 'failed'}-{rank}").write_text(
@@ -360,9 +384,9 @@ def _all_refused(folder: str) -> bool:
     return len(list(Path(folder).glob("refused-*"))) == ranks
 
 
-def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str) -> Ended:
+def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str, part: int | None) -> Ended:
     torch.manual_seed(0)
-    loop = StrategyLoop(runtime, folder)
+    loop = StrategyLoop(runtime, folder, part)
     row(loop)
     session = runtime.session
     tensors = {
@@ -370,8 +394,8 @@ def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str) -> Ended:
         for index, prepared in enumerate(runtime._prepared)
         for key, tensor in prepared.model_tensors().items()
     }
-    session.checkpointer.save(f"{folder}/weights", stratagem.Checkpoint(tensors))
-    reader = session.checkpointer.open(f"{folder}/weights")
+    session.checkpointer.save(f"{folder}/weights-{part or 0}", stratagem.Checkpoint(tensors))
+    reader = session.checkpointer.open(f"{folder}/weights-{part or 0}")
     whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
     reader.read(whole)
     own = _copied(loop)

@@ -74,7 +74,7 @@ class LiveSession(Session):
     def __init__(self, collectives: Any, steps_alone: bool) -> None:
         self.collectives, self.its_guard = collectives, Guard()
         self.checkpointer: Any = SimpleNamespace(is_async=False, poll=lambda: None)
-        self._steps_alone, self._watch = steps_alone, OptimizerWatch()
+        self._steps_alone, self._watch = steps_alone, OptimizerWatch(collectives)
 
     @property
     def steps_alone(self) -> bool:

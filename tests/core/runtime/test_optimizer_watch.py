@@ -11,6 +11,7 @@ import torch
 from prepared_objects import Told, prepare
 from torch.optim import SGD
 
+from stratagem.collectives.local import LocalCollectives
 from stratagem.errors import ConfigError
 from stratagem.runtime.optimizer_watch import OptimizerWatch
 
@@ -31,7 +32,7 @@ class Scaled(Asked):
 
 @pytest.fixture
 def watch() -> Iterator[OptimizerWatch]:
-    made = OptimizerWatch()
+    made = OptimizerWatch(LocalCollectives(torch.device("cpu")))
     yield made
     made.close()
 

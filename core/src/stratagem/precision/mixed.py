@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from stratagem.errors import PrecisionError
 from stratagem.precision.base import Precision
+from stratagem.precision.optimizer_name import optimizer_name
 from stratagem.precision.torch_private import GradientScaler
 
 
@@ -90,7 +91,7 @@ class ScaledPrecision(MixedPrecision):
         if closure is not None:
             raise PrecisionError(
                 f"precision={self.name!r} scales the loss, which doesn't go with an optimizer that"
-                f" evaluates the loss several times per step (got {type(optimizer).__name__} with a closure);"
+                f" evaluates the loss several times per step (got {optimizer_name(optimizer)} with a closure);"
                 " use precision='bf16-mixed' or '32-true'"
             )
         self._refuse_unscaled(optimizer)
@@ -108,7 +109,7 @@ class ScaledPrecision(MixedPrecision):
             parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]
         ):
             raise PrecisionError(
-                f"{type(optimizer).__name__} has gradients of a loss that precision={self.name!r} hasn't scaled: "
+                f"{optimizer_name(optimizer)} has gradients of a loss that precision={self.name!r} hasn't scaled: "
                 "call runtime.backward(loss), or self.manual_backward(loss) in a Module, instead of loss.backward()"
             )
         self._losses_at_step[optimizer] = self._losses

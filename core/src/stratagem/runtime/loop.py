@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from stratagem.errors import ConfigError
 from stratagem.runtime.methods import without_layers
 from stratagem.runtime.prepared_optimizer import PreparedOptimizer
+from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
     from stratagem.runtime.session import Session
@@ -69,10 +70,9 @@ class PreparedModule(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.original_module.zero_grad(set_to_none)
-        if set_to_none:
-            # A strategy may keep gradients elsewhere until it reduces them.
-            for index in range(len(self.prepared.optimizers)):
-                self.prepared.zero_grad(index)
+        # A strategy may keep gradients elsewhere until it reduces them.
+        for index in range(len(self.prepared.optimizers)):
+            drop_gradients(self.prepared, index, set_to_none)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module.state_dict(*args, **kwargs)

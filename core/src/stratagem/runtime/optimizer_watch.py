@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, GradientError
+from stratagem.strategies.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from stratagem.collectives.base import Collectives
     from stratagem.strategies.prepared import Prepared
+
+WAIT_S = 60.0
+"""How long a rank waits for the others to step an optimizer of parameters that are in no module that was set up."""
 
 
 class _SetUp:
@@ -45,9 +51,18 @@ class OptimizerWatch:
     An optimizer that was made after `setup(module)`, or that was given to it and is stepped instead of the one that
     it returned, would step gradients that aren't averaged over ranks, are still scaled, or belong to parameters that
     aren't trained. torch calls a hook before each step of each optimizer of the process.
+
+    Gradients of parameters that are in no module that was set up stay this rank's own. Ranks compare them before the
+    first step of their optimizer, the second, the fourth and so on: equal ones, as those that your loop has averaged,
+    are right.
+
+    Args:
+        collectives: of all ranks of the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._others = 0
         self._set_up: list[_SetUp] = []
         self._owners: WeakKeyDictionary[Optimizer, Callable[[], None] | None] = WeakKeyDictionary()
         self._strategy_steps = 0
@@ -91,6 +106,8 @@ class OptimizerWatch:
         if action is None:
             return
         if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
+            if isinstance(action, _Comparison):
+                return  # its gradients aren't there yet
             raise ConfigError(
                 f"{type(optimizer).__name__}.step got a closure, whose gradients the strategy doesn't see: pass the "
                 "optimizer to setup() with its module, and step the one that setup() returns"
@@ -98,7 +115,7 @@ class OptimizerWatch:
         action()
 
     def _action(self, optimizer: Optimizer) -> Callable[[], None] | None:
-        """Return what to do before each step of `optimizer`; None where it is none of what was set up."""
+        """Return what to do before each step of `optimizer`; None where nothing is to be done."""
         name = type(optimizer).__name__
         parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for each in self._set_up:
@@ -117,4 +134,42 @@ class OptimizerWatch:
                 )
             if parameters & {id(parameter) for parameter in prepared.original_module.parameters()}:
                 return lambda: prepared.step_late_optimizer(optimizer)
+        if self._collectives.world_size == 1:
+            return None
+        self._others += 1
+        return _Comparison(optimizer, self._collectives, self._others)
+
+
+class _Comparison:
+    """Compares the gradients of an optimizer of parameters that no strategy knows. Calls are before its steps."""
+
+    def __init__(self, optimizer: Optimizer, collectives: Collectives, number: int) -> None:
+        self._optimizer = ref(optimizer)
+        self._collectives, self._number = collectives, number
+        self._steps, self._next = 0, 1
+
+    def __call__(self) -> None:
+        self._steps += 1
+        if self._steps != self._next:
+            return
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        self._next *= 2
+        if not self._collectives.all_arrive(f"optimizer {self._number}, step {self._steps}", WAIT_S):
+            self._next = 0  # a model that one rank trains for itself, as a probe
+            return
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        own = [_number(parameter.grad) for parameter in parameters]
+        if any(other != own for other in self._collectives.gather_objects(own)):
+            raise GradientError(
+                f"{type(optimizer).__name__} steps parameters that are in no module that setup() got, and their "
+                "gradients differ between ranks, so that each rank would train its own: make them parameters of the "
+                "module that you give to setup(), or average their gradients over the ranks before the step "
+                "(parameter.grad = runtime.collectives.all_reduce(parameter.grad))"
+            )
+
+
+def _number(gradient: torch.Tensor | None) -> int | None:
+    if gradient is None or type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
         return None
+    return int(fingerprint([gradient], gradient.device).item())

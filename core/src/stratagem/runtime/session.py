@@ -55,7 +55,6 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         self._guards: dict[Prepared, ReplicaGuard] = {}
-        self._watch = OptimizerWatch()
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
@@ -69,6 +68,7 @@ class Session:
             opened.callback(self.collectives.close, failed=True)
             _check_ranks(run, self.collectives)
             run.strategy.bind_collectives(self.collectives)
+            self._watch = OptimizerWatch(self.collectives)
             _compare_ranks(run, self.collectives.gather_objects((run.digest(), run.versions())))
             self.precision = run.hooks.precision(
                 PrecisionRequest(run.precision, run.of_kind("precision").value, self.device, run.accelerator)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import CheckpointError
+from stratagem.precision.optimizer_name import optimizer_name
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
@@ -97,7 +98,7 @@ def _names_in(original_module: nn.Module, optimizer: Optimizer) -> dict[int, str
     )
     if unknown:
         raise CheckpointError(
-            f"{unknown} parameters of {type(optimizer).__name__} aren't parameters of the module, so a "
+            f"{unknown} parameters of {optimizer_name(optimizer)} aren't parameters of the module, so a "
             "checkpoint has no name for them: make them attributes of the module"
         )
     return names

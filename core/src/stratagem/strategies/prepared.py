@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from stratagem.data.batches import moved
 from stratagem.errors import ConfigError
 from stratagem.plugin.requests import Clipping, SetupRequest
+from stratagem.precision.optimizer_name import optimizer_name
 from stratagem.precision.overriding import is_overridden
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
@@ -191,6 +192,10 @@ class Prepared:
             f"{type(optimizer).__name__} steps parameters of {type(self.original_module).__name__}, and setup() "
             "didn't get it: pass optimizers to setup() with their module, and step those that it returns"
         )
+
+    def optimizer_name(self, index: int) -> str:
+        """Return the name of the class of the user's optimizer `index`, for messages."""
+        return optimizer_name(self.optimizers[index])
 
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
         """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""

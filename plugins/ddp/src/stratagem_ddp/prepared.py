@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
 
-from stratagem import Prepared, SetupRequest, place
+from stratagem import SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.power_sgd import PowerSGDMemory
@@ -29,11 +29,10 @@ from stratagem_ddp.registration import (
     register,
 )
 from stratagem_ddp.tracked import TrackedDDP
+from stratagem_ddp.tracked_gradients import TrackedGradients
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-
-    from torch.optim import Optimizer
 
     from stratagem import CheckpointReader
     from stratagem_ddp.strategy import DDPStrategy
@@ -44,7 +43,7 @@ FACTORS = "ddp/factor/"
 """The beginning of the names of what PowerSGD found, the same on all ranks."""
 
 
-class DDPPrepared(Prepared):
+class DDPPrepared(TrackedGradients):
     """A replica under DistributedDataParallel. Evaluation calls the replica itself.
 
     Under local SGD ranks come to have parameters and optimizer states of their own. A checkpoint has
@@ -174,10 +173,6 @@ class DDPPrepared(Prepared):
             memory.forget_layout()
             memory.restore(*remembered)
 
-    def _note_average(self) -> None:
-        if self._gradients is not None:
-            self._gradients.note_average(self._replica.parameters())
-
     def _group_without_loss(self) -> tuple[str, int]:
         """Return a name for this window among the ranks that average their gradients, and how many these are."""
         state, world_size, rank = self._hook_state, self._collectives.world_size, self._collectives.rank
@@ -220,27 +215,15 @@ class DDPPrepared(Prepared):
             self._tracked.abandon_reduction()
 
     def complete_gradients(self, index: int) -> None:
-        if self._gradients is None:
-            return
-        if self._gradients.is_interrupted():
-            self._tracked.check_reduced()
-        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
-        self._tracked.forget_stray()
-
-    def average_gradients(self, index: int) -> None:
         if self._gradients is not None:
-            self._gradients.average(self._parameters[index])
+            if self._gradients.is_interrupted():
+                self._tracked.check_reduced()
+            super().complete_gradients(index)
             self._tracked.forget_stray()
 
-    def step_late_optimizer(self, optimizer: Optimizer) -> None:
-        if self._gradients is None or self.precision.scales_loss:
-            super().step_late_optimizer(optimizer)
-        else:
-            self._gradients.complete_late(optimizer)
-
-    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
-        if self._gradients is not None:
-            yield from self._gradients.replicas(self._parameters[index])
+    def average_gradients(self, index: int) -> None:
+        super().average_gradients(index)
+        self._tracked.forget_stray()
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         applied = super().step(index, closure)
@@ -273,7 +256,7 @@ class DDPPrepared(Prepared):
         return self._averaged(super().model_tensors(), trained)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        tensors = {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
+        tensors = super().optimizer_tensors()
         own = f"{OWN}{self._collectives.rank}/"
         if isinstance(self._hook_state, PowerSGDMemory):
             errors, factors = self._hook_state.remembered()
@@ -328,8 +311,6 @@ class DDPPrepared(Prepared):
     def release(self) -> None:
         super().release()
         self._tracked.release()
-        if self._gradients is not None:
-            self._gradients.release()
         del self._tracked, self._local, self._hook_state, self._refuse_unfit
 
     # --------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from stratagem_sharding.exchange import StoreExchange
 from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.rank_buffers import RankBuffers
 
-from stratagem import Prepared, SetupRequest
+from stratagem import SetupRequest
+from stratagem_ddp.tracked_gradients import TrackedGradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader
 
 
-class ReplicaPrepared(Prepared):
+class ReplicaPrepared(TrackedGradients):
     """A replica that starts as rank 0's and isn't trained by DistributedDataParallel.
 
     Gradients are averaged before an optimizer steps them that was made after `setup`.
@@ -43,31 +44,13 @@ class ReplicaPrepared(Prepared):
             exchange = StoreExchange(request.collectives)
             self._gradients = GradientTracker(named, exchange, request.device)
 
-    def complete_gradients(self, index: int) -> None:
-        if self._gradients is not None:
-            self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
-
-    def average_gradients(self, index: int) -> None:
-        if self._gradients is not None:
-            self._gradients.average(self._parameters[index])
-
     def step_late_optimizer(self, optimizer: Optimizer) -> None:
-        if self._gradients is None or self.precision.scales_loss:
-            super().step_late_optimizer(optimizer)
-            return
-        self._gradients.complete_late(optimizer)
+        super().step_late_optimizer(optimizer)
         self._make_buffers_equal()
-
-    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
-        if self._gradients is not None:
-            yield from self._gradients.replicas(self._parameters[index])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._rank_buffers.compare()
         return super().model_tensors()
-
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         super().load(reader, state, model_only=model_only)
@@ -79,11 +62,6 @@ class ReplicaPrepared(Prepared):
         if not self._rank_buffers.are_local:
             self._rank_buffers.before_forward()
             broadcast_coalesced(self.module.buffers())
-
-    def release(self) -> None:
-        super().release()
-        if self._gradients is not None:
-            self._gradients.release()
 
 
 class ManualDDPPrepared(ReplicaPrepared):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from stratagem_sharding.whole_tensors import KEPT_GRADIENT
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -63,7 +65,10 @@ class UnitGradients:
         self._groups = [group for unit in units for group in reduced_groups(unit)]
         self._names: dict[torch.Tensor, str] = {p: name for name, p in original_module.named_parameters()}
         self._lost: dict[torch.Tensor, torch.Tensor] = {}
-        self._is_broken = False
+        self._is_broken = self._is_at_work = False
+        for group in self._groups:
+            for each in group.fsdp_params:
+                setattr(each.sharded_param, KEPT_GRADIENT, _Kept(self, each))
 
     # Before they are used ---------------------------------------------------------------------------
 
@@ -78,6 +83,10 @@ class UnitGradients:
             GradientError: a gradient was assigned, is one of a parameter that was added later, or belongs to a
                 backward that raised; or other ranks have none to reduce.
         """
+        with self._at_work():
+            self._complete(parameters, optimizer)
+
+    def _complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
         self.recover()
         for parameter in parameters:
             gradient, lost = parameter.grad, self._lost.pop(parameter, None)
@@ -112,6 +121,10 @@ class UnitGradients:
 
     def average(self, parameters: Sequence[torch.Tensor]) -> None:
         """Average the gradients of `parameters` that the user's code assigned. Collective."""
+        with self._at_work():
+            self._average(parameters)
+
+    def _average(self, parameters: Sequence[torch.Tensor]) -> None:
         self.recover()
         for parameter in parameters:
             gradient = parameter.grad
@@ -126,6 +139,28 @@ class UnitGradients:
             parameter.grad = whole.redistribute(placements=parameter.placements)
         self._reduce(self._kept())
 
+    def bring(self, parameter: Any) -> None:
+        """Reduce what backwards within `no_sync` have left, since the user's code reads a gradient. Collective.
+
+        Raises:
+            GradientError: other ranks don't read one.
+        """
+        if self._is_at_work or is_in_backward() or not has_gradient(parameter):
+            return
+        if not self._collectives.all_arrive("read a gradient within no_sync", WAIT_S):
+            raise GradientError(
+                f"the gradient of {self._names.get(parameter.sharded_param, 'a parameter')!r} is read before it has "
+                f"been averaged, on rank {self._collectives.rank} and not on all ranks: read it on all ranks, or "
+                "after the step's last backward, outside of no_sync()"
+            )
+        with self._at_work():
+            self._reduce(self._kept())
+
+    def replace(self, parameter: Any) -> None:
+        """Drop what backwards within `no_sync` have left, since the user's code assigns a gradient."""
+        if not self._is_at_work and not is_in_backward() and has_gradient(parameter):
+            drop_gradient(parameter)
+
     def note_backward(self) -> None:
         """Note that what gathered copies have as gradients was accumulated by autograd."""
         mark_accumulated(self._kept())
@@ -139,6 +174,15 @@ class UnitGradients:
             for each in kept:
                 if id(each.sharded_param) in ids:
                     drop_gradient(each)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Around reads of `.grad` that aren't the user's."""
+        before, self._is_at_work = self._is_at_work, True
+        try:
+            yield
+        finally:
+            self._is_at_work = before
 
     def _assigned(self, parameter: torch.Tensor) -> GradientError:
         return GradientError(
@@ -201,10 +245,29 @@ class UnitGradients:
 
     def release(self) -> None:
         """Let go of the parameters."""
+        for group in self._groups:
+            for each in group.fsdp_params:
+                vars(each.sharded_param).pop(KEPT_GRADIENT, None)
         self._groups.clear()
         self._names.clear()
         self._lost.clear()
         self._roots = ()
+
+
+class _Kept:
+    """The `KeptGradient` of one parameter."""
+
+    def __init__(self, gradients: UnitGradients, parameter: Any) -> None:
+        self._gradients, self._parameter = gradients, parameter
+
+    def bring(self) -> None:
+        self._gradients.bring(self._parameter)
+
+    def drop(self) -> None:
+        self._gradients.replace(self._parameter)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
 
 
 def mark_accumulated(parameters: Iterable[Any]) -> None:

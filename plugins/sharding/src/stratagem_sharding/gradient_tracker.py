@@ -53,6 +53,7 @@ class GradientTracker:
         self._names: dict[Any, str] = {}
         self._exchange, self._device, self._is_reduced = exchange, device, is_reduced
         self._local: dict[torch.Tensor, int] = {}
+        self._changed: set[torch.Tensor] = set()
         self._reducing: set[torch.Tensor] = set()
         self._expects_reduction = False
         self._backward = -1
@@ -79,6 +80,7 @@ class GradientTracker:
 
     def note_average(self, parameters: Iterable[torch.Tensor]) -> None:
         """All that `parameters` have as gradients by now was averaged over ranks."""
+        self._changed.clear()
         for parameter in parameters:
             self._local.pop(parameter, None)
             self._reducing.discard(parameter)
@@ -113,11 +115,32 @@ class GradientTracker:
         if number != self._backward:
             self._settle()
             self._backward = number
+        if self._local:
+            self._look_for_change(parameter, gradient)
         if self._expects_reduction:
             self._reducing.add(parameter)
         else:
             self._local[parameter] = tensor_version(gradient)
         setattr(gradient, _ACCUMULATED, True)
+
+    def _look_for_change(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Note whether the user's code changed a gradient before autograd added to it: it is no sum over batches."""
+        before = self._local.get(parameter)
+        # Views of one bucket count their changes together.
+        is_view = gradient.untyped_storage().nbytes() != gradient.nbytes
+        if before is not None and not is_view and tensor_version(gradient) > before + 1:
+            self._changed.add(parameter)
+
+    @property
+    def has_local(self) -> bool:
+        """Whether there are gradients that autograd added to since the last average."""
+        return bool(self._local or self._changed)
+
+    def forget(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The gradients of `parameters` are dropped, or filled with zeros."""
+        for parameter in parameters:
+            self._local.pop(parameter, None)
+            self._changed.discard(parameter)
 
     def _settle(self) -> None:
         """Take what a reducer has finished as averaged."""
@@ -154,7 +177,7 @@ class GradientTracker:
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is None:
-                self._local.pop(parameter, None)
+                self.forget([parameter])
                 continue
             if not hasattr(gradient, _ACCUMULATED):
                 assigned.append(parameter)
@@ -165,19 +188,25 @@ class GradientTracker:
                     f"{optimizer} steps a parameter of shape {tuple(parameter.shape)} that was added after setup(), "
                     "so that its gradient is this rank's own: add layers before setup(), and replace none after it"
                 )
+        changed = [p for p in parameters if p in self._changed and p.grad is not None]
+        if changed:
+            raise self._was_changed(changed[0])
         if not assigned and not local:
             return
         self._meet(optimizer)
         for parameter in local:
             if tensor_version(parameter.grad) != self._local[parameter]:  # type: ignore[arg-type]  # it has one
-                raise GradientError(
-                    f"the gradient of {self._names[parameter]!r} was changed before it was averaged over the ranks, "
-                    "as by clipping a gradient from no_sync() or from a backward that isn't reduced: call "
-                    "runtime.average_gradients(optimizer) first, or clip by runtime.clip(optimizer, ...) "
-                    "(optimizer.average_gradients() and optimizer.clip(...) in a Module)"
-                )
+                raise self._was_changed(parameter)
         self._require_equal(assigned)
         self._average([parameter in self._local for parameter in parameters], parameters)
+
+    def _was_changed(self, parameter: torch.Tensor) -> GradientError:
+        return GradientError(
+            f"the gradient of {self._names[parameter]!r} was changed before it was averaged over the ranks, "
+            "as by clipping a gradient from no_sync() or from a backward that isn't reduced: call "
+            "runtime.average_gradients(optimizer) first, or clip by runtime.clip(optimizer, ...) "
+            "(optimizer.average_gradients() and optimizer.clip(...) in a Module)"
+        )
 
     def complete_backward(self) -> None:
         """Average what a backward has accumulated for which no reduction was prepared. Collective.
@@ -257,6 +286,7 @@ class GradientTracker:
         for handle in self._handles:
             handle.remove()
         self._local.clear()
+        self._changed.clear()
         self._reducing.clear()
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from stratagem_sharding.torch_private import MODULE_TABLES
 
@@ -58,8 +59,11 @@ class ModuleSnapshot:
 
     def original_of(self, module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
         """Return a module's class and attributes without what the strategy set up, for a copy of it."""
-        get_state = getattr(module, "__getstate__", None)  # every object has one from Python 3.11 on
-        now = dict(module.__dict__ if get_state is None else get_state())
+        if is_parametrized(module):
+            now = dict(module.__dict__)  # torch lets these be copied, and their `__getstate__` raises
+        else:
+            get_state = getattr(module, "__getstate__", None)  # every object has one from Python 3.11 on
+            now = dict(module.__dict__ if get_state is None else get_state())
         at = next((at for at, (each, *_) in enumerate(self._before) if each is module), None)
         if at is None:
             return type(module), now

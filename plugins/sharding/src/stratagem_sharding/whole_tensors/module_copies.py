@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,9 @@ def _copied(
 ) -> nn.Module:
     reshard()
     cls, attributes = snapshot.original_of(module)
-    if hasattr(cls, "__deepcopy__"):
+    # torch gives the class of a parametrized module a `__deepcopy__` that would copy the strategy's attributes too.
+    is_torchs = is_parametrized(module) and "__deepcopy__" in vars(cls)
+    if hasattr(cls, "__deepcopy__") and not is_torchs:
         return cls.__deepcopy__(module, memo)  # type: ignore[no-any-return]
     attributes.pop("__deepcopy__", None)
     made: nn.Module = cls.__new__(cls)

@@ -9,7 +9,7 @@ tensor, which all ranks gather; what it changed is written to the shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -46,14 +46,27 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
     name_of,
 )
 
-__all__ = ["WholeDTensor", "WholeView", "hold_whole"]
+__all__ = ["KEPT_GRADIENT", "KeptGradient", "WholeDTensor", "WholeView", "hold_whole"]
 
 CAN_HOLD_WHOLE = torch.__version__ >= "2.13"  # torch compares it as a version
 """torch 2.9 refuses a view of a subclass of DTensor, whose type isn't the subclass ("expected types to match" in
 torch.utils._python_dispatch). Users hold torch's DTensors there."""
 
+KEPT_GRADIENT = "_stratagem_kept_gradient"
+"""Attribute of a parameter whose gradient may be kept elsewhere: a `KeptGradient`."""
+
 _READ_NO_VALUES: set[Callable[..., Any]] = set()
 """Operations met so far that neither read nor give values: strategies ask for some twenty of a parameter per step."""
+
+
+class KeptGradient(Protocol):
+    """A gradient that isn't averaged yet, and that a parameter's own `.grad` lacks."""
+
+    def bring(self) -> None:
+        """Add it to the parameter's `.grad`, averaged. Collective. Called before the user's code reads that."""
+
+    def drop(self) -> None:
+        """Drop it. Called when the user's code assigns `.grad`."""
 
 
 class WholeDTensor(DTensor):
@@ -214,6 +227,9 @@ def _attribute(function: Callable[..., Any], args: Any, name: str) -> Any:
     (tensor,) = args[:1]
     if name == "get data":  # which would count writes by itself
         return _detach(tensor)
+    kept: KeptGradient | None = getattr(tensor, KEPT_GRADIENT, None) if name == "get grad" else None
+    if kept is not None:
+        kept.bring()
     with without_subclass_functions():
         return _as_whole(function(*args))
 
@@ -227,6 +243,9 @@ def _detach(tensor: Any) -> Any:
 
 def _set_attribute(function: Callable[..., Any], args: Any, name: str) -> None:
     target, value = args
+    kept: KeptGradient | None = getattr(target, KEPT_GRADIENT, None) if name == "set grad" else None
+    if kept is not None:
+        kept.drop()
     if name in ("set data", "set grad") and isinstance(target, WholeDTensor) and value is not None:
         if tuple(value.shape) != tuple(target.shape) or value.dtype != target.dtype:
             raise ShardedUseError(
@@ -271,9 +290,11 @@ def _gradients(outputs: Any, inputs: Any, **options: Any) -> Any:
     with without_subclass_functions():
         found = torch.autograd.grad(outputs, inputs, **options, allow_unused=True)
     for at, (each, gradient) in enumerate(zip(inputs, found)):
-        if gradient is None and isinstance(each, WholeDTensor):
+        # What a forward computed depends on a gathered copy, and a penalty in the same loss on the parameter itself.
+        is_copied = hasattr(each, KEPT_GRADIENT)
+        if isinstance(each, WholeDTensor) and (gradient is None or is_copied):
             raise ShardedUseError(
-                f"torch.autograd.grad has no gradient of the sharded parameter at index {at} of its inputs, of shape "
+                f"torch.autograd.grad has no whole gradient of the sharded parameter at index {at} of its inputs, of shape "
                 f"{tuple(each.shape)}: a forward uses gathered copies of parameters, and so their gradients reach "
                 "the parameters in a backward alone; use runtime.backward(loss) and parameter.grad, or choose ddp"
             )
