@@ -556,10 +556,11 @@ class Program:
     def source(self) -> str:
         """Return the loop's text: a function `loop(run)`."""
         slots = dict.fromkeys(SLOTS, "")
-        # What ends a process stands after all else that a step does.
+        # What ends a process stands after all else that a step does, and what skips a step before it.
         for name in sorted(self.freedoms, key=RESUMED.__eq__):
             for slot, text in FREEDOMS[name].slots.items():
-                slots[slot] = text if slot in DEFAULTS else "\n".join(filter(None, (slots[slot], text)))
+                texts = (text, slots[slot]) if (name, slot) == (RESUMED, "before") else (slots[slot], text)
+                slots[slot] = text if slot in DEFAULTS else "\n".join(filter(None, texts))
         given = {slot for name in self.freedoms for slot in FREEDOMS[name].slots}
         slots |= {slot: text for slot, text in DEFAULTS.items() if slot not in given}
         body = ["before", "zero", "loss", "backward", "gradients", "step", "after"]

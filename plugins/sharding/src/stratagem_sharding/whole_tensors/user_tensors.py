@@ -294,9 +294,9 @@ def _gradients(outputs: Any, inputs: Any, **options: Any) -> Any:
         is_copied = hasattr(each, KEPT_GRADIENT)
         if isinstance(each, WholeDTensor) and (gradient is None or is_copied):
             raise ShardedUseError(
-                f"torch.autograd.grad has no whole gradient of the sharded parameter at index {at} of its inputs, of shape "
-                f"{tuple(each.shape)}: a forward uses gathered copies of parameters, and so their gradients reach "
-                "the parameters in a backward alone; use runtime.backward(loss) and parameter.grad, or choose ddp"
+                f"torch.autograd.grad has no whole gradient of the sharded parameter at index {at} of its inputs, "
+                f"of shape {tuple(each.shape)}: a forward uses gathered copies of parameters, and their gradients "
+                "reach the parameters in a backward alone; use runtime.backward(loss) or choose ddp"
             )
         if gradient is None and not is_allowed:
             raise RuntimeError(
