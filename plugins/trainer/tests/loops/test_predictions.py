@@ -120,3 +120,9 @@ def test_no_predictions_are_no_trouble():
 def test_one_rank_s_predictions_are_its_own():
     own = [0.5, torch.zeros(2)]
     assert merge_predictions([own]) is own
+
+
+def test_batches_of_one_sample_stay_batches_of_one() -> None:
+    """Three samples that two ranks predicted one by one, without a loader that says how many a batch has."""
+    parts = [[torch.tensor([0.0]), torch.tensor([2.0])], [torch.tensor([1.0])]]
+    assert [each.tolist() for each in merge_predictions(parts)] == [[0.0], [1.0], [2.0]]
