@@ -11,11 +11,18 @@ from stratagem_testing import (
     CheckpointSubject,
     EnvironmentContract,
     EnvironmentSubject,
+    ExtensionContract,
+    ExtensionSubject,
     LauncherContract,
     LauncherSubject,
+    LoggerContract,
+    LoggerSubject,
+    PlaceContract,
+    PlaceSubject,
     PrecisionContract,
     PrecisionSubject,
 )
+from wrong_other_parts import Lines, read_lines
 
 PLACE = {
     "RANK": "3",
@@ -77,3 +84,28 @@ class TestElasticLauncher(LauncherContract):
     @pytest.fixture
     def subject(self) -> LauncherSubject:
         return LauncherSubject("elastic")
+
+
+class TestRecord(ExtensionContract):
+    @pytest.fixture
+    def subject(self) -> ExtensionSubject:
+        return ExtensionSubject("record")
+
+
+class TestLines(LoggerContract):
+    @pytest.fixture
+    def subject(self) -> LoggerSubject:
+        return LoggerSubject(Lines, read=read_lines)
+
+
+class TestCsv(LoggerContract):
+    @pytest.fixture
+    def subject(self) -> LoggerSubject:
+        return LoggerSubject("csv")
+
+
+@pytest.mark.long
+class TestLocal(PlaceContract):
+    @pytest.fixture
+    def subject(self) -> PlaceSubject:
+        return PlaceSubject("local")

@@ -9,11 +9,15 @@ from stratagem_testing import (
     AcceleratorSubject,
     CheckpointSubject,
     EnvironmentSubject,
+    ExtensionSubject,
     LauncherSubject,
+    LoggerSubject,
+    PlaceSubject,
     PrecisionSubject,
     run_check,
 )
 from stratagem_testing.parts import PART_CHECKS
+from wrong_other_parts import read_lines
 from wrong_parts import WRONG
 
 VARIABLES = {
@@ -41,6 +45,10 @@ def subject_for(kind: str, check: str, part: Any) -> Any:
         return PrecisionSubject(part, asked_as=ASKED_AS.get(check, "32-true"))
     if kind == "environment":
         return EnvironmentSubject(part, examples=((VARIABLES, {"global_rank": 3}),))
+    if kind == "logger":
+        return LoggerSubject(part, read=read_lines)
+    if kind in ("extension", "place"):
+        return ExtensionSubject(part) if kind == "extension" else PlaceSubject(part)
     return {"accelerator": AcceleratorSubject, "checkpoint": CheckpointSubject, "launcher": LauncherSubject}[
         kind
     ](part)
@@ -50,7 +58,7 @@ def subject_for(kind: str, check: str, part: Any) -> Any:
 def test_a_wrong_part_is_caught_by_exactly_its_check(kind: str, name: str) -> None:
     part, words = WRONG[kind, name]
     for check in PART_CHECKS[kind]:
-        if kind in ("launcher", "checkpoint") and check.name != name:
+        if kind in ("launcher", "checkpoint", "extension", "logger", "place") and check.name != name:
             continue  # each takes processes
         outcome = run_check(check, subject_for(kind, name, part), max(check.world_sizes))
         if check.name == name:

@@ -128,3 +128,37 @@ def test_setup_that_answers_with_a_module_is_refused() -> None:
     said = "'setup' was answered with an object of Linear by '.*': return one of stratagem.Prepared"
     with pytest.raises(WrongAnswerError, match=said):
         runtime.launch(lambda runtime: runtime.setup(torch.nn.Linear(1, 1)), quiet=True)
+
+
+class Around:
+    """Notes in which order wrappers see the answer: the innermost first."""
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
+
+    @hookimpl(wrapper=True)
+    def precision(self, request: Any) -> Any:
+        answer = yield
+        self.seen.append(self.name)
+        return answer
+
+
+class Outermost(Around):
+    @hookimpl(wrapper=True, tryfirst=True)
+    def precision(self, request: Any) -> Any:
+        return (yield from super().precision(request))
+
+
+class Innermost(Around):
+    @hookimpl(wrapper=True, trylast=True)
+    def precision(self, request: Any) -> Any:
+        return (yield from super().precision(request))
+
+
+def test_later_wrappers_are_around_earlier_ones_unless_they_say_otherwise() -> None:
+    seen: list[str] = []
+    kinds = [(Outermost, "outermost"), (Around, "first"), (Innermost, "innermost"), (Around, "second")]
+    plugins = [kind(name, seen) for kind, name in kinds]
+    runtime = stratagem.Runtime(SingleDeviceStrategy(), accelerator="cpu", plugins=plugins)
+    runtime.launch(lambda runtime: None, quiet=True)
+    assert seen == ["innermost", "first", "second", "outermost"]

@@ -42,7 +42,15 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class RunHooks:
-    """The five hooks of a run, in the order in which they are called."""
+    """The five hooks of a run, in the order in which they are called.
+
+    One implementation answers a hook; wrappers go around it. Of two wrappers of one hook the later one is around the
+    earlier one: selected components come first, then `plugins=[...]` in the order of that list. A wrapper that must
+    be outermost says so by `@hookimpl(wrapper=True, tryfirst=True)`, one that must be innermost by `trylast=True`.
+
+    To see what hooks answer, wrap them and print: `print(f"reduce: {collectives}")` after the `yield`. A run calls
+    each hook once per process, and `setup` once per module, so that this prints a few lines.
+    """
 
     @hookspec(firstresult=True)
     def launch(self, request: LaunchRequest) -> Launcher:  # type: ignore[empty-body]

@@ -12,7 +12,10 @@ from stratagem.strategies.prepared import Prepared
 class PreparedWrapper(Prepared):
     """Hands every call on to `inner`, and reads every attribute from it; a subclass overrides what it changes.
 
-    Calls that `inner` makes on itself, as of `backward` in its `forward_backward`, stay its own.
+    Calls that `inner` makes on itself, as of `backward` in its `forward_backward`, stay its own. Override the method
+    that the loop calls: `forward_backward` and `step`, or `forward`, `backward` and `clip` for own loops. To replace
+    the module that a strategy wraps, derive from the strategy instead, and override its method for that, as
+    `configure_ddp(self, module, device)`: by the time of this wrapper `inner.module` is made and its hooks are set.
 
     Args:
         inner: what the wrapped implementation answered with.

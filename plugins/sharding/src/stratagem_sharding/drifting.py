@@ -26,6 +26,9 @@ class DriftingPrepared(Prepared):
     checkpoint has each rank's own beside them, so that as many ranks go on exactly; any other number of ranks, and
     any other strategy, goes on from the average.
 
+    A subclass overrides `after_step`, which averages when that is due, and `kept` and `restore` for what it remembers
+    from step to step. It may call `agree`. Everything else is done here.
+
     Args:
         request: as everywhere.
         name: of the strategy: the beginning of the names of what it keeps in a checkpoint.
@@ -69,6 +72,7 @@ class DriftingPrepared(Prepared):
         """
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        """Step this replica; after the last optimizer count the step, and call `after_step`."""
         applied = super().step(index, closure)
         if index == len(self.optimizers) - 1:
             self.steps += 1
@@ -76,12 +80,14 @@ class DriftingPrepared(Prepared):
         return applied
 
     def replicas(self) -> Iterator[tuple[Any, ...]]:
-        return iter(())  # what differs on purpose isn't compared
+        """Yield nothing: what differs on purpose isn't compared."""
+        return iter(())
 
     # What everybody else sees -------------------------------------------------------------------
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
+        """Evaluate the average of the parameters with rank 0's buffers, and restore the own. Collective."""
         if not self._drifted:
             yield
             return
@@ -103,6 +109,7 @@ class DriftingPrepared(Prepared):
                         buffer.copy_(mine)
 
     def restore_module(self) -> None:
+        """Leave the average of the parameters, and rank 0's buffers, on every rank. Collective."""
         super().restore_module()
         if self._drifted:
             self.agree()
@@ -115,6 +122,7 @@ class DriftingPrepared(Prepared):
     # Checkpoint ---------------------------------------------------------------------------------
 
     def model_tensors(self) -> Tensors:
+        """Return the average of the parameters, and rank 0's buffers. Collective."""
         tensors = super().model_tensors()
         if not self._drifted:
             return tensors
@@ -125,6 +133,7 @@ class DriftingPrepared(Prepared):
         return {**tensors, **buffers, **self._averaged(parameters)}
 
     def optimizer_tensors(self) -> Tensors:
+        """Return averages of the optimizers' states, each rank's own model and states, and what `kept` returns."""
         tensors, own = super().optimizer_tensors(), self._own
         shared, extra, _ = self.kept()
         more = {f"{self._name}/shared/{key}": value for key, value in shared.items()}

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
         CheckpointContract,
         Contract,
         EnvironmentContract,
+        ExtensionContract,
         LauncherContract,
+        LoggerContract,
+        PlaceContract,
         PrecisionContract,
         StrategyContract,
     )
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
         AcceleratorSubject,
         CheckpointSubject,
         EnvironmentSubject,
+        ExtensionSubject,
         LauncherSubject,
+        LoggerSubject,
+        PlaceSubject,
         PrecisionSubject,
     )
     from stratagem_testing.subject import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
@@ -43,10 +49,16 @@ __all__ = [
     "Contract",
     "EnvironmentContract",
     "EnvironmentSubject",
+    "ExtensionContract",
+    "ExtensionSubject",
     "LauncherContract",
     "LauncherSubject",
+    "LoggerContract",
+    "LoggerSubject",
     "NotApplicable",
     "Outcome",
+    "PlaceContract",
+    "PlaceSubject",
     "PrecisionContract",
     "PrecisionSubject",
     "StrategyContract",
@@ -64,10 +76,11 @@ __getattr__, __dir__ = lazy_names(
     {
         ".checks": "Check ConformanceError NotApplicable check checks_in expect",
         ".contract": "AcceleratorContract CheckpointContract Contract "
-        "EnvironmentContract LauncherContract PrecisionContract StrategyContract",
+        "EnvironmentContract ExtensionContract LauncherContract LoggerContract PlaceContract "
+        "PrecisionContract StrategyContract",
         ".outcome": "Outcome run_check",
         ".parts.subject": "AcceleratorSubject CheckpointSubject "
-        "EnvironmentSubject LauncherSubject PrecisionSubject",
+        "EnvironmentSubject ExtensionSubject LauncherSubject LoggerSubject PlaceSubject PrecisionSubject",
         ".subject": "COMPARED_WITH_ITSELF DRIFTING_REPLICAS StrategySubject",
         ".verification.verify": "Verification verify",
     },

@@ -105,3 +105,22 @@ class LauncherContract(Contract):
     """What a launcher does: its fixture returns a `LauncherSubject`."""
 
     checks = PART_CHECKS["launcher"]
+
+
+class ExtensionContract(Contract):
+    """What an extension does: its fixture returns an `ExtensionSubject`."""
+
+    checks = PART_CHECKS["extension"]
+    world_sizes = (1, 2)
+
+
+class LoggerContract(Contract):
+    """What a logger does: its fixture returns a `LoggerSubject`."""
+
+    checks = PART_CHECKS["logger"]
+
+
+class PlaceContract(Contract):
+    """What a place does: its fixture returns a `PlaceSubject`."""
+
+    checks = PART_CHECKS["place"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stratagem import Component
-from stratagem.errors import UnknownNameError, UsageError
+from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import Catalogue, Kind, imported, load_catalogue
 from stratagem_testing.checks import Check
 from stratagem_testing.outcome import Outcome, run_check
@@ -19,7 +20,10 @@ from stratagem_testing.parts.subject import (
     AcceleratorSubject,
     CheckpointSubject,
     EnvironmentSubject,
+    ExtensionSubject,
     LauncherSubject,
+    LoggerSubject,
+    PlaceSubject,
     PrecisionSubject,
 )
 from stratagem_testing.strategies import STRATEGY_CHECKS
@@ -33,6 +37,9 @@ SUBJECTS: dict[Kind, Callable[[str], Any]] = {
     "checkpoint": CheckpointSubject,
     "environment": EnvironmentSubject,
     "launcher": LauncherSubject,
+    "extension": ExtensionSubject,
+    "logger": LoggerSubject,
+    "place": PlaceSubject,
 }
 
 
@@ -50,6 +57,8 @@ class Report:
     """Of that distribution."""
     outcomes: tuple[Outcome, ...]
     """In the order of the checks."""
+    seconds: float = 0.0
+    """How long all of them took; less than their sum where several ran at a time."""
 
     def count(self, verdict: str) -> int:
         """How many outcomes there are of a verdict."""
@@ -69,6 +78,7 @@ class Report:
             "stratagem": stratagem.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
+            "seconds": self.seconds,
             **{verdict: self.count(verdict) for verdict in ("passed", "failed", "skipped", "waived")},
             "checks": [outcome.to_json() for outcome in self.outcomes],
         }
@@ -78,7 +88,7 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
     """Look up a component by its name, among strategies first.
 
     Raises:
-        UsageError: there is none, or none that has checks.
+        UnknownNameError: there is none.
     """
     if kind is not None:
         return kind, catalogue.find(kind, name)
@@ -86,14 +96,7 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
     for candidate in SUBJECTS:
         if bare in catalogue.names(candidate):
             return candidate, catalogue.find(candidate, name)
-    try:
-        return "strategy", catalogue.find("strategy", name)
-    except UnknownNameError as error:
-        if name in catalogue.names("extension"):
-            raise UsageError(
-                f"{name!r} is an extension, which may do anything: there are checks for {', '.join(SUBJECTS)}"
-            ) from None
-        raise error from None
+    return "strategy", catalogue.find("strategy", name)
 
 
 def subject_of(kind: Kind, name: str, component: Component) -> Any:
@@ -179,8 +182,10 @@ def run_report(
     if kind != "strategy" or subject.own_processes:
         jobs = 1  # what such a component needs may be there only once
     origin = component.origin
+    began = time.monotonic()
     outcomes = _run_all(tasks, subject, jobs, fail_fast, tell or (lambda outcome: None))
-    return Report(name, kind, origin.distribution, origin.version, tuple(outcomes))
+    seconds = round(time.monotonic() - began, 3)
+    return Report(name, kind, origin.distribution, origin.version, tuple(outcomes), seconds)
 
 
 def _run_all(

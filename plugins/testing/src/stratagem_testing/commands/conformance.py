@@ -18,13 +18,10 @@ from stratagem.sdk.catalogue import KINDS, Kind, load_catalogue
 if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome
 
-_TRIED = [kind for kind in KINDS if kind not in ("extension", "logger", "place")]
-"""Kinds that the kit has contracts for."""
-
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--kind", type=click.Choice(_TRIED), help="Of NAME; found out if not given.")
+@click.option("--kind", type=click.Choice(KINDS), help="Of NAME; found out if not given.")
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
 @click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
 @click.option(
@@ -80,7 +77,7 @@ def conformance(
         if pairs == []:
             click.echo(f"{name}: nothing failed the last time", err=True)
             continue
-        with _progress(name, quiet=not sys.stderr.isatty()) as tell:
+        with _progress(name, piped=not sys.stderr.isatty()) as tell:
             report = run_report(
                 its_kind,
                 name,
@@ -95,6 +92,10 @@ def conformance(
             )
         keep_failed(name, report.outcomes)
         reports.append(report.to_json())
+        for outcome in report.outcomes:
+            if outcome.verdict == "failed" and (output := getattr(outcome.error, "output", "")):
+                # What ranks printed, and of those that hung the stacks.
+                click.echo(f"{name}: {outcome.check} on {outcome.world_size}:\n{output}", err=True)
         if not as_json:
             _print(reports[-1])
     if as_json:
@@ -106,11 +107,17 @@ def conformance(
 
 
 @contextmanager
-def _progress(name: str, quiet: bool) -> Iterator[Callable[[Outcome], None]]:
-    """A context with a function that shows how far it is, on standard error."""
+def _progress(name: str, piped: bool) -> Iterator[Callable[[Outcome], None]]:
+    """A context with a function that shows how far it is, on standard error; a line per check where it is piped."""
     from rich.console import Console
 
-    with Console(stderr=True, quiet=quiet).status(f"{name}: starting processes") as status:
+    if piped:
+        yield lambda outcome: click.echo(
+            f"{name}: {outcome.check} on {outcome.world_size}: {outcome.verdict}, {outcome.seconds:.1f} s",
+            err=True,
+        )
+        return
+    with Console(stderr=True).status(f"{name}: starting processes") as status:
         yield lambda outcome: status.update(
             f"{name}: {outcome.check} on {outcome.world_size}: {outcome.verdict}"
         )
@@ -146,9 +153,8 @@ def _print(report: dict[str, Any]) -> None:
         f"{report['torch']}, at world size {tried}"
     )
     console.print(table)
-    seconds = sum(outcome["seconds"] for outcome in report["checks"])
     counts = ", ".join(f"{report[verdict]} {verdict}" for verdict in MARKS)
-    console.print(f"{counts} in {seconds:.0f} s")
+    console.print(f"{counts} in {report['seconds']:.0f} s")
 
 
 def _has_failed(by_size: Mapping[int, Mapping[str, Any]]) -> bool:

@@ -1,11 +1,20 @@
-"""What accelerators, precisions, checkpointers, environments and launchers are to do."""
+"""What components other than strategies are to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from stratagem_testing.checks import Check, checks_in
-from stratagem_testing.parts import accelerator, checkpoint, environment, launcher, precision
+from stratagem_testing.parts import (
+    accelerator,
+    checkpoint,
+    environment,
+    extension,
+    launcher,
+    logger,
+    place,
+    precision,
+)
 
 PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
     "accelerator": checks_in(accelerator),
@@ -13,5 +22,8 @@ PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
     "checkpoint": checks_in(checkpoint),
     "environment": checks_in(environment),
     "launcher": checks_in(launcher),
+    "extension": checks_in(extension),
+    "logger": checks_in(logger),
+    "place": checks_in(place),
 }
 """Kind → its checks."""

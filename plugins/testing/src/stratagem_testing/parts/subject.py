@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -130,3 +130,42 @@ class LauncherSubject(PartSubject):
 
     start_method: str = "fork"
     """How its plan says that processes are started: forkserver, spawn, popen or fork."""
+
+
+@dataclass(frozen=True)
+class LoggerSubject(PartSubject):
+    """A logger: its name, or its class."""
+
+    kind: ClassVar[str] = "logger"
+    """The kind of component."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for its constructor."""
+    read: Callable[[str], Iterable[tuple[int, Mapping[str, float]]]] | None = None
+    """Reads back what is in a run's folder: (step, values) in the order in which they were logged. A function at the
+    top level of a module; without one, what it has written isn't compared."""
+
+
+@dataclass(frozen=True)
+class ExtensionSubject(PartSubject):
+    """An extension: its name, or its class."""
+
+    kind: ClassVar[str] = "extension"
+    """The kind of component."""
+
+    changes_numbers: bool = False
+    """Whether a run with it has other numbers than one without, by design."""
+
+    def world_sizes(self) -> tuple[int, ...]:
+        return (1, 2)
+
+
+@dataclass(frozen=True)
+class PlaceSubject(PartSubject):
+    """A place: its name, or its class."""
+
+    kind: ClassVar[str] = "place"
+    """The kind of component."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for its constructor."""
