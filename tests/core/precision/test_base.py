@@ -87,10 +87,10 @@ def test_who_overrides_a_method_is_asked_for_it():
         def autocast(self):
             return nullcontext()
 
-    assert (Steps.steps_directly, Converts.steps_directly, Contexts.steps_directly) == (False, True, True)
+    assert [cls().steps_directly for cls in (Steps, Converts, Contexts)] == [False, True, True]
     assert [cls().converts_input for cls in (Steps, Converts, Contexts)] == [False, True, False]
     assert type("Derived", (Steps, Converts), {})().converts_input is True
-    assert type("Derived", (Steps,), {}).steps_directly is False
+    assert type("Derived", (Steps,), {})().steps_directly is False
 
 
 @pytest.mark.parametrize("said", [True, False])

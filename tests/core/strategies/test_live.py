@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,11 @@ class Reads(stratagem.Callback):
         self._read("validate", trainer, module)
 
     def _read(self, when: str, trainer: Any, module: Any) -> None:
-        strategy, run = trainer.strategy, trainer.runtime.session.run
+        strategy, session = trainer.strategy, trainer.runtime.session
         assert strategy.lightning_module is module
-        assert strategy.accelerator is run.accelerator
-        assert strategy.precision_plugin is trainer.runtime.session.precision
-        assert strategy.checkpoint_io is trainer.runtime.session.checkpointer
+        assert strategy.session is session
+        given = (strategy.accelerator, strategy.checkpoint_io, strategy.precision_plugin)
+        assert given == (None, None, "bf16-mixed"), "what was given, before a run and during it"
         assert strategy.root_device == trainer.device
         assert (strategy.is_global_zero, strategy.num_processes) == (True, 1)
         assert strategy.optimizers == list(trainer.prepared.optimizers)
@@ -116,3 +117,56 @@ def test_of_several_modules_none_is_the_one() -> None:
             _ = strategy.model
 
     stratagem.Runtime(strategy, accelerator="cpu").launch(loop)
+
+
+def test_one_object_serves_runs_one_after_the_other_and_within_each_other() -> None:
+    strategy = SingleDeviceStrategy()
+    seen: list[tuple[bool, nn.Module]] = []
+
+    def loop(runtime: stratagem.Runtime, depth: int) -> None:
+        module = runtime.setup(nn.Linear(2, 1))
+        for _ in range(depth):
+            stratagem.Runtime(strategy, accelerator="cpu").launch(loop, depth - 1, quiet=True)
+        assert strategy.session is runtime.session
+        assert strategy.collectives is runtime.collectives
+        seen.append((strategy.model is module, strategy.model))
+        for other in (pickle.loads(pickle.dumps(strategy)), copy.deepcopy(strategy)):
+            assert vars(other) == {**given, "_sessions": []}
+
+    given = dict(vars(strategy))
+    for depth in (2, 0):
+        stratagem.Runtime(strategy, accelerator="cpu").launch(loop, depth, quiet=True)
+        with pytest.raises(StratagemError, match="SingleDeviceStrategy has a session only during a run"):
+            _ = strategy.session
+    assert vars(strategy) == given
+    assert [is_own for is_own, _ in seen] == [True] * 6
+    assert len({id(module) for _, module in seen}) == 6
+
+
+def test_what_a_strategy_undoes_is_undone_when_the_collectives_are_closed() -> None:
+    done: list[str] = []
+
+    class Collectives(stratagem.LocalCollectives):
+        def close(self, failed: bool = False) -> None:
+            done.append("closed")
+
+    class Undoes(SingleDeviceStrategy):
+        def open_collectives(self, request: stratagem.ReduceRequest) -> stratagem.Collectives:
+            self.session.closing.callback(done.append, "undone")
+            return Collectives(request.device)
+
+        def teardown(self) -> None:
+            done.append("torn down")
+
+    class Fails:
+        @stratagem.hookimpl(wrapper=True)
+        def precision(self, request: Any) -> Any:
+            yield
+            raise RuntimeError("no precision")
+
+    stratagem.Runtime(Undoes(), accelerator="cpu").launch(lambda runtime: done.append("ran"), quiet=True)
+    assert done == ["ran", "closed", "undone", "torn down"]
+    del done[:]
+    with pytest.raises(RuntimeError, match="no precision"):
+        stratagem.Runtime(Undoes(), accelerator="cpu", plugins=[Fails()]).launch(print, quiet=True)
+    assert done == ["closed", "undone", "torn down"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from stratagem.precision.overriding import is_overridden
+from stratagem.precision.skippable import is_skippable, skippable
 
 if TYPE_CHECKING:
     import torch
@@ -32,16 +32,6 @@ class Precision:
     reduce_dtype: torch.dtype | None = None
     scales_loss: bool = False
     """Whether `scale` changes losses, so that `step` leaves out a step in which a gradient overflows."""
-    steps_directly: bool = True
-    """Whether calling an optimizer's own `step` does the same as `step`; False in a subclass that overrides `step`,
-    unless it says otherwise."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if is_overridden(cls, Precision, {"step"}, "steps_directly"):
-            cls.steps_directly = False
-        if is_overridden(cls, Precision, {"convert_input"}, "converts_input"):
-            cls.converts_input = True  # type: ignore[method-assign,assignment]
 
     def init_context(self) -> AbstractContextManager[Any]:
         """Around the construction of a module: sets the default dtype where that isn't float32."""
@@ -55,6 +45,7 @@ class Precision:
 
         return convert_module(module, self.param_dtype)
 
+    @skippable
     def convert_input(self, batch: Any) -> Any:
         """Return `batch` with floating-point tensors in `param_dtype`; other values as they are."""
         if self.param_dtype is None:
@@ -66,7 +57,7 @@ class Precision:
     @property
     def converts_input(self) -> bool:
         """False lets the loop leave out `convert_input` altogether; True in a subclass that overrides it."""
-        return self.param_dtype is not None
+        return self.param_dtype is not None or not is_skippable(self.convert_input)
 
     def autocast(self) -> AbstractContextManager[Any] | None:
         """A fresh context for one forward and its loss; None where there is nothing to enter."""
@@ -79,6 +70,12 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients of `optimizer` back to their true size, once per step, before clipping."""
 
+    @property
+    def steps_directly(self) -> bool:
+        """Whether a loop may call an optimizer's own `step` instead; False where a subclass overrides `step`."""
+        return is_skippable(self.step)
+
+    @skippable
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> bool:
         """Step `optimizer`; False when the step was skipped because gradients overflowed."""
         if closure is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratagem.plugin.forwarding import forwards
 from stratagem.precision.base import Precision
+from stratagem.precision.skippable import is_skippable
 
 
 @forwards
@@ -16,3 +17,11 @@ class PrecisionWrapper(Precision):
 
     def __init__(self, inner: Precision) -> None:
         self.inner = inner
+
+    @property
+    def steps_directly(self) -> bool:
+        return is_skippable(self.step) and self.inner.steps_directly
+
+    @property
+    def converts_input(self) -> bool:
+        return self.inner.converts_input or not is_skippable(self.convert_input)

@@ -24,7 +24,7 @@ from stratagem.plugin.requests import (
 )
 from stratagem.runtime.optimizer_watch import OptimizerWatch
 from stratagem.strategies import ParameterLedger, ReplicaGuard
-from stratagem.strategies.live import show_session
+from stratagem.strategies.live import bind_session, unbind_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
 
@@ -55,6 +55,10 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         self._guards: dict[Prepared, ReplicaGuard] = {}
+        self.opened: Collectives | None = None
+        """What the strategy opened; `collectives` is that, with what extensions wrapped around it."""
+        self.closing = ExitStack()
+        """What strategies undo at the end of the run, after the collectives are closed."""
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
@@ -63,11 +67,13 @@ class Session:
             run.accelerator.set_up(self.device)
             if dist.is_available() and not dist.is_initialized():
                 opened.callback(_close_group_left_open)
-            opened.callback(run.strategy.bind_collectives, None)
+            bind_session(run.strategy, self)
+            opened.callback(unbind_session, run.strategy, self)
+            opened.callback(self.closing.close)
             self.collectives = run.hooks.reduce(ReduceRequest(run.environment, devices, run.accelerator))
             opened.callback(self.collectives.close, failed=True)
             _check_ranks(run, self.collectives)
-            run.strategy.bind_collectives(self.collectives)
+            _refuse_hidden_data(self.collectives, self.opened)
             self._watch = OptimizerWatch(self.collectives)
             _compare_ranks(run, self.collectives.gather_objects((run.digest(), run.versions())))
             self.precision = run.hooks.precision(
@@ -76,7 +82,6 @@ class Session:
             self.checkpointer = run.hooks.checkpoint(
                 CheckpointRequest(run.of_kind("checkpoint").value, self.collectives)
             )
-            show_session(run.strategy, self)
             opened.pop_all()
 
     def prepare(
@@ -256,8 +261,8 @@ class Session:
         """
         with ExitStack() as rest:
             rest.callback(self.run.strategy.teardown)
-            rest.callback(self.run.strategy.bind_collectives, None)
-            rest.callback(show_session, self.run.strategy, None)
+            rest.callback(unbind_session, self.run.strategy, self)
+            rest.callback(self.closing.close)
             rest.callback(self.collectives.close, failed)
             rest.callback(self.checkpointer.close, failed)
             rest.callback(self._release, failed)
@@ -316,6 +321,19 @@ def _check_ranks(run: Run, collectives: Collectives) -> None:
         f"group of all ranks in {strategy}.open_collectives, as ProcessGroupStrategy does, and keep rank and "
         "world_size in wrappers of the hook 'reduce'"
     )
+
+
+def _refuse_hidden_data(collectives: Collectives, opened: Collectives | None) -> None:
+    """Refuse a wrapper that hides that several ranks read the same batches: each would read batches of its own."""
+    if opened is None:
+        return
+    kept, wanted = collectives.data, opened.data
+    if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
+        raise CombinationError(
+            f"{type(collectives).__name__} has ranks of its own in `data`, part {kept.rank} of "
+            f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
+            f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
+        )
 
 
 def _compare_ranks(run: Run, gathered: list[tuple[str, dict[str, str]]]) -> None:

@@ -7,6 +7,7 @@ from stratagem.data.rebuild import in_order, order_of, with_sampler
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
 from stratagem.data.sharing import batch_size_in, knows_its_part, reads_by_sampler
 from stratagem.data.train import TrainData
+from stratagem.precision.skippable import skippable
 from stratagem.runtime.launching import launch
 from stratagem.runtime.loop import PreparedModule
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
@@ -36,5 +37,6 @@ __all__ = [
     "reads_by_sampler",
     "restore_rng",
     "seed_everything",
+    "skippable",
     "with_sampler",
 ]

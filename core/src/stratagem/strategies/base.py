@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from stratagem.collectives.base import Collectives, ReduceOp
 from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.local import LocalCollectives
-from stratagem.errors import BrokenPluginError, CombinationError, StratagemError
+from stratagem.errors import BrokenPluginError, StratagemError
 from stratagem.plugin.component import Capabilities
 from stratagem.plugin.hookspecs import hookimpl
 from stratagem.strategies.cuts import CUTS, Cut
-from stratagem.strategies.live import LiveMembers
+from stratagem.strategies.live import LiveSessions
 from stratagem.strategies.options import ParallelOptions, StrategyOptions, refuse_unknown, show_options
 from stratagem.strategies.prepared import Prepared
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch import nn
     from torch.optim import Optimizer
     from typing_extensions import Unpack
 
     from stratagem.environments.base import Environment
     from stratagem.plugin.requests import ReduceRequest, SetupRequest
     from stratagem.resolve.run import Run
+    from stratagem.runtime.session import Session
 
 
-_LIVE: dict[int, Collectives] = {}
-"""Identity of a strategy → the collectives of its run that is live in this process: no part of its configuration."""
-
-
-class Strategy(LiveMembers, RankFacade):
+class Strategy(RankFacade):
     """Trains on one device in one process; the base of all strategies.
+
+    `accelerator`, `checkpoint_io` and `precision_plugin` are what it was given, during a run, too; the run's own are
+    in `session`.
 
     Args:
         options: those of `StrategyOptions`.
@@ -59,6 +60,9 @@ class Strategy(LiveMembers, RankFacade):
     """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
     "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
     other numbers."""
+
+    _sessions: LiveSessions | None = None
+    """Of this object's live runs in this process; the last one counts, as a run may start within another."""
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         self.accelerator = options.pop("accelerator", None)
@@ -161,26 +165,6 @@ class Strategy(LiveMembers, RankFacade):
         """Open what the ranks talk through. Collective."""
         return LocalCollectives(request.device)
 
-    def bind_collectives(self, collectives: Collectives | None) -> None:
-        """Take what the hook `reduce` came to, wrappers included; None when the run is over.
-
-        Raises:
-            CombinationError: a wrapper hides that several ranks read the same batches.
-        """
-        opened = _LIVE.get(id(self))
-        if collectives is not None and opened is not None:
-            kept, wanted = collectives.data, opened.data
-            if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
-                raise CombinationError(
-                    f"{type(collectives).__name__} has ranks of its own in `data`, part {kept.rank} of "
-                    f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
-                    f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
-                )
-        if collectives is None:
-            _LIVE.pop(id(self), None)
-        else:
-            _LIVE[id(self)] = collectives
-
     def teardown(self) -> None:
         """Undo `setup_worker`, after the process group was closed. Not collective."""
 
@@ -189,7 +173,9 @@ class Strategy(LiveMembers, RankFacade):
     @hookimpl
     def reduce(self, request: ReduceRequest) -> Collectives:
         """Answer with the run's collectives."""
-        _LIVE[id(self)] = opened = self.open_collectives(request)
+        opened = self.open_collectives(request)
+        if self._sessions:
+            self.session.opened = opened
         return opened
 
     @hookimpl
@@ -200,16 +186,84 @@ class Strategy(LiveMembers, RankFacade):
     # What a user reads while a run is live ----------------------------------------------------------
 
     @property
+    def session(self) -> Session:
+        """The live session of this process: the run's device, collectives, precision, checkpointer and modules.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return self._session_for("a session")
+
+    @property
     def collectives(self) -> Collectives:
         """The collectives of the live run.
 
         Raises:
             StratagemError: no run of this strategy is live in this process.
         """
-        live = _LIVE.get(id(self))
+        session = self._session_for("ranks")
+        # While extensions wrap what `open_collectives` returned, that is all there is.
+        live: Collectives | None = getattr(session, "collectives", session.opened)
         if live is None:
-            raise StratagemError(f"{type(self).__name__} has ranks only during a run")
+            raise StratagemError(f"{type(self).__name__} has ranks only after open_collectives")
         return live
+
+    @property
+    def root_device(self) -> torch.device:
+        """This rank's device in the live run, the first where it has several.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return self._session_for("a device").device
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of the live run on each of its machines.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return self._session_for("num_processes").run.plan.processes_per_node
+
+    @property
+    def model(self) -> nn.Module:
+        """What the strategy wraps the module in, as DistributedDataParallel; the module itself where in nothing.
+
+        Raises:
+            StratagemError: (as `lightning_module`, `optimizers`) no run is live, or has set up not just one module.
+        """
+        prepared, given = self._only_prepared("model")
+        return prepared.original_module if prepared.module is given else prepared.module
+
+    @property
+    def lightning_module(self) -> nn.Module:
+        """The user's module."""
+        return self._only_prepared("lightning_module")[0].original_module
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that the live run steps; none where it doesn't train."""
+        return list(self._only_prepared("optimizers")[0].optimizers)
+
+    def _only_prepared(self, name: str) -> tuple[Prepared, nn.Module]:
+        """Return the one module that the live run has set up, and what the strategy was given to wrap."""
+        found = self._sessions[-1].set_up_modules() if self._sessions else []
+        if not found:
+            raise StratagemError(
+                f"{type(self).__name__} has {name} only during a run that has set up its module"
+            )
+        if len(found) > 1:
+            raise StratagemError(
+                f"{type(self).__name__} has {name} of one module, and this run has set up {len(found)}: ask what "
+                "each `setup` returned"
+            )
+        return found[0]
+
+    def _session_for(self, what: str) -> Session:
+        if not self._sessions:
+            raise StratagemError(f"{type(self).__name__} has {what} only during a run")
+        return self._sessions[-1]
 
     @property
     def is_global_zero(self) -> bool:

@@ -21,7 +21,7 @@ from stratagem.data.batches import moved
 from stratagem.errors import ConfigError
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.optimizer_name import optimizer_name
-from stratagem.precision.overriding import is_overridden
+from stratagem.precision.skippable import is_skippable, skippable
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -71,13 +71,6 @@ class Prepared:
     has_copies = True
     supports_inference_mode = True
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        methods_of = {"steps": {"step"}, "forwards": {"forward", "evaluate"}, "backwards": {"backward"}}
-        for answer, methods in ((f"{kind}_directly", own) for kind, own in methods_of.items()):
-            if is_overridden(cls, Prepared, methods, answer):
-                setattr(cls, answer, False)
-
     def __init__(
         self,
         request: SetupRequest,
@@ -102,12 +95,14 @@ class Prepared:
 
     # Per step -----------------------------------------------------------------------------------
 
+    @skippable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped module under the run's precision."""
         if self.is_direct:
             return self.module(*args, **kwargs)
         return self._call(self.module, *args, **kwargs)
 
+    @skippable
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module for evaluation: no synchronisation, so that ranks may run unequally many."""
         return self.forward(*args, **kwargs)
@@ -140,6 +135,7 @@ class Prepared:
         """Call the module for a step that runs its own backward, any number of times."""
         return self.forward(*args)
 
+    @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Scale a scalar loss, and accumulate gradients from it. `kwargs` go to `Tensor.backward`."""
         self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]
@@ -201,24 +197,25 @@ class Prepared:
         """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""
         return iter(())
 
+    @skippable
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Step optimizer `index`; False when the step was skipped, as after an overflow."""
         return self.precision.step(self.optimizers[index], closure)
 
     @property
     def steps_directly(self) -> bool:
-        """Whether calling an optimizer's own `step` does the same as `step`, which a subclass may override."""
-        return self.precision.steps_directly
+        """Whether a loop may call an optimizer's own `step` instead; False where a subclass overrides `step`."""
+        return is_skippable(self.step) and self.precision.steps_directly
 
     @property
     def forwards_directly(self) -> bool:
-        """Whether calling the module itself is the same as `forward` and `evaluate`, unless overridden."""
-        return self.is_direct
+        """Whether a loop may call the module instead; False where `forward` or `evaluate` is overridden."""
+        return self.is_direct and is_skippable(self.forward) and is_skippable(self.evaluate)
 
     @property
     def backwards_directly(self) -> bool:
-        """Whether `backward` only scales the loss, so that it does for several modules at once, unless overridden."""
-        return True
+        """Whether one `backward` does for several modules, as it only scales the loss; False where overridden."""
+        return is_skippable(self.backward)
 
     def zero_grad(self, index: int) -> None:
         """Drop the gradients of optimizer `index`; torch's own method takes microseconds to look for a profiler."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratagem.plugin.forwarding import forwards
+from stratagem.precision.skippable import is_skippable
 from stratagem.strategies.prepared import Prepared
 
 
@@ -29,3 +30,16 @@ class PreparedWrapper(Prepared):
         if name == "inner":  # while it is made from a pickle or a copy
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    @property
+    def steps_directly(self) -> bool:
+        return is_skippable(self.step) and self.inner.steps_directly
+
+    @property
+    def forwards_directly(self) -> bool:
+        own = is_skippable(self.forward) and is_skippable(self.evaluate)
+        return own and self.inner.forwards_directly
+
+    @property
+    def backwards_directly(self) -> bool:
+        return is_skippable(self.backward) and self.inner.backwards_directly

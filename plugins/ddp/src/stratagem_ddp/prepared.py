@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.nn.parallel import DistributedDataParallel
 
 from stratagem import SetupRequest, place
-from stratagem.sdk.loops import loss_of
+from stratagem.sdk.loops import loss_of, skippable
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.power_sgd import PowerSGDMemory
 from stratagem_ddp.registration import (
@@ -201,9 +201,8 @@ class DDPPrepared(TrackedGradients):
         ddp = self._tracked.ddp
         return nullcontext() if ddp is None else ddp.no_sync()
 
-    # It only scales the loss; gradients of other modules are completed before their step.
-    backwards_directly = True
-
+    # Of this module it completes gradients here; those of other modules are completed before their step.
+    @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         super().backward(loss, **kwargs)
         ddp = self._tracked.ddp
@@ -225,6 +224,8 @@ class DDPPrepared(TrackedGradients):
         super().average_gradients(index)
         self._tracked.forget_stray()
 
+    # Without local SGD it does what its base does.
+    @skippable
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         applied = super().step(index, closure)
         if self._local is not None and index == len(self.optimizers) - 1:
@@ -240,7 +241,7 @@ class DDPPrepared(TrackedGradients):
 
     @property
     def steps_directly(self) -> bool:
-        return self._local is None and self.precision.steps_directly
+        return self._local is None and super().steps_directly
 
     # Checkpoint ---------------------------------------------------------------------------------
 

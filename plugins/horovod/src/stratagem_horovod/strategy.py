@@ -17,6 +17,7 @@ from stratagem import (
     hookimpl,
 )
 from stratagem_horovod import library
+from stratagem_horovod.collectives import HorovodCollectives
 from stratagem_horovod.engine import Engine
 from stratagem_horovod.prepared import HorovodPrepared, HorovodReplica
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
 
 COMPRESSIONS = (None, "fp16")
-
-_ENGINES: dict[int, Engine] = {}
-"""Identity of a strategy → Horovod in its run that is live in this process: no part of its configuration."""
 
 
 class HorovodStrategy(ProcessGroupStrategy):
@@ -81,21 +79,15 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and start Horovod. Collective."""
-        collectives = self.open_process_group(request)
-        _ENGINES[id(self)] = Engine(request.environment, collectives, self.timeout)
-        return collectives
-
-    def teardown(self) -> None:
-        """End Horovod, where it ends with the run."""
-        engine = _ENGINES.pop(id(self), None)
-        if engine is not None:
-            engine.close()
-        super().teardown()
+        group = self.open_process_group(request)
+        engine = Engine(request.environment, group, self.timeout)
+        self.session.closing.callback(engine.close)
+        return HorovodCollectives(group, engine)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose gradients Horovod averages."""
-        engine = _ENGINES[id(self)]
+        engine = self._engine()
         if not request.loop.training:
             return HorovodReplica(request, engine)
         return HorovodPrepared(request, engine, self.compression == "fp16", self.scale_lr)
@@ -126,4 +118,9 @@ class HorovodStrategy(ProcessGroupStrategy):
                 "check_replicas_every=0"
             )
         yield
-        prepared.take_from(_ENGINES[id(self)].join(self.root_device))
+        prepared.take_from(self._engine().join(self.root_device))
+
+    def _engine(self) -> Engine:
+        opened = self.session.opened
+        assert isinstance(opened, HorovodCollectives)
+        return opened.engine

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,11 +13,18 @@ from stratagem_model_parallel.context.ranks import SequenceRanks
 from stratagem_model_parallel.context.region import SequenceRegion
 
 _LIVE: list[SequenceRanks] = []
+"""None or one. Of the process: `sum_over_sequence` is called from a module's code, which has no session."""
 
 
-def set_live(ranks: SequenceRanks | None) -> None:
-    """Say among which ranks sequences are cut from now on; None for no others."""
+@contextmanager
+def sequences_cut_among(ranks: SequenceRanks | None) -> Iterator[None]:
+    """Around a run that cuts sequences among `ranks`; None for a run that cuts none."""
+    before = list(_LIVE)
     _LIVE[:] = [] if ranks is None else [ranks]
+    try:
+        yield
+    finally:
+        _LIVE[:] = before
 
 
 def live_ranks() -> SequenceRanks | None:

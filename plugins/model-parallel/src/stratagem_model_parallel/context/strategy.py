@@ -18,7 +18,7 @@ from stratagem import (
     hookimpl,
 )
 from stratagem_model_parallel.context.cutting import cut_blocks
-from stratagem_model_parallel.context.live import set_live
+from stratagem_model_parallel.context.live import sequences_cut_among
 from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
 from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
 from stratagem_model_parallel.context.region import ATTENTIONS
@@ -37,9 +37,6 @@ REFUSED = (
     "period_group_size",
 )
 """Settings of ddp by which replicas that share sequences out would differ, or lose what gradients have."""
-
-_HANDLES: dict[int, list[Any]] = {}
-"""Identity of a strategy → the hooks that its live run in this process has put on modules."""
 
 
 class ContextParallelStrategy(DDPStrategy):
@@ -120,18 +117,9 @@ class ContextParallelStrategy(DDPStrategy):
         shape = self._shape(collectives.world_size, request.environment.local_world_size)
         mesh = self.open_mesh(shape, (DATA, CONTEXT), request.device.type)
         collectives.arrange(mesh, DATA)
+        ranks = SequenceRanks.of(mesh)
+        self.session.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
         return collectives
-
-    def bind_collectives(self, collectives: Collectives | None) -> None:
-        """Let `sum_over_sequence` know the ranks; undo what was done to modules when the run is over."""
-        super().bind_collectives(collectives)
-        if collectives is None:
-            set_live(None)
-            for handle in _HANDLES.pop(id(self), ()):
-                handle.remove()
-            return
-        ranks = SequenceRanks.of(mesh_of(collectives))
-        set_live(ranks if ranks.size > 1 else None)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
@@ -141,5 +129,6 @@ class ContextParallelStrategy(DDPStrategy):
         if ranks.size > 1 or isinstance(self.parallelize, Mapping):
             blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), mesh)
             handles = cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention]) if ranks.size > 1 else []
-            _HANDLES.setdefault(id(self), []).extend(handles)
+            for handle in handles:
+                self.session.closing.callback(handle.remove)
         return super().setup(request)
