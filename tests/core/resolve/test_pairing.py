@@ -8,9 +8,9 @@ import pytest
 from components import Here, Plain, catalogue, component
 from stratagem_clusters import TorchElastic
 
-from stratagem.config import RunConfig
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import CombinationError, DeviceError, UnknownNameError
+from stratagem.launchers.nodes import Nodes, parse_num_nodes
 from stratagem.plugin.component import Capabilities
 from stratagem.resolve.pairing import (
     allows,
@@ -145,8 +145,8 @@ def made(local: int, total: int) -> TorchElastic:
 
 def check(capabilities: Capabilities, devices: int, environment: Any = None, **config: Any) -> None:
     chosen = Resolved("strategy", "mine", Plain(), capabilities=capabilities)
-    settings = RunConfig(devices=devices, **config)
-    refuse_process_count(ALL, chosen, environment or SingleProcess({}), tuple(range(devices)), settings)
+    nodes = parse_num_nodes(config.get("num_nodes", 1))
+    refuse_process_count(ALL, chosen, environment or SingleProcess({}), tuple(range(devices)), nodes, devices)
 
 
 def test_one_process_cannot_be_several() -> None:
@@ -185,7 +185,7 @@ def test_a_launcher_that_made_another_number_is_refused() -> None:
 def test_without_a_strategy_for_several_processes_its_package_is_named() -> None:
     chosen = Resolved("strategy", "mine", Plain(), capabilities=ONE.capabilities)
     with pytest.raises(CombinationError, match="choose one of those that `pip install stratagem` brings"):
-        refuse_process_count(catalogue(ONE), chosen, SingleProcess({}), (0, 1), RunConfig(devices=2))
+        refuse_process_count(catalogue(ONE), chosen, SingleProcess({}), (0, 1), Nodes(1, 1), 2)
 
 
 def test_a_way_to_start_processes_that_is_not_declared_is_refused() -> None:

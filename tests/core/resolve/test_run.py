@@ -219,3 +219,21 @@ def test_what_cannot_be_had_is_one_sentence(config: dict[str, Any], error: Any, 
         run(**{"accelerator": "cpu", **config}).launcher()
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [{"strategy": "ddp", "devices": 2}, {}, {"strategy": DDPStrategy()}])
+def test_each_name_is_looked_up_once_and_the_number_of_machines_parsed_once(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stratagem.installed.catalogue import Catalogue
+    from stratagem.resolve import environment
+    from stratagem.resolve import run as assembling
+
+    asked: list[Any] = []
+    find, parse = Catalogue.find, assembling.parse_num_nodes
+    monkeypatch.setattr(Catalogue, "find", lambda *args: asked.append(args[1]) or find(*args))
+    for module in (assembling, environment):
+        monkeypatch.setattr(module, "parse_num_nodes", lambda text: asked.append("num_nodes") or parse(text))
+    run(accelerator="cpu", **config)
+    assert len(asked) == len(set(asked)), asked
+    assert "num_nodes" in asked

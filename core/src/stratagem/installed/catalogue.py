@@ -33,8 +33,14 @@ class Catalogue:
 
     def of_kind(self, kind: Kind) -> list[Component]:
         """Components of one kind, highest priority first, then by name."""
-        found = [component for component in self.components if component.kind == kind]
-        return sorted(found, key=lambda component: (-component.priority, component.name))
+        return list(self._of_kind.get(kind, ()))
+
+    @cached_property
+    def _of_kind(self) -> dict[Kind, list[Component]]:
+        found: dict[Kind, list[Component]] = {}
+        for component in sorted(self.components, key=lambda each: (-each.priority, each.name)):
+            found.setdefault(component.kind, []).append(component)
+        return found
 
     def find(self, kind: Kind, name: str) -> Component:
         """Look a name up: a component's name, alias or preset, or "distribution:name".

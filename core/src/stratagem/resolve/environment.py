@@ -11,7 +11,7 @@ from stratagem.environments.detect import LAUNCHER_VARIABLES, detect_environment
 from stratagem.environments.single import SingleProcess
 from stratagem.errors import ConfigError, ConflictError, UnknownNameError, UsageError, short
 from stratagem.installed.catalogue import Catalogue
-from stratagem.launchers.nodes import parse_num_nodes
+from stratagem.launchers.nodes import Nodes, parse_num_nodes
 from stratagem.names.index import known_plugins
 from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.resolved import Resolved, resolved_from
@@ -25,7 +25,11 @@ def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | No
         num_nodes: as in `RunConfig`.
         capabilities: the strategy's, where it was chosen by name.
     """
-    nodes = parse_num_nodes(num_nodes)
+    return size_on(parse_num_nodes(num_nodes), devices, capabilities)
+
+
+def size_on(nodes: Nodes, devices: Any, capabilities: Capabilities | None) -> RequestedSize:
+    """Return the same as `requested_size`, for a number of machines that is parsed already."""
     is_per_device = capabilities is None or capabilities.processes == "per-device"
     return RequestedSize(count_of(devices) if is_per_device else 1, None if nodes.is_elastic else nodes.max)
 

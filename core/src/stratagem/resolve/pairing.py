@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from stratagem.errors import CombinationError, ConfigError, DeviceError, UnknownNameError
 from stratagem.installed.catalogue import Catalogue
-from stratagem.launchers.nodes import parse_num_nodes
 from stratagem.plugin.component import FEATURES, Capabilities, Component
 
 if TYPE_CHECKING:
-    from stratagem.config import RunConfig
+    from stratagem.config import Devices
     from stratagem.environments.base import Environment
+    from stratagem.launchers.nodes import Nodes
     from stratagem.resolve.resolved import Resolved
 
 
@@ -81,18 +81,16 @@ def refuse_accelerator(catalogue: Catalogue, strategy: Resolved, accelerator: Re
     Raises:
         CombinationError: names strategies that do.
     """
-    able = [each.name for each in catalogue.of_kind("strategy") if _go_together(each, accelerator)]
     its_own = accelerator.capabilities.strategies
     if strategy.component and not allows(its_own, strategy.component):
-        raise CombinationError(
-            f"accelerator {accelerator.name!r} works with {', '.join(its_own)}, not with "
-            f"{strategy.name}; {_instead(able)}"
-        )
-    if not allows(strategy.capabilities.accelerators, accelerator.name):
-        raise CombinationError(
-            f"strategy {strategy.name!r} works on {', '.join(strategy.capabilities.accelerators)}, not on "
-            f"{accelerator.name}; {_instead(able)}"
-        )
+        why = f"accelerator {accelerator.name!r} works with {', '.join(its_own)}, not with {strategy.name}"
+    elif not allows(strategy.capabilities.accelerators, accelerator.name):
+        works_on = ", ".join(strategy.capabilities.accelerators)
+        why = f"strategy {strategy.name!r} works on {works_on}, not on {accelerator.name}"
+    else:
+        return
+    able = [each.name for each in catalogue.of_kind("strategy") if _go_together(each, accelerator)]
+    raise CombinationError(f"{why}; {_instead(able)}")
 
 
 def processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:
@@ -105,9 +103,18 @@ def refuse_process_count(
     strategy: Resolved,
     environment: Environment,
     devices: tuple[int, ...],
-    config: RunConfig,
+    nodes: Nodes,
+    asked: Devices,
 ) -> None:
     """Refuse numbers of processes and devices that the strategy can't have.
+
+    Args:
+        catalogue: what is installed.
+        strategy: the run's.
+        environment: the run's.
+        devices: this node's.
+        nodes: how many machines.
+        asked: the user's value of `devices`, for the message.
 
     Raises:
         CombinationError: names strategies that can.
@@ -115,29 +122,31 @@ def refuse_process_count(
     """
     name, capabilities = strategy.name, strategy.capabilities
     splits = "several_devices" in capabilities.features
-    several = (
-        ", ".join(strategies_for(catalogue, "per-device")) or "those that `pip install stratagem` brings"
-    )
-    made = environment.world_size if environment.creates_processes else parse_num_nodes(config.num_nodes).max
+
+    def others() -> str:
+        able = strategies_for(catalogue, "per-device")
+        return ", ".join(able) or "those that `pip install stratagem` brings"
+
+    made = environment.world_size if environment.creates_processes else nodes.max
     if capabilities.processes == "one" and made > 1:
         raise CombinationError(
-            f"strategy {name!r} runs in one process, but there are {made}: choose one of {several}"
+            f"strategy {name!r} runs in one process, but there are {made}: choose one of {others()}"
         )
     if capabilities.processes != "per-device" and len(devices) > 1 and not splits:
         raise CombinationError(
-            f"strategy {name!r} uses one device per process, but devices={config.devices!r} asks for {len(devices)}: "
-            f"choose one of {several}, or devices=1"
+            f"strategy {name!r} uses one device per process, but devices={asked!r} asks for {len(devices)}: "
+            f"choose one of {others()}, or devices=1"
         )
     wanted = processes_per_node(capabilities, devices)
     if environment.creates_processes and wanted != environment.local_world_size:
         if capabilities.processes != "per-device":
             raise CombinationError(
                 f"strategy {name!r} drives all devices of a node from one process, but {environment.name} started "
-                f"{environment.local_world_size} on this node: start one per node, or choose one of {several}"
+                f"{environment.local_world_size} on this node: start one per node, or choose one of {others()}"
             )
         raise DeviceError(
             f"{environment.name} started {environment.local_world_size} processes on this node, but "
-            f"devices={config.devices!r} asks for {wanted}: give both the same number"
+            f"devices={asked!r} asks for {wanted}: give both the same number"
         )
 
 

@@ -15,14 +15,14 @@ from stratagem.errors import CombinationError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
 from stratagem.launchers.nodes import Nodes, parse_num_nodes, parse_rdzv_conf, refuse_unused_rendezvous
-from stratagem.plugin.component import Capabilities, Kind
+from stratagem.plugin.component import Capabilities, Component, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
 from stratagem.resolve import select
 from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.devices import given_devices, node_devices, refuse_other_devices, torch_device_type
-from stratagem.resolve.environment import choose_environment, requested_size
+from stratagem.resolve.environment import choose_environment, size_on
 from stratagem.resolve.extensions import load_extension
 from stratagem.resolve.launcher import make_launcher
 from stratagem.resolve.pairing import (
@@ -169,28 +169,37 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     """
     environ = os.environ if environ is None else environ
     catalogue = load_catalogue(config.only_plugins, config.without_plugins)
-    given = None if isinstance(config.strategy, str) else select.checked_strategy(catalogue, config.strategy)
+    nodes = parse_num_nodes(config.num_nodes)
+    given, named = _asked_strategy(catalogue, config.strategy)
+    declared = named.capabilities if named else None
     parallel = given_devices(given) if given is not None else None
-    known = catalogue.find("strategy", config.strategy) if _is_name(config.strategy) else None
-    declared = known.capabilities if known is not None else None
-    wanted_environment = (given and given.cluster_environment) or config.environment
-    size = requested_size(len(parallel) if parallel else config.devices, config.num_nodes, declared)
-    environment = choose_environment(catalogue, wanted_environment, environ, size)
-    if known is not None:
-        known.refuse_missing()
+
+    # Settings of a strategy object win over the run's.
+    asked_environment = (given and given.cluster_environment) or config.environment
+    size = size_on(nodes, len(parallel) if parallel else config.devices, declared)
+    environment = choose_environment(catalogue, asked_environment, environ, size)
+    if named:
+        named.refuse_missing()
+    asked_accelerator = (given and given.accelerator) or config.accelerator
     accelerator = select.choose_accelerator(
-        catalogue, (given and given.accelerator) or config.accelerator, declared, torch_device_type(parallel)
+        catalogue, asked_accelerator, declared, torch_device_type(parallel)
     )
     refuse_other_devices(parallel, accelerator.value)
     devices = node_devices(config.devices, parallel, accelerator.value, environment.value)
-    nodes = parse_num_nodes(config.num_nodes)
-    made = environment.value.creates_processes
-    processes = environment.value.world_size if made else len(devices) * nodes.max
-    strategy = select.choose_strategy(
-        catalogue, config.strategy, config.strategy_options, processes, accelerator
+
+    strategy = (
+        select.make_strategy(named, config.strategy, config.strategy_options)
+        if named
+        else select.choose_strategy(
+            catalogue,
+            given or config.strategy,
+            config.strategy_options,
+            _processes(environment.value, nodes, devices),
+            accelerator,
+        )
     )
     refuse_accelerator(catalogue, strategy, accelerator)
-    refuse_process_count(catalogue, strategy, environment.value, devices, config)
+    refuse_process_count(catalogue, strategy, environment.value, devices, nodes, config.devices)
     needed = _nodes_features(environment.value, nodes)
     refuse_missing_features(catalogue, strategy.name, strategy.capabilities, needed)
     refuse_start_method(strategy)
@@ -205,8 +214,42 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         catalogue, strategy.value.checkpoint_io, config.checkpoint, config.checkpoint_options
     )
     extensions = [load_extension(catalogue, extension) for extension in config.extensions]
+
     hooks = Hooks(Defaults(), [(each.name, each.value) for each in (strategy, *extensions)], PROTOCOLS)
-    plan = LaunchPlan(
+    # The code of an object that was given may be the script's own, which workers can't import beforehand.
+    preload = (*checkpoint.preload, *(() if given else strategy.preload))
+    plan = environment.value.complete_plan(
+        _launch_plan(config, nodes, devices, strategy, preload, environ.get(RUN_SECRET_VARIABLE) or None)
+    )
+    if asked_environment == "auto" or not environment.value.creates_processes:
+        # Workers get a configuration that names their environment, and the launching process's rendezvous.
+        refuse_unused_rendezvous(config, plan, environment.value.creates_processes)
+    resolved = (strategy, accelerator, precision, environment, checkpoint, *extensions)
+    run = Run(config, catalogue, resolved, devices, plan, hooks)
+    strategy.value.check_run(run)
+    return run
+
+
+def _asked_strategy(catalogue: Catalogue, asked: Any) -> tuple[Strategy | None, Component | None]:
+    """Return the object that was given for a strategy, or the component that was named; neither of "auto"."""
+    if not isinstance(asked, str):
+        return select.checked_strategy(catalogue, asked), None
+    return None, None if asked == "auto" else catalogue.find("strategy", asked)
+
+
+def _processes(environment: Environment, nodes: Nodes, devices: tuple[int, ...]) -> int:
+    return environment.world_size if environment.creates_processes else len(devices) * nodes.max
+
+
+def _launch_plan(
+    config: RunConfig,
+    nodes: Nodes,
+    devices: tuple[int, ...],
+    strategy: Resolved,
+    preload: tuple[str, ...],
+    run_id: str | None,
+) -> LaunchPlan:
+    return LaunchPlan(
         processes_per_node=processes_per_node(strategy.capabilities, devices),
         num_nodes=nodes.max,
         min_nodes=nodes.min,
@@ -214,23 +257,12 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,
         rdzv_conf=parse_rdzv_conf(config.rdzv_conf),
-        run_id=environ.get(RUN_SECRET_VARIABLE) or None,
+        run_id=run_id,
         start_method=strategy.value.start_method,
         max_restarts=config.max_restarts,
         log_dir=config.log_dir,
-        preload=(*LaunchPlan.preload, *checkpoint.preload, *(strategy.preload if given is None else ())),
+        preload=(*LaunchPlan.preload, *preload),
     )
-    plan = environment.value.complete_plan(plan)
-    if wanted_environment == "auto" or not made:  # workers are told their environment
-        refuse_unused_rendezvous(config, plan, made)
-    resolved = (strategy, accelerator, precision, environment, checkpoint, *extensions)
-    run = Run(config, catalogue, resolved, devices, plan, hooks)
-    strategy.value.check_run(run)
-    return run
-
-
-def _is_name(strategy: Any) -> bool:
-    return isinstance(strategy, str) and strategy != "auto"
 
 
 def _nodes_features(environment: Environment, nodes: Nodes) -> list[str]:

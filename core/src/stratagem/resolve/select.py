@@ -19,7 +19,7 @@ from stratagem.errors import (
     short,
 )
 from stratagem.installed.catalogue import Catalogue
-from stratagem.plugin.component import Capabilities
+from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.pairing import allows, automatic_strategy
 from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, as_keywords, resolved_from
 from stratagem.resolve.uncalled import refuse_uncalled
@@ -48,10 +48,13 @@ def choose_strategy(
         return _given_strategy(catalogue, checked_strategy(catalogue, wanted), options)
     if wanted == "auto":
         component = automatic_strategy(catalogue, processes, accelerator)
-        name, why = component.name, f"auto: {processes} device{'s' * (processes != 1)}"
-    else:
-        component = catalogue.find("strategy", wanted)
-        name, why = wanted, ""
+        why = f"auto: {processes} device{'s' * (processes != 1)}"
+        return make_strategy(component, component.name, options, why)
+    return make_strategy(catalogue.find("strategy", wanted), wanted, options)
+
+
+def make_strategy(component: Component, name: str, options: Mapping[str, Any], why: str = "") -> Resolved:
+    """Make the strategy of `component`, which was chosen as `name`."""
     cls = component.load()
     check_options(cls, options, f"strategy {component.name!r}")
     return _refined(resolved_from(component, cls(**{**component.options, **options}), name, why))
