@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratagem_ddp import DDPOptions, DDPStrategy
 from stratagem_sharding.meshes import mesh_of
