@@ -63,6 +63,23 @@ class Embedded(nn.Module):
         return self.out(self.emb((x.abs() * 4).long().clamp(max=11)).mean(1))
 
 
+class Blocks(nn.Module):
+    """Blocks that a strategy may shard by themselves, a layer outside of them, and a parameter of one element."""
+
+    def __init__(self, scalar: bool = False) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2)])
+            self.head: nn.Module = nn.Linear(6, 3)
+            self.scale = nn.Parameter(torch.tensor(1.5) if scalar else torch.full((1,), 1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x) * self.scale
+
+
 # Schedulers, groups and state ---------------------------------------------------------------------
 
 
@@ -144,6 +161,33 @@ def group_added(run: Loop) -> None:
                 parameter.requires_grad_(True)
             optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.05})
         step(run, model, optimizer, x, y)
+
+
+@row
+def schedule_and_hooks(run: Loop) -> None:
+    """A step hook from before `setup`, one of what `setup` returned, and a schedule."""
+    model = net()
+    given = sgd(model)
+    given.register_step_pre_hook(lambda *_: run.note("gradients", model[0].weight.grad.abs().sum()))
+    model, optimizer = run.setup(model, given)
+    optimizer.register_step_post_hook(lambda *_: run.note("weights", model[0].weight.sum()))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+        scheduler.step()
+
+
+@row
+def given_optimizer_stepped(run: Loop) -> None:
+    """The optimizer that `setup` was given is stepped."""
+    model = net()
+    optimizer = sgd(model)
+    model, _ = run.setup(model, optimizer)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
 
 
 # Norms and gradients by hand ----------------------------------------------------------------------
@@ -332,6 +376,120 @@ def optimizer_in_backward(run: Loop) -> None:
         run.backward(F.mse_loss(model(x), y), model)
 
 
+@row
+def norm_of_two_backwards(run: Loop) -> None:
+    """The norm of gradients after two forwards and then two backwards."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        one, two = F.mse_loss(model(x), y), F.mse_loss(model(x + 0.3), y)
+        run.backward(one, model)
+        run.backward(two, model)
+        run.note("norm", sum(p.grad.data.norm(2).item() ** 2 for p in model.parameters()))
+        optimizer.step()
+
+
+@row
+def gradients_replaced_and_dropped(run: Loop) -> None:
+    """Clipped, then `p.grad = p.grad - p.grad.mean()`, and one `p.grad = None`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        run.backward(F.mse_loss(model(x), y), model)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for p in model.parameters():
+            p.grad = p.grad - p.grad.mean()
+            p.grad.mul_(1.5)
+        if index == 2:
+            model[0].bias.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def clip_within_no_sync(run: Loop) -> None:
+    """`clip_grad_norm_` after a backward within `no_sync`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x), y), model)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def gradients_averaged(run: Loop) -> None:
+    """Gradients of `autograd.grad`, averaged by the runtime, and clipped by hand."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        params = list(model.parameters())
+        for p, gradient in zip(params, torch.autograd.grad(F.mse_loss(model(x), y), params)):
+            p.grad = gradient
+        run.average_gradients(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+@row
+def averages_of_changed(run: Loop) -> None:
+    """`runtime.average_gradients` after gradients were doubled by hand."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(2):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad *= 2
+        run.average_gradients(optimizer)
+        optimizer.step()
+
+
+@row
+def averages_clipped(run: Loop) -> None:
+    """`runtime.average_gradients`, in turns after `autograd.grad` and after `no_sync`, and `runtime.clip`."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        loss = F.mse_loss(model(x), y)
+        if index % 2:
+            params = list(model.parameters())
+            for p, gradient in zip(params, torch.autograd.grad(loss, params)):
+                p.grad = gradient
+            run.average_gradients(optimizer)
+        else:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x), y), model)
+        run.average_gradients(optimizer)
+        run.clip(optimizer, max_norm=0.5)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=index % 3 == 0)
+
+
+@row
+def assigned_head(run: Loop) -> None:
+    """The head's gradients alone, from `autograd.grad`."""
+    _assigned_head(run, average=False)
+
+
+@row
+def assigned_head_averaged(run: Loop) -> None:
+    """The head's gradients alone, from `autograd.grad`, averaged by the runtime."""
+    _assigned_head(run, average=True)
+
+
+def _assigned_head(run: Loop, average: bool) -> None:
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        params = list(original.head.parameters())
+        for p, gradient in zip(params, torch.autograd.grad(loss, params)):
+            p.grad = gradient
+        if average:
+            run.average_gradients(optimizer)
+        optimizer.step()
+
+
 # Forwards and backwards ---------------------------------------------------------------------------
 
 
@@ -460,6 +618,67 @@ def sharpness_aware(run: Loop) -> None:
         optimizer.step()
 
 
+@row
+def raw_backward_clipped(run: Loop) -> None:
+    """`loss.backward()` and `runtime.clip`, of blocks."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        run.clip(optimizer, max_norm=0.1)
+        optimizer.step()
+
+
+@row
+def raw_and_runtime_backward(run: Loop) -> None:
+    """Two forwards, `loss.backward()` of the first and `runtime.backward` of the second."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        one, two = F.mse_loss(model(x), y), F.mse_loss(model(x + 0.3), y)
+        one.backward()
+        run.backward(two, model)
+        optimizer.step()
+
+
+@row
+def graph_of_blocks_twice(run: Loop) -> None:
+    """A second backward of one graph, of blocks."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward(retain_graph=True)
+        (0.5 * loss).backward()
+        optimizer.step()
+
+
+@row
+def original_blocks_called(run: Loop) -> None:
+    """The module of blocks that `setup` was given is called."""
+    original = Blocks()
+    _, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        F.mse_loss(original(x), y).backward()
+        optimizer.step()
+
+
+@row
+def functional_of_changed(run: Loop) -> None:
+    """`functional_call` with parameters times 0.9."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(2):
+        optimizer.zero_grad()
+        fast = {name: value * 0.9 for name, value in original.named_parameters()}
+        run.backward(F.mse_loss(functional_call(original, fast, (x,)), y), model)
+        optimizer.step()
+
+
 # Accumulation -------------------------------------------------------------------------------------
 
 
@@ -534,6 +753,120 @@ def gradients_set_to_none(run: Loop) -> None:
         optimizer.step()
 
 
+@row
+def two_forwards_and_a_window(run: Loop) -> None:
+    """Two forwards, the backward of the first within `no_sync`, and that of the second."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        one, two = F.mse_loss(model(x), y), F.mse_loss(model(x + 0.3), y)
+        with run.no_sync(model):
+            run.backward(one, model)
+        run.backward(two, model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def evaluation_within_a_window(run: Loop) -> None:
+    """A forward of `model.eval()` between the backwards of a window and the step."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x), y), model)
+        run.backward(F.mse_loss(model(x + 0.3), y), model)
+        model.eval()
+        model(x - 0.3)
+        model.train()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def windows_within_no_sync(run: Loop) -> None:
+    """Each window is wholly within `no_sync`, clipped by the runtime, and stepped."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        for views in (x, x + 0.3):
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(views), y) / 2, model)
+        run.clip(optimizer, max_norm=0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def windows_of_two_optimizers(run: Loop) -> None:
+    """Windows within `no_sync` that two optimizers step, one of whose layers is frozen at times."""
+    model = net()
+    model, body, head = run.setup(
+        model, sgd(model[:4], momentum=0.0), torch.optim.SGD(model[4].parameters(), lr=0.05, momentum=0.9)
+    )
+    for index, (x, y) in enumerate(run.batches(4)):
+        model[0].requires_grad_(index != 2)
+        for views in (x, x + 0.3):
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(views), y), model)
+        for optimizer in (body, head):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@row
+def step_within_no_sync(run: Loop) -> None:
+    """The step itself is within `no_sync`."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x), y), model)
+            optimizer.step()
+
+
+@row
+def leftovers(run: Loop) -> None:
+    """Micro-batches within `no_sync` before and after one that isn't."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x + 0.3), y), model)
+        run.backward(F.mse_loss(model(x), y), model)
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x - 0.3), y), model)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+@row
+def dropped_within_a_window(run: Loop) -> None:
+    """`zero_grad` after a micro-batch within `no_sync`."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for index, (x, y) in enumerate(run.batches(4)):
+        with run.no_sync(model):
+            run.backward(F.mse_loss(model(x + 0.3), y), model)
+        model.zero_grad() if index % 2 else optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@row
+def dropped_between_forward_and_backward(run: Loop) -> None:
+    """`zero_grad` between a forward and its backward drops what earlier backwards left."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        run.backward(F.mse_loss(model(x + 0.3), y), model)
+        if index % 2:
+            with run.no_sync(model):
+                run.backward(F.mse_loss(model(x - 0.3), y), model)
+        output = model(x)
+        optimizer.zero_grad(set_to_none=index < 2)
+        run.backward(F.mse_loss(output, y), model)
+        optimizer.step()
+
+
 # Closures -----------------------------------------------------------------------------------------
 
 
@@ -567,6 +900,82 @@ def closure_adam(run: Loop) -> None:
 def closure_lbfgs(run: Loop) -> None:
     """`opt.step(closure)` with LBFGS."""
     _closures(run, lambda module: torch.optim.LBFGS(module.parameters(), lr=0.1, max_iter=3))
+
+
+@row
+def closures_of_two_optimizers(run: Loop) -> None:
+    """`step(closure)` of SGD and of Adam, in turns."""
+    model = net()
+    model, first, second = run.setup(
+        model,
+        torch.optim.SGD(model[:4].parameters(), lr=0.1),
+        torch.optim.Adam(model[4].parameters(), lr=0.05, eps=1e-2),
+    )
+    for x, y in run.batches(3):
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            first.zero_grad()
+            second.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            run.backward(loss, model)
+            return loss
+
+        for optimizer in (first, second):
+            run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
+
+
+@row
+def closure_that_clips(run: Loop) -> None:
+    """A closure with `runtime.clip`, and `loss.backward()` at times."""
+    original = Blocks()
+    model, optimizer = run.setup(original, torch.optim.AdamW(original.parameters(), lr=0.01, eps=1e-2))
+    for index, (x, y) in enumerate(run.batches(3)):
+
+        def closure(x: Tensor = x, y: Tensor = y, raw: bool = index == 1) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward() if raw else run.backward(loss, model)
+            run.clip(optimizer, max_norm=0.1)
+            return loss
+
+        run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
+
+
+class Ascending(torch.optim.SGD):
+    """As SAM does: the gradients of a second place, with a step to it and back."""
+
+    def step(self, closure: Any = None) -> Any:
+        evaluate = torch.enable_grad()(closure)
+        loss = evaluate()
+        with torch.no_grad():
+            for p in self._stepped():
+                self.state[p]["ascent"] = 0.05 * p.grad.sign()
+                p.add_(self.state[p]["ascent"])
+        evaluate()
+        with torch.no_grad():
+            for p in self._stepped():
+                p.sub_(self.state[p]["ascent"])
+        super().step()
+        return loss
+
+    def _stepped(self) -> list[Any]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+
+@row
+def ascending_optimizer(run: Loop) -> None:
+    """SAM as an optimizer: its `step` evaluates the closure twice."""
+    original = Blocks()
+    model, optimizer = run.setup(original, Ascending(original.parameters(), lr=0.1, momentum=0.9))
+    for x, y in run.batches(3):
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            run.backward(loss, model)
+            return loss
+
+        run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
 
 
 # Optimizers ---------------------------------------------------------------------------------------
@@ -686,6 +1095,67 @@ def two_optimizers(run: Loop) -> None:
         run.backward(F.mse_loss(model(x), y), model)
         body.step()
         head.step()
+
+
+@row
+def hooks_before_and_after(run: Loop) -> None:
+    """Step hooks of both optimizers see whole tensors and states: they halve gradients and shrink weights."""
+    original = Blocks()
+    shapes = [value.shape for value in original.parameters()]
+
+    def seen(optimizer: Any) -> list[Any]:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        assert [p.shape for p in params] == shapes
+        return params
+
+    def before(optimizer: Any, *_: Any) -> None:
+        run.note("called before", 1)
+        for p in seen(optimizer):
+            p.grad.mul_(0.5)
+
+    @torch.no_grad()
+    def after(optimizer: Any, *_: Any) -> None:
+        run.note("called after", 1)
+        for p in seen(optimizer):
+            if p in optimizer.state:  # ranks may share out the states
+                assert optimizer.state[p]["momentum_buffer"].shape == p.shape
+            p.mul_(0.9)
+
+    given = sgd(original)
+    given.register_step_pre_hook(before)
+    given.register_step_post_hook(after)
+    model, optimizer = run.setup(original, given)
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def states_loaded_each_step(run: Loop) -> None:
+    """`opt.load_state_dict(opt.state_dict())` after each step."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+@row
+def fake_of_one_forward(run: Loop) -> None:
+    """A GAN whose generator runs once per step: the critic's backward leads through it."""
+    generator, of_generator = ready(
+        run, lambda module: torch.optim.Adam(module.parameters(), lr=0.01, eps=1e-2), module=net(3, 6)
+    )
+    critic, of_critic = ready(run, module=net(4, 1))
+    for x, _ in run.batches(3):
+        fake = generator(x)
+        of_critic.zero_grad()
+        run.backward(critic(fake.detach()).square().mean() - critic(x).mean(), critic)
+        of_critic.step()
+        of_generator.zero_grad()
+        run.backward(-critic(fake).mean(), generator)
+        of_generator.step()
 
 
 # Weights by hand ----------------------------------------------------------------------------------
@@ -961,6 +1431,67 @@ def buffer_of_batch(run: Loop) -> None:
         step(run, model, optimizer, x, y)
 
 
+@row
+def head_replaced_in_group(run: Loop) -> None:
+    """`model[4] = nn.Linear(…)` and `opt.add_param_group`, of the module that `setup` was given."""
+    original = net()
+    _, optimizer = run.setup(original, sgd(original))
+    for index, (x, y) in enumerate(run.batches(4)):
+        if index == 2:
+            torch.manual_seed(9)
+            original[4] = nn.Linear(12, 3)
+            optimizer.add_param_group({"params": list(original[4].parameters())})
+        step(run, original, optimizer, x, y)
+
+
+@row
+def head_extended(run: Loop) -> None:
+    """`model.head = nn.Sequential(model.head, nn.Linear(…))` and `opt.add_param_group`."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for index, (x, y) in enumerate(run.batches(3)):
+        if index == 1:
+            torch.manual_seed(9)
+            added = nn.Linear(3, 3)
+            original.head = nn.Sequential(original.head, added)
+            optimizer.add_param_group({"params": list(added.parameters())})
+        step(run, model, optimizer, x, y)
+
+
+@row
+def head_replaced_untrained(run: Loop) -> None:
+    """`model.head = nn.Linear(…)` that no optimizer steps."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    for index, (x, y) in enumerate(run.batches(3)):
+        if index == 1:
+            torch.manual_seed(9)
+            original.head = nn.Linear(6, 3)
+        step(run, model, optimizer, x, y)
+
+
+@row
+def empty_parameter_clipped(run: Loop) -> None:
+    """A parameter of shape (0, 3) in the loss, and `runtime.clip`."""
+    original = Blocks()
+    original.nothing = nn.Parameter(torch.zeros(0, 3))
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y) + original.nothing.sum(), model)
+        run.clip(optimizer, max_norm=0.1)
+        optimizer.step()
+
+
+@row
+def scalar_parameter(run: Loop) -> None:
+    """A parameter without dimensions."""
+    original = Blocks(scalar=True)
+    model, optimizer = run.setup(original, sgd(original))
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
 # Exceptions ---------------------------------------------------------------------------------------
 
 
@@ -1011,6 +1542,85 @@ def caught_in_forward(run: Loop) -> None:
             step(run, model, optimizer, x, y)
         except ValueError:
             continue
+
+
+def _caught(run: Loop, where: str, dropped: bool = True) -> None:
+    """An exception in the second step, which the loop leaves out."""
+    original = Blocks()
+    model, optimizer = run.setup(original, sgd(original))
+    at = 0
+
+    def fail(place: str) -> None:
+        if place == where and at == 1:
+            raise LookupError(place)
+
+    original.blocks[1].register_forward_pre_hook(lambda *_: fail("forward"))
+    original.blocks[0].register_forward_hook(
+        lambda layer, args, output: Raising.apply(output, lambda: fail("backward"))
+    )
+    if where == "step":
+        optimizer.register_step_pre_hook(lambda *_: fail("step"))
+
+    def evaluate(x: Tensor, y: Tensor) -> Tensor:
+        if dropped or not at:
+            optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        run.backward(loss, model)
+        fail("closure")
+        return loss
+
+    for index, (x, y) in enumerate(run.batches(4)):
+        at = index
+        try:
+            if where == "closure":
+                optimizer.step(lambda x=x, y=y: evaluate(x, y))
+                continue
+            evaluate(x, y)
+            optimizer.step()
+        except LookupError:
+            continue
+
+
+class Raising(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, fail: Any) -> Tensor:
+        ctx.fail = fail
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.fail()
+        return gradient, None
+
+
+@row
+def caught_in_a_layer(run: Loop) -> None:
+    """An exception in a layer's forward that all ranks catch."""
+    _caught(run, "forward")
+
+
+@row
+def caught_in_a_layers_backward(run: Loop) -> None:
+    """An exception in a layer's backward that all ranks catch."""
+    _caught(run, "backward")
+
+
+@row
+def caught_in_step(run: Loop) -> None:
+    """An exception in a step hook that all ranks catch."""
+    _caught(run, "step")
+
+
+@row
+def caught_in_closure(run: Loop) -> None:
+    """An exception in a closure that all ranks catch."""
+    _caught(run, "closure")
+
+
+@row
+def caught_and_stepped(run: Loop) -> None:
+    """An exception in the backward, whose gradients aren't dropped before the next one."""
+    _caught(run, "backward", dropped=False)
 
 
 # Gradients within no_sync, and parameters of no module --------------------------------------------
@@ -1113,3 +1723,57 @@ def copied_with_parametrization(run: Loop) -> None:
             for mine, theirs in zip(ema.parameters(), model.parameters()):
                 mine.lerp_(theirs, 0.3)
     run.keep(ema=ema)
+
+
+OF_GRADIENTS = (
+    "raw_backward",
+    "original_called",
+    "two_forwards_two_backwards",
+    "two_views",
+    "retained_graph",
+    "windows_within_no_sync",
+    "leftovers",
+    "optimizer_afterwards",
+    "given_optimizer_stepped",
+    "closures_of_two_optimizers",
+    "gradients_averaged",
+    "pcgrad",
+    "clip_within_no_sync",
+    "gradients_replaced_and_dropped",
+    "head_replaced_in_group",
+    "optimizer_in_backward",
+    "caught_in_a_layer",
+    "caught_in_a_layers_backward",
+    "schedule_and_hooks",
+    "norm_of_two_backwards",
+    "averaged_model",
+    "fake_of_one_forward",
+    "shared_trunk",
+)
+"""Rows that a strategy of replicas has to complete gradients for, or to refuse."""
+OF_SHARDS = (
+    "raw_backward_clipped",
+    "original_blocks_called",
+    "graph_of_blocks_twice",
+    "raw_and_runtime_backward",
+    "step_within_no_sync",
+    "windows_within_no_sync",
+    "dropped_within_a_window",
+    "assigned_head",
+    "assigned_head_averaged",
+    "head_extended",
+    "head_replaced_untrained",
+    "empty_parameter_clipped",
+    "scalar_parameter",
+    "functional_of_changed",
+    "closure_that_clips",
+    "ascending_optimizer",
+    "hooks_before_and_after",
+    "states_loaded_each_step",
+    "caught_in_a_layer",
+    "caught_in_a_layers_backward",
+    "caught_in_step",
+    "caught_in_closure",
+    "caught_and_stepped",
+)
+"""Rows that a strategy which shards parameters has to show whole tensors to, or to refuse."""

@@ -13,6 +13,7 @@ import argparse
 import copy
 import json
 import os
+import re
 import tempfile
 import time
 import traceback
@@ -38,6 +39,13 @@ SAMPLES = 12
 """In a global batch: 1, 2, 3 and 4 ranks share them evenly."""
 TOLERANCE = 1e-4
 """Relative to how far training moved a tensor."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-5}
+"""The same of rows, by the dtype of their tensors."""
+KEEP_FLOAT32 = ("deepspeed", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3)))
+"""Strategies whose engine has no float64."""
+STAGE_0 = replace(COLUMNS["deepspeed_stage_1"], strategy="deepspeed")
+FURTHER = {"deepspeed_stage_0": replace(STAGE_0, options={**STAGE_0.options, "stage": 0})}
+"""Columns under names that aren't strategies'."""
 DEADLINE_S = 75.0
 """Of a row: longer than the process group's own timeout."""
 VERDICTS = ("equal", "refused", "guarded", "wrong", "raw", "hung")
@@ -64,6 +72,8 @@ class Loop:
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]: ...
 
     def clip(self, optimizer: Any, **limits: Any) -> Any: ...
+
+    def average_gradients(self, optimizer: Any) -> None: ...
 
     def save(self, path: str, state: dict[str, Any]) -> None: ...
 
@@ -152,6 +162,7 @@ class StrategyLoop(Loop):
         self.rank, self.ranks = runtime.data_rank, runtime.data_ranks
         self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
         self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]
+        self.average_gradients = runtime.average_gradients  # type: ignore[method-assign]
 
     def save(self, path: str, state: dict[str, Any]) -> None:
         self.runtime.save(f"{self.folder}/{path}", self._users(state))
@@ -234,16 +245,100 @@ def run_rows(
     from tests.parity.hands_on_rows import ROWS
 
     column = column_of(strategy, devices, options or {})
-    outcomes = {}
-    for name in ROWS if rows is None else rows:
-        began = time.monotonic()
-        outcome = replace(
-            run_program(ROWS[name], name, column, precision, deadline_s), seconds=time.monotonic() - began
-        )
-        outcomes[name] = outcome
+    dtype = torch.float32 if column.strategy in KEEP_FLOAT32 else torch.float64
+    loops = {name: InDtype(ROWS[name], dtype) for name in (ROWS if rows is None else rows)}
+    tolerance = TOLERANCES[dtype]
+    outcomes = _run_together(loops, column, precision, deadline_s, tolerance)
+    for name, row in loops.items():
+        if name not in outcomes:
+            began = time.monotonic()
+            outcome = run_program(row, name, column, precision, deadline_s, tolerance)
+            outcomes[name] = replace(outcome, seconds=time.monotonic() - began)
+        outcomes[name] = replace(outcomes[name], strategy=strategy)
         if report is not None:
-            report(outcome)
+            report(outcomes[name])
     return outcomes
+
+
+def check_rows(
+    strategy: str,
+    rows: Iterable[str],
+    refused: Mapping[str, str],
+    devices: int = 2,
+    **options: Any,
+) -> None:
+    """Hold each row to one process's numbers, or to a refusal.
+
+    Args:
+        strategy: a name.
+        rows: names.
+        refused: name of a row → an expression that finds its sentence; the others aren't refused.
+        devices: ranks, or devices of one process.
+        options: of the strategy.
+    """
+    outcomes = run_rows(strategy, rows, devices, options=options)
+    wrong = [
+        str(each)
+        for name, each in outcomes.items()
+        if each.verdict != ("refused" if name in refused else "equal")
+        or not re.search(refused.get(name, ""), each.sentence)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@dataclass(frozen=True)
+class InDtype:
+    """A row whose tensors have a dtype, where it says none."""
+
+    row: Row
+    dtype: torch.dtype
+
+    def __call__(self, run: Loop) -> None:
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            self.row(run)
+        finally:
+            torch.set_default_dtype(usual)
+
+
+def _run_together(
+    loops: Mapping[str, Row], column: Column, precision: str, deadline_s: float, tolerance: float
+) -> dict[str, Outcome]:
+    """Run rows one after the other in the same processes; {} where one ends these, so that each has to run alone."""
+    purpose = f"hands-on {column.strategy}" if column.own_processes else "hands-on"
+    with tempfile.TemporaryDirectory(prefix="stratagem-hands-on-") as folder:
+        try:
+            ranks = shared_workers(purpose).run(
+                column.processes,
+                _all_in_rank,
+                dict(loops),
+                column,
+                precision,
+                folder,
+                timeout_s=deadline_s + 5 * len(loops),
+            )
+        except RankError:
+            return {}
+    outcomes = {}
+    for name, row in loops.items():
+        ended = [each[name] for each in ranks]
+        if isinstance(ended[0], tuple):
+            outcomes[name] = Outcome(name, column.strategy, column.devices, *ended[0])
+            continue
+        verdict, sentence, worst = compare(run_plainly(row, precision), ended, tolerance)
+        outcomes[name] = Outcome(name, column.strategy, column.devices, verdict, sentence, difference=worst)
+    return outcomes
+
+
+def _all_in_rank(
+    loops: Mapping[str, Row], column: Column, precision: str, folder: str
+) -> dict[str, Ended | tuple[str, str, str]]:
+    ended = {}
+    for name, row in loops.items():
+        Path(folder, name).mkdir(exist_ok=True)
+        ended[name] = _in_rank(row, column, precision, f"{folder}/{name}")
+    return ended
 
 
 def run_program(
@@ -339,7 +434,7 @@ def compare(plain: Ended, ranks: Sequence[Ended], tolerance: float = TOLERANCE) 
 
 def column_of(strategy: str, devices: int, options: Mapping[str, Any] = MappingProxyType({})) -> Column:
     """Return how a strategy is set up here, at any number of devices."""
-    known = COLUMNS.get(strategy, Column(strategy, options={"timeout_s": 20}))
+    known = {**COLUMNS, **FURTHER}.get(strategy, Column(strategy, options={"timeout_s": 20}))
     processes = 1 if known.processes == 1 else devices
     copies = devices if known.copies > 1 else known.copies
     return replace(

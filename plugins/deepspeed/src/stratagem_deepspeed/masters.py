@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -79,6 +79,27 @@ def follow_parameters(zero: Any) -> None:
                 continue
             changed = own != master.data.to(own.device, own.dtype)
             master.data.copy_(torch.where(changed, own.to(master.dtype), master.data.to(own.device)))
+
+
+class FlatViews:
+    """Where parameters lie in the engine's flat tensors of stages 1 and 2.
+
+    `parameter.data = tensor` takes a parameter out of them, and the engine would train and save the former values.
+
+    Args:
+        parameters: as the engine has laid them out.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._views = [(parameter, parameter.data) for parameter in parameters]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Copy into the flat tensors what has taken a parameter's place, and make the parameter a view again."""
+        for parameter, view in self._views:
+            if parameter.data_ptr() != view.data_ptr():
+                view.copy_(parameter)
+                parameter.data = view
 
 
 def follow_partition(zero: Any, parameter: nn.Parameter, own: torch.Tensor) -> None:

@@ -26,7 +26,7 @@ from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.frozen import Frozen
 from stratagem_deepspeed.kept import Parts, keep, own_parts
-from stratagem_deepspeed.masters import follow_parameters
+from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
 from stratagem_deepspeed.originals import Originals
 from stratagem_deepspeed.partitioned import Access, engine_at_work
@@ -127,6 +127,8 @@ class DeepSpeedPrepared(Prepared):
         trained = {name for group in live for name in group}
         frozen = {name for _, group in self._groups for name in group} - trained if self.stage else set()
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
+        views = optimizers and self.stage in (1, 2)
+        self._flat_views = FlatViews([parameters[name] for name in trained] if views else ())
         self._access: Access | None = None
         if self.stage == 3:
             self._access = Access(self.engine, parameters.values(), [parameters[name] for name in trained])
@@ -265,6 +267,7 @@ class DeepSpeedPrepared(Prepared):
         if self._access is not None:
             self._access.follow_changes()
         elif self.stage and self.optimizers:
+            self._flat_views.put_back()
             follow_parameters(self.engine.optimizer)
 
     def zero_grad(self, index: int) -> None:
@@ -298,6 +301,7 @@ class DeepSpeedPrepared(Prepared):
         return self._checkpoint.state()
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._flat_views.put_back()
         self._checkpoint.load(reader, state, model_only=model_only)
 
     def save_engine(self, folder: str, tag: str | None = None) -> None:
@@ -322,7 +326,7 @@ class DeepSpeedPrepared(Prepared):
         if self.stage == 3 and self._world_size == 1:
             whole = self._checkpoint.whole_parameters()
         super().release()
-        del self._checkpoint
+        del self._checkpoint, self._flat_views
         engine, self.engine = self.engine, None
         if self._gradients is not None:
             self._gradients.remove()
