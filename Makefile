@@ -56,7 +56,7 @@ help:
 	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make differ  hold own loops that a seed draws against the same loops in one process for ten minutes (SECONDS=60, SEED=1, STRATEGIES=\"ddp fsdp\")"
-	@echo "make mutate  change one place of the core's heart at a time and see whether its tests notice (ONLY=\"catalogue select\", SAMPLE=25: some)"
+	@echo "make mutate  change one place of the code at a time and see whether its tests notice (ONLY=\"data loops\", SAMPLE=25, SEED=7: some)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
@@ -201,7 +201,7 @@ differ: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.differ.run --seconds $(or $(SECONDS),600) --seed $(or $(SEED),0) $(if $(STRATEGIES),--strategies $(STRATEGIES))
 
 mutate: .venv/.ready-to-develop
-	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE))
+	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done

@@ -55,10 +55,13 @@ def main() -> int:
             limit_s = 30 + 5 * (time.monotonic() - began)
             sources = {path: (copy / path).read_text() for path in paths}
             mutants = mutants_of(sources, options.sample, options.seed)
+            print(f"{target.name}: {len(mutants)} mutants, seed {options.seed}", flush=True)
             killed = 0
-            for mutant in mutants:
+            for tried, mutant in enumerate(mutants, 1):
                 if _survives(copy, target, mutant, limit_s):
-                    print(f"  survived: {mutant.path}:{mutant.line}, {mutant.operator} {mutant.occurrence}")
+                    print(
+                        f"  no. {tried} survived: {mutant.path}:{mutant.line}, {mutant.operator} {mutant.occurrence}"
+                    )
                     print(f"    - {mutant.before}\n    + {mutant.after}", flush=True)
                 else:
                     killed += 1

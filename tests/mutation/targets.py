@@ -91,7 +91,7 @@ TARGETS = (
         "ddp",
         "ddp",
         ["prepared", "tracked"],
-        ["test_gradients", "test_changing_parameters"],
+        ["test_gradients", "test_changing_parameters", "test_exact_resumption", "test_preset_checkpoints"],
         starts_processes=True,
     ),
     _plugin("fsdp", "fsdp", ["prepared"], ["test_manual", "test_own_loops"], starts_processes=True),
