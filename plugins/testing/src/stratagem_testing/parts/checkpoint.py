@@ -37,6 +37,7 @@ STATE: dict[str, Any] = {
 def _tensors() -> dict[str, torch.Tensor]:
     return {
         "model/weight": torch.arange(12.0).reshape(3, 4),
+        "model/layers.0.weight_1": torch.tensor([3.0]),
         "model/transposed": torch.arange(6.0).reshape(2, 3).T,
         "model/scalar": torch.tensor(7, dtype=torch.int64),
         "model/empty": torch.empty(0, 3),
@@ -103,7 +104,7 @@ def _save_and_compare(checkpointer: Checkpointer, rank: int, path: str) -> None:
     wanted = {key: (tuple(value.shape), value.dtype) for key, value in saved.items()}
     expect(told == wanted, f"it says that it has {told}")
     read = {key: torch.zeros_like(value) for key, value in saved.items()}
-    reader.read(read)
+    reader.read(dict(read))  # tensors are filled in place, not replaced in the mapping
     for key, value in saved.items():
         expect(_bits(read[key]) == _bits(value), f"{key} comes back as {read[key].tolist()}")
     state = dict(reader.state)
