@@ -53,6 +53,16 @@ def test_all_kinds_are_discovered_from_their_distributions(made):
     assert offered["my-ddp-2"] == ("ok", ["strategy"])
 
 
+def test_what_is_written_imports_without_a_warning(made):
+    files = [path.relative_to(made) for path in made.glob("my-*/src/*/*.py")]
+    modules = sorted(".".join(path.with_suffix("").parts[2:]) for path in files)
+    assert len(modules) > 2 * len(KINDS)
+    done = run(
+        sys.executable, "-W", "error", "-c", f"import {', '.join(modules)}", folder=made, path=made / "site"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "strategy"])
 def test_a_part_passes_its_tests_as_it_stands(made, kind):

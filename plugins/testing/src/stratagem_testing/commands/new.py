@@ -42,6 +42,7 @@ TRIALS = {
 LIBRARIES = {
     "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
     "checkpoint": ("stratagem-checkpoint",),
+    "environment": ("stratagem-clusters",),
     "logger": ("stratagem-trainer",),
     "place": ("stratagem-places",),
 }

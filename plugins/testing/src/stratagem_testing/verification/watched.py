@@ -96,6 +96,7 @@ def _override(module: Module, method: Callable[..., Any]) -> None:
     """Give a module a method, which copies that a strategy makes of it have, too."""
     own = type(module)
     namespace = {method.__name__: method, "__module__": own.__module__, "__qualname__": own.__qualname__}
+    # patch: watched module
     module.__class__ = type(own.__name__, (own,), namespace)
 
 
