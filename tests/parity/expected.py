@@ -104,6 +104,16 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(("deepspeed_stage_3",), ("none_on_one_rank",), "and not on all ranks, and under"),
     Refusal(("deepspeed_stage_3",), ("compiled_whole",), "is made by torch.compile"),
+    Refusal(
+        ("deepspeed_stage_3",),
+        ("weight_penalty", "ema", "target_network", "target_copy", "swa", "clamp_in_step", "clamp_after"),
+        "was used outside of its layer's forward, where deepspeed's stage 3 has a part of it",
+    ),
+    Refusal(
+        ("deepspeed_stage_3",),
+        ("gradient_penalty",),
+        "a backward went through a parameter outside of its layer's own",
+    ),
     Refusal(DEEPSPEED, ("complex_parameters",), "is complex64, and deepspeed under"),
     Refusal(DEEPSPEED, ("zero_dim",), "has no dimension, and deepspeed"),
     Refusal(DEEPSPEED, ("added_group",), "after training had begun, and deepspeed decides"),

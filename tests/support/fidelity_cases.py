@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -320,7 +322,75 @@ REFUSED: dict[str, type[Case]] = {
 """What the engine can't do where it steps flat partitions."""
 
 
-ALL = CASES | REFUSED
+USED_OUTSIDE = ("Clamped", "ClampedData", "ClampedBetween", "Target", "TargetCopy", "Penalty")
+"""Cases that use parameters outside of their layer's forward."""
+
+
+@contextmanager
+def gathered(net: nn.Module) -> Iterator[None]:
+    """Have parameters whole, as DeepSpeed's users write it; does nothing where they are."""
+    from deepspeed import zero
+
+    with torch.no_grad(), zero.GatheredParameters(list(net.parameters()), modifier_rank=0):
+        yield
+
+
+class ClampedGathered(ClampedBetween):
+    def before(self, net: nn.Module, index: int) -> None:
+        with gathered(net):
+            super().before(net, index)
+
+
+class ClampedDataGathered(ClampedData):
+    def before(self, net: nn.Module, index: int) -> None:
+        with gathered(net):
+            super().inside(net, index)
+
+    def inside(self, net: nn.Module, index: int) -> None:
+        pass
+
+
+class TargetGathered(Target):
+    def before(self, net: Any, index: int) -> None:
+        with gathered(net):
+            super().inside(net, index)
+
+    def inside(self, net: Any, index: int) -> None:
+        pass
+
+
+class AssignedBetween(Case):
+    def before(self, net: nn.Module, index: int) -> None:
+        for parameter in net.parameters():
+            parameter.data = torch.zeros(parameter.shape)
+
+
+class PenaltyGathered(Penalty):
+    """One of its parameters is a single number, with which an empty one would broadcast."""
+
+    def net(self) -> nn.Module:
+        return nn.Sequential(*make_net(), nn.Linear(4, 1, bias=False), nn.Linear(1, 4))
+
+    def before(self, net: nn.Module, index: int) -> None:
+        from deepspeed import zero
+
+        with zero.GatheredParameters(list(net.parameters())):
+            self.term = 0.05 * net[-2].weight.square().sum()
+
+    def loss(self, net: nn.Module, index: int, rank: int) -> Tensor | None:
+        loss = Case.loss(self, net, index, rank)
+        assert loss is not None
+        return loss + self.term
+
+
+GATHERED: dict[str, type[Case]] = {
+    each.__name__: each for each in (ClampedGathered, ClampedDataGathered, TargetGathered)
+}
+"""The same, as stage 3 has them."""
+LOST: dict[str, type[Case]] = {each.__name__: each for each in (AssignedBetween, PenaltyGathered)}
+"""What stage 3 would drop."""
+
+ALL = CASES | REFUSED | GATHERED | LOST
 
 
 class Trained(stratagem.Module):

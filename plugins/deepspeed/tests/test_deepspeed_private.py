@@ -118,27 +118,35 @@ def test_marks_are_what_the_engine_leaves_on_modules():
     assert all(mark in text for mark in ("ds_", "_external_params", "_deepspeed", "pre_bwd", "post_bwd"))
 
 
-def test_subclasses_of_parameters_are_asked_only_if_they_say_so():
-    class Asked(nn.Parameter):
-        count = 0
-
-        @classmethod
-        def __torch_function__(cls, func, types, args=(), kwargs=None):
-            cls.count += 1
-            with private.as_plain_tensors():
-                return func(*args, **(kwargs or {}))
-
-    parameter = Asked(torch.ones(1))
-    assert (parameter + 1).item() == 2
-    asked = Asked.count
-    assert asked
-    Asked.__torch_function__ = private.NOT_ASKED
-    assert (parameter + 1).item() == 2
-    assert Asked.count == asked
-    assert nn.Parameter.__torch_function__ == private.NOT_ASKED
+def test_the_contexts_of_users_are_still_counted_on_parameters():
+    text = source("deepspeed.runtime.zero.partition_parameters")
+    assert '"_ds_z3_gathered_param_context_depth"' in text
+    parameter = nn.Parameter(torch.ones(1))
+    assert not private.is_gathered_by_user(parameter)
+    parameter._ds_z3_gathered_param_context_depth = 1
+    assert private.is_gathered_by_user(parameter)
 
 
-def test_functions_of_torch_that_know_or_do_not_are_where_they_were():
-    module = importlib.import_module(private.KNOWING[0])
-    assert all(inspect.isfunction(getattr(module.Module, name)) for name in private.STATE_DICT)
+def test_parameters_of_other_modules_are_still_noted_on_the_callers():
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+
+    caller, other = nn.Linear(1, 1), nn.Linear(1, 1)
+    assert "_external_params[key]" in source("deepspeed.runtime.zero.partition_parameters")
+    caller._external_params = {id(other.weight): other.weight}
+    assert not private.is_used_by_caller(other.weight)
+    FWD_MODULE_STACK.append(caller)
+    try:
+        assert private.is_used_by_caller(other.weight)
+        assert not private.is_used_by_caller(other.bias)
+    finally:
+        FWD_MODULE_STACK.pop()
+
+
+def test_torch_still_finds_an_accumulation_by_viewing_a_tensor_as_itself():
+    from torch.autograd import graph
+
+    assert "t.view_as(t)" in inspect.getsource(graph._get_grad_fn_or_grad_acc)
+    parameter = nn.Parameter(torch.ones(1))
+    assert private.finds_accumulation(torch.Tensor.view_as, (parameter, parameter))
+    assert not private.finds_accumulation(torch.Tensor.view_as, (parameter, torch.ones(1)))
     assert all(hasattr(torch.Tensor, name) for name in private.WITHOUT_VALUES)

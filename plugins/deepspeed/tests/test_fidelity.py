@@ -10,7 +10,10 @@ import pytest
 import torch
 from fidelity_cases import (
     CASES,
+    GATHERED,
+    LOST,
     REFUSED,
+    USED_OUTSIDE,
     fit_validate_and_fit,
     train,
     train_one,
@@ -54,7 +57,8 @@ def test_plain_pytorchs_numbers_where_parameters_are_whole(stage: int, tmp_path:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_is_left_alone_in_16_bits(stage: int, tmp_path: Path) -> None:
-    names = ["Unused", "UnusedAdam", "NoneOnAll", "Clamped", "FrozenGroup"]
+    clamped = "ClampedGathered" if stage == 3 else "Clamped"
+    names = ["Unused", "UnusedAdam", "NoneOnAll", clamped, "FrozenGroup"]
     for came in subject(tmp_path, stage=stage).run(train, names, False, "bf16-mixed", timeout_s=300):
         # Steps and what is left alone differ by more than rounding.
         expect_equal(came, 2e-2)
@@ -102,8 +106,19 @@ def test_stage_3_ends_where_ranks_go_other_ways(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_plain_pytorchs_numbers_where_parameters_are_partitioned(deferred: bool, tmp_path: Path) -> None:
-    for came in subject(tmp_path, stage=3).run(train, EVERYWHERE, deferred, timeout_s=300):
+    names = [name for name in EVERYWHERE if name not in USED_OUTSIDE]
+    for came in subject(tmp_path, stage=3).run(train, [*names, *GATHERED], deferred, timeout_s=300):
         expect_equal(came)
+
+
+def test_stage_3_refuses_parameters_outside_of_their_layers_forward(tmp_path: Path) -> None:
+    for came in subject(tmp_path, stage=3).run(train, [*USED_OUTSIDE, *LOST], timeout_s=300):
+        for name, said in came.items():
+            assert isinstance(said, str), f"{name} was trained"
+            assert (
+                "was used outside of its layer's forward, where deepspeed's stage 3 has a part of it" in said
+            )
+            assert "deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)" in said
 
 
 @pytest.mark.parametrize("stage", [2, 3])

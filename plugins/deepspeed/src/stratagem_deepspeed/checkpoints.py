@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from stratagem import CheckpointError
 from stratagem.sdk.states import describe_optimizer, load_optimizer, optimizer_tensors
 from stratagem_deepspeed.parameters import Parameters, named
-from stratagem_deepspeed.partitioned import engine_at_work
 from stratagem_deepspeed.states import BATCH_BYTES, States
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ class EngineCheckpoint:
     def state(self) -> dict[str, Any]:
         """Groups, extra states of modules, the engine's scheduler and scale."""
         prepared = self._prepared
-        with engine_at_work():
-            plain_state = prepared.original_module.state_dict()
+        # As they are: at stage 3 no rank has parameters whole.
+        plain_state = prepared.original_module.state_dict(keep_vars=True)
         state: dict[str, Any] = {
             "optimizers": [self._describe()] if prepared.optimizers else [],
             "extra": {name: v for name, v in plain_state.items() if not isinstance(v, torch.Tensor)},

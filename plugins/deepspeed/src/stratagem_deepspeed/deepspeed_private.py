@@ -18,7 +18,6 @@ REDUCE, COMPLETE = "reduce_ready_partitions_and_remove_grads", "independent_grad
 STEP_GROUP = "_optimizer_step"
 PROLOGUE = "_backward_prologue"
 REDUCE_ALL, UPDATE_HALVES = "buffered_allreduce_fallback", "update_lp_params"
-FETCH, RELEASE = "fetch_sub_module", "release_sub_module"
 REPLACED = {
     ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", REDUCE): ("param", "i"),
     ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", COMPLETE): (),
@@ -29,24 +28,10 @@ REPLACED = {
     ("deepspeed.runtime.bf16_optimizer", "BF16_Optimizer", UPDATE_HALVES): (),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", PROLOGUE): (),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", REDUCE_ALL): ("grads", "elements_per_buffer"),
-    ("deepspeed.runtime.zero.partitioned_param_coordinator", "PartitionedParameterCoordinator", FETCH): (
-        "current_submodule",
-        "forward",
-    ),
-    ("deepspeed.runtime.zero.partitioned_param_coordinator", "PartitionedParameterCoordinator", RELEASE): (
-        "submodule",
-        "forward",
-    ),
 }
 """The engine's methods that objects of it get another in the place of, by module and class, with their arguments.
 
-The engine has no hook between gradients that arrive, their reduction and the step, nor around its gathering of a
-layer: ranks whose batches take other ways through a module would reduce gradients of different parameters."""
-KNOWING = ("torch.nn.modules.module", "torch._dynamo")
-"""Modules of torch whose functions know that a parameter may be empty, as they ask its kind alone; the second is
-torch.compile's."""
-STATE_DICT = ("_save_to_state_dict", "_load_from_state_dict")
-"""Functions of these that don't: they would save and load nothing, without an error."""
+The engine has no hook between gradients that arrive, their reduction and the step."""
 MARKS = ("ds_", "_ds_", "_deepspeed", "_external", "pre_bwd", "post_bwd")
 """How attributes begin that the engine leaves on modules: it has no way to take itself off."""
 WITHOUT_VALUES = ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")
@@ -61,6 +46,7 @@ def runs_own_backward(engine: Any) -> bool:
 def replace(owner: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Have `method` called in the place of one of `REPLACED`; return the object's own."""
     original: Callable[..., Any] = getattr(owner, name)
+    # patch: engine methods
     setattr(owner, name, method)
     return original
 
@@ -82,7 +68,7 @@ def fragment_of(parameter: nn.Parameter) -> Any | None:
 
 def stage3_of(parameter: nn.Parameter) -> Any:
     """Return the optimizer of stage 3 that steps a parameter; public functions only read and write whole tensors."""
-    return parameter._z3_optimizer  # type: ignore[attr-defined]
+    return parameter._z3_optimizer  # type: ignore[attr-defined]  # the engine sets it
 
 
 def forget_process_groups() -> None:
@@ -94,6 +80,7 @@ def forget_process_groups() -> None:
     from deepspeed.utils import groups
 
     groups._release_process_group_references()
+    # patch: engine state
     deepspeed.comm.comm.cdb = None
 
 
@@ -101,6 +88,7 @@ def number_parameters_from(number: int) -> None:
     """Begin counting parameters here: ranks compare the numbers, and one of them may have had an engine before."""
     from deepspeed import zero
 
+    # patch: engine state
     zero.Init.param_id = number
 
 
@@ -127,5 +115,18 @@ def as_plain_tensors() -> AbstractContextManager[Any]:
     return context
 
 
-NOT_ASKED: Any = torch._C._disabled_torch_function_impl
-"""`__torch_function__` of a subclass that needs not be asked, in C: it costs nothing. `nn.Parameter` has it, too."""
+def is_gathered_by_user(parameter: Any) -> bool:
+    """Whether a parameter is within a `GatheredParameters`: nothing public tells."""
+    return bool(getattr(parameter, "_ds_z3_gathered_param_context_depth", 0))
+
+
+def finds_accumulation(func: Any, args: Any) -> bool:
+    """Whether a call is torch's own `_get_grad_fn_or_grad_acc`, by which the engine counts gradients."""
+    return func == torch.Tensor.view_as and args[0] is args[1]
+
+
+def is_used_by_caller(parameter: Any) -> bool:
+    """Whether a module whose forward runs has used another's parameter, which the engine then gathers for it."""
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+
+    return any(id(parameter) in getattr(module, "_external_params", ()) for module in FWD_MODULE_STACK)

@@ -13,7 +13,14 @@ from torch import nn
 
 from stratagem import CombinationError
 from stratagem_deepspeed.backwards import Backwards, HeldGradients
-from stratagem_deepspeed.deepspeed_private import COMPLETE, REDUCE, STEP_GROUP, put_back, replace
+from stratagem_deepspeed.deepspeed_private import (
+    COMPLETE,
+    REDUCE,
+    STEP_GROUP,
+    as_plain_tensors,
+    put_back,
+    replace,
+)
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
@@ -177,11 +184,12 @@ class Gradients:
         if self._stage < 3 or name != "grad":
             setattr(parameter, name, gradient)
             return
-        data = parameter.data
-        # A gradient has to have the shape of what it is put beside.
-        parameter.data = data.new_empty(gradient.shape)
-        parameter.grad = gradient
-        parameter.data = data
+        # A gradient has to have the shape of its parameter, which is empty here, and refuses other uses.
+        with as_plain_tensors():
+            data = parameter.data
+            parameter.data = data.new_empty(gradient.shape)
+            parameter.grad = gradient
+            parameter.data = data
 
     def _agree(self) -> None:
         """Find out which parameters have a gradient on any rank. Collective."""

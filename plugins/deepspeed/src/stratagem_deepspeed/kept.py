@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from stratagem import UsageError
+
 if TYPE_CHECKING:
     from stratagem import Collectives
-    from stratagem_deepspeed.partitioned import Access
+    from stratagem_deepspeed.partitioned import Partitioned
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,19 @@ class KeptParts:
 
 
 def own_parts(
-    original_module: nn.Module, access: Access
+    original_module: nn.Module, partitioned: Partitioned
 ) -> list[tuple[nn.Parameter, torch.Tensor, torch.Size]]:
     """Return what `keep` takes of a module that is in an engine at stage 3. Not collective.
 
     Returns:
         Nothing where the drive has some of it.
     """
-    access.follow_changes()
+    with suppress(UsageError):  # said already, where the run's end isn't an error
+        partitioned.follow_changes()
     parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
     for parameter in original_module.parameters():
         zero3: Any = parameter
-        part = access.own_part(zero3)
+        part = partitioned.own_part(zero3)
         if part.numel() != zero3.ds_tensor.ds_numel:
             return []
         parts.append((parameter, part, zero3.ds_shape))

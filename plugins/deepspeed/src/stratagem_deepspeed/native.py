@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem import CheckpointError
 from stratagem_deepspeed import output
-from stratagem_deepspeed.partitioned import engine_at_work
+from stratagem_deepspeed.deepspeed_private import as_plain_tensors
 
 if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
@@ -27,7 +27,8 @@ def save(engine: Any, folder: str, tag: str | None, paused: dict[str, Scalars | 
         tag: of this checkpoint; by the engine's steps when None.
         paused: see `IdleParameters`.
     """
-    with output.kept(), engine_at_work():
+    # The engine reads a module that is empty at stage 3, and writes its parts beside that.
+    with output.kept(), as_plain_tensors():
         engine.save_checkpoint(folder, tag=tag, client_state={PAUSED: paused})
 
 
@@ -75,7 +76,7 @@ def load(
             "or convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal "
             "in config"
         )
-    with output.kept(), engine_at_work():
+    with output.kept(), as_plain_tensors():
         found, told = engine.load_checkpoint(
             folder,
             tag=tag,

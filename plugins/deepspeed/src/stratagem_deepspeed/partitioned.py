@@ -1,31 +1,30 @@
-"""Parameters of which a rank has a part, used outside of their layer's forward: whole, and written back.
+"""Parameters of which a rank has a part: refused outside of their layer's forward, and followed where they change.
 
 The engine gathers a layer's parameters around its forward and backward. Between, a parameter is empty: a clamp in
-place or a penalty on weights would compute with nothing, without an error.
+place or a penalty on weights would compute with nothing, without an error. `deepspeed.zero.GatheredParameters` is the
+engine's own way to have it whole there.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
+from stratagem import Collectives, UsageError
+from stratagem.errors import GradientError
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_deepspeed import deepspeed_private as private
 from stratagem_deepspeed.masters import follow_partition, master_slice
 from stratagem_deepspeed.parameters import piece
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
-ENGINE = ("deepspeed.", "stratagem_deepspeed.", *private.KNOWING)
-"""Modules whose functions know that a parameter may be empty."""
-
-_READ: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
-_PASSED = {
+_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # of a descriptor in C
+_SET_GRAD: Any = torch.Tensor.grad.__set__  # type: ignore[union-attr]  # of a descriptor in C
+_WITHOUT_VALUES = {
     getattr(getattr(torch.Tensor, name), how)
     for name in (
         "requires_grad",
@@ -45,14 +44,17 @@ _PASSED = {
     for how in ("__get__", "__set__")
     if hasattr(getattr(torch.Tensor, name), how)
 } | {
-    torch.Tensor.data.__set__,  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__,  # type: ignore[attr-defined]  # of a descriptor in C
     torch.Tensor.is_floating_point,
     torch.Tensor.is_complex,
     torch.Tensor.requires_grad_,
     torch.Tensor.register_hook,
     torch.Tensor.register_post_accumulate_grad_hook,
     torch.Tensor.element_size,
+    torch.Tensor.record_stream,
     torch.Tensor.__repr__,
+    torch.autograd.grad,
+    torch.autograd.backward,
 }
 """What an empty parameter can be asked as well as a whole one."""
 
@@ -62,8 +64,8 @@ def _size(parameter: Any, dim: int | None = None) -> Any:
 
 
 _SHAPES: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.shape.__get__: lambda p: p.ds_shape,  # type: ignore[attr-defined]
-    torch.Tensor.ndim.__get__: lambda p: len(p.ds_shape),  # type: ignore[attr-defined]
+    torch.Tensor.shape.__get__: lambda p: p.ds_shape,  # type: ignore[attr-defined]  # of a descriptor in C
+    torch.Tensor.ndim.__get__: lambda p: len(p.ds_shape),  # type: ignore[attr-defined]  # of a descriptor in C
     torch.Tensor.size: _size,
     torch.Tensor.dim: lambda p: len(p.ds_shape),
     torch.Tensor.ndimension: lambda p: len(p.ds_shape),
@@ -73,158 +75,218 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _intercept(
-    cls: type, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-) -> Any:
-    named = kwargs or {}
-    if func not in _PASSED and not _knows(sys._getframe(1)):
-        answer = _SHAPES.get(func)
-        if answer is not None and hasattr(args[0], "ds_shape"):
-            return answer(*args, **named)
-        for parameter in _partitioned((*args, *named.values())):
-            parameter.ds_access.use(parameter, func == _READ)
-    with private.as_plain_tensors():
-        return func(*args, **named)
-
-
-def _knows(caller: FrameType) -> bool:
-    """Whether what calls with a parameter knows that it may be empty."""
-    within: str = caller.f_globals.get("__name__", "")
-    return within.startswith(ENGINE) and caller.f_code.co_name not in private.STATE_DICT
-
-
-def _partitioned(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, PartitionedParameter):
-            if hasattr(value, "ds_access"):
-                yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _partitioned(value)
-
-
 class PartitionedParameter(nn.Parameter):
-    """A parameter at stage 3. What computes with it outside of the engine gathers it first."""
+    """A parameter at stage 3, which can be computed with while all of it is here, and is refused otherwise."""
+
+    stage3_name: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if func == _SET_GRAD and args[1] is not None:
+            _refuse_other_gradients(*args)
+        if func not in _WITHOUT_VALUES and not private.finds_accumulation(func, args):
+            for parameter in _parameters_in((*args, *named.values())):
+                if _is_gathered(parameter) and (func in _SHAPES or not _is_recorded(func, parameter)):
+                    continue
+                if func == _DATA:
+                    with private.as_plain_tensors():
+                        data = func(*args).as_subclass(PartitionedData)
+                    data.stage3_name = parameter.stage3_name
+                    return data
+                if _is_whole(parameter):
+                    continue
+                if func in _SHAPES:
+                    return _SHAPES[func](*args, **named)
+                raise _refusal(parameter.stage3_name)
+        with private.as_plain_tensors():
+            return func(*args, **named)
 
 
-_looking = False
+class PartitionedData(torch.Tensor):
+    """`data` of a parameter at stage 3: writing to it leaves no trace on the parameter, and would be lost.
 
-
-def intercept(there: bool) -> bool:
-    """Have uses of parameters looked at, or not: the engine's own needn't be, and are many.
-
-    Returns:
-        Whether they were until now.
+    The engine asks for its device when it lets go of a parameter.
     """
-    global _looking
-    before, _looking = _looking, there
-    if before != there:
-        answer: Any = classmethod(_intercept) if there else private.NOT_ASKED
-        PartitionedParameter.__torch_function__ = answer  # type: ignore[method-assign]
-    return before
+
+    stage3_name: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in _WITHOUT_VALUES:
+            raise _refusal(next((each.stage3_name for each in args if isinstance(each, cls)), "its module"))
+        with private.as_plain_tensors():
+            return func(*args, **(kwargs or {}))
+
+
+def _refuse_other_gradients(parameter: Any, gradient: torch.Tensor) -> None:
+    """Refuse a gradient that torch would refuse beside an empty parameter, without saying why."""
+    with private.as_plain_tensors():
+        if gradient.shape == parameter.data.shape:
+            return
+    raise GradientError(
+        f"the gradient of {parameter.stage3_name!r} was assigned by your code, and deepspeed steps nothing but the "
+        "gradients of its own backward: compute it by runtime.backward(loss), or choose strategy ddp"
+    )
+
+
+def _refusal(name: str) -> UsageError:
+    return UsageError(
+        f"parameter {name!r} was used outside of its layer's forward, where deepspeed's stage 3 has a part of it on "
+        "each rank: use it between steps, within `with torch.no_grad(), "
+        "deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):` on all ranks, or choose stage 2"
+    )
 
 
 @contextmanager
-def engine_at_work() -> Iterator[None]:
-    """Around what only the engine does with parameters."""
-    before = intercept(False)
+def empty_parameters_explained() -> Iterator[None]:
+    """Say what to do where a backward came to a parameter after its layer's, or without a layer.
+
+    Autograd computes with the parameters that a loss was made of, and asks no subclass of tensors.
+    """
     try:
         yield
-    finally:
-        intercept(before)
+    except RuntimeError as error:
+        if "(0)" not in str(error) and "[0]" not in str(error):
+            raise
+        raise UsageError(
+            "a backward went through a parameter outside of its layer's own, where deepspeed's stage 3 has a part of "
+            f"it on each rank (torch: {error}): leave penalties on weights to the optimizer's weight_decay, or "
+            "choose stage 2 for these and for gradients of gradients; what only reads or changes parameters goes "
+            "between steps, within deepspeed.zero.GatheredParameters"
+        ) from error
 
 
-class Access:
-    """Gathers an engine's parameters for whoever uses them between layers, until the backward after it.
+def _parameters_in(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, PartitionedParameter):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _parameters_in(value)
+
+
+def _is_gathered(parameter: Any) -> bool:
+    """Whether a parameter is all here for the user's code. One in flight isn't, as within a step.
+
+    There the engine fetches ahead, and GatheredParameters doesn't wait for that.
+    """
+    return parameter.ds_status.name == "AVAILABLE" and private.is_gathered_by_user(parameter)
+
+
+def _is_recorded(func: Any, parameter: nn.Parameter) -> bool:
+    """Whether autograd records a call: its backward would compute with what is empty again by then."""
+    is_quiet = func in (_DATA, torch.Tensor.detach) or getattr(func, "__module__", "") == nn.init.__name__
+    return torch.is_grad_enabled() and parameter.requires_grad and not is_quiet
+
+
+def _is_whole(parameter: Any) -> bool:
+    """Whether a parameter is all here for its layer, or for one that the engine has found to use it."""
+    return parameter.ds_status.name == "AVAILABLE" and bool(
+        parameter.ds_persist or parameter.ds_active_sub_modules or private.is_used_by_caller(parameter)
+    )
+
+
+class Partitioned:
+    """An engine's parameters at stage 3.
 
     Args:
         engine: DeepSpeed's, at stage 3.
-        parameters: of its module.
+        parameters: of its module, by name.
         trained: those that its optimizer has.
+        collectives: of all ranks.
 
     Attributes:
         order: a number of the order in which this rank has gone through the layers: equal on all ranks.
     """
 
     def __init__(
-        self, engine: Any, parameters: Iterable[nn.Parameter], trained: Iterable[nn.Parameter]
+        self,
+        engine: Any,
+        parameters: Mapping[str, nn.Parameter],
+        trained: Iterable[nn.Parameter],
+        collectives: Collectives,
     ) -> None:
-        self._zero = engine.optimizer
-        self._parameters: list[Any] = list(parameters)
+        self._zero, self._collectives = engine.optimizer, collectives
+        self._parameters: list[Any] = list(parameters.values())
         self._trained = {id(parameter) for parameter in trained}
-        self._registry = engine.module.ds_inflight_param_registry
-        self._held: dict[int, Any] = {}
-        self._read: set[int] = set()
-        self._versions = {id(p): tensor_version(p) for p in self._parameters}
-        self._changed: dict[int, tuple[Any, torch.Tensor]] = {}
-        self._partition = {id(p): p.partition for p in self._parameters}
         self._classes = {id(p): type(p) for p in self._parameters}
         self.order = 0
-        for parameter in self._parameters:
-            parameter.ds_access = self
-            parameter.partition = self._partition_later(parameter)
+        for name, parameter in parameters.items():
+            # The engine keeps these objects, and so do optimizers and the user: none can be put in their place.
+            # patch: stage 3 parameters
             parameter.__class__ = PartitionedParameter
-        coordinator = self._coordinator = _coordinator(engine)
-        self._fetch = private.replace(coordinator, private.FETCH, self._fetching)
-        self._release = private.replace(coordinator, private.RELEASE, self._releasing)
-        intercept(True)
+            parameter.stage3_name = name  # type: ignore[attr-defined]  # of the class that it now has
+        self._handles = [
+            module.register_forward_pre_hook(self._note_layer(number))
+            for number, module in enumerate(engine.module.modules())
+        ]
+        self._versions: dict[int, tuple[int, int]] = {}
+        self.note_step()
 
     def remove(self) -> None:
         """Let go of the engine and the parameters."""
-        self.release()
+        for handle in self._handles:
+            handle.remove()
         for parameter in self._parameters:
+            # patch: stage 3 parameters
             parameter.__class__ = self._classes[id(parameter)]
-            del parameter.ds_access
-            parameter.partition = self._partition[id(parameter)]
-        private.put_back(self._coordinator, private.FETCH, private.RELEASE)
-        intercept(False)
+            del parameter.stage3_name
 
-    def use(self, parameter: Any, is_read: bool) -> None:
-        """Have a parameter whole until `release`. Collective.
+    def note_step(self) -> None:
+        """The engine has written into its parts."""
+        self._versions = {id(p): (tensor_version(p.ds_tensor), tensor_version(p)) for p in self._parameters}
 
-        Args:
-            parameter: which.
-            is_read: whether its `data` are asked for, writing to which leaves no trace on the parameter.
+    def check_assigned(self) -> None:
+        """Refuse parameters whose `data` was assigned while this rank had a part: the engine would drop it.
+
+        Raises:
+            UsageError: there is one.
         """
-        if is_read:
-            self._read.add(id(parameter))
-        if id(parameter) in self._held:
-            return
-        status = parameter.ds_status.name
-        if status == "AVAILABLE":
-            # Its layer is at work, or the engine has yet to release it.
-            if parameter.ds_active_sub_modules or parameter.ds_persist:
-                return
-        elif status == "INFLIGHT":
-            self._registry.pop(parameter).wait()
-        else:
-            with engine_at_work():
-                parameter.all_gather([parameter])
-        self._held[id(parameter)] = parameter
-
-    def release(self) -> None:
-        """Write back what was changed of gathered parameters, and have parts alone again."""
-        held, self._held = self._held, {}
-        for parameter in held.values():
-            # A layer that is between its forward and backward releases it itself.
-            is_free = parameter.ds_status.name == "AVAILABLE" and not parameter.ds_active_sub_modules
-            if is_free and not parameter.ds_persist:
-                parameter.partition()
+        with private.as_plain_tensors():
+            for parameter in self._parameters:
+                if parameter.ds_status.name == "NOT_AVAILABLE" and parameter.data.numel():
+                    raise _refusal(parameter.stage3_name)
 
     def follow_changes(self) -> None:
-        """Write into the engine's 32-bit copies what has been written into parameters."""
-        with engine_at_work():
-            self._follow_changes()
+        """Write into the engine's 32-bit copies what was written under GatheredParameters. Collective.
 
-    def _follow_changes(self) -> None:
-        self.release()
-        for parameter in self._parameters:
-            if parameter.ds_status.name == "AVAILABLE" and self._is_changed(parameter):
-                self._keep(parameter)
-        changed, self._changed = self._changed, {}
-        for parameter, own in changed.values():
-            parameter.ds_tensor.data.view(-1)[: own.numel()].copy_(own[: parameter.ds_tensor.numel()])
-            if id(parameter) in self._trained:
-                follow_partition(self._zero, parameter, own)
+        Raises:
+            UsageError: a parameter was written to elsewhere, which the engine has dropped.
+        """
+        self.check_assigned()
+        changed = [self._is_changed(parameter) for parameter in self._parameters]
+        if any(_is_on_drive(parameter) for parameter in self._parameters):
+            # These are gathered below, on all ranks; one that has nothing of a small parameter sees no change.
+            flags = self._collectives.all_reduce(torch.tensor(changed, dtype=torch.float32), "max")
+            changed = [bool(flag) for flag in flags]
+        for parameter, is_changed in zip(self._parameters, changed):
+            if is_changed and id(parameter) in self._trained:
+                follow_partition(self._zero, parameter, self._part(parameter))
+        self.note_step()
+
+    def _is_changed(self, parameter: Any) -> bool:
+        part, whole = self._versions[id(parameter)]
+        if tensor_version(parameter.ds_tensor) != part:
+            return True
+        with private.as_plain_tensors():
+            # A rank that has nothing of a small parameter can't tell how it was changed.
+            has_part = piece(parameter, torch.empty(parameter.ds_shape, device="meta")).numel() > 0
+        if has_part and tensor_version(parameter) != whole:
+            raise _refusal(parameter.stage3_name)
+        return False
+
+    def _part(self, parameter: Any) -> torch.Tensor:
+        if not _is_on_drive(parameter):
+            part: torch.Tensor = parameter.ds_tensor.detach()
+            return part
+        from deepspeed import zero
+
+        with zero.GatheredParameters([parameter]):
+            return piece(parameter, parameter.detach()).clone()
 
     def own_part(self, parameter: Any) -> torch.Tensor:
         """Return a copy of this rank's part of a parameter, in 32 bits where the engine has that."""
@@ -234,61 +296,13 @@ class Access:
         part: torch.Tensor = parameter.ds_tensor.detach()
         return part.clone()
 
-    def _is_changed(self, parameter: Any) -> bool:
-        return id(parameter) in self._read or tensor_version(parameter) != self._versions[id(parameter)]
+    def _note_layer(self, number: int) -> Callable[..., None]:
+        def note(module: nn.Module, args: Any) -> None:
+            # The same number in every process: hashes of whole numbers are.
+            self.order = hash((self.order, number))
 
-    def _keep(self, parameter: Any) -> None:
-        self._changed[id(parameter)] = (parameter, piece(parameter, parameter.data).clone())
-        self._versions[id(parameter)] = tensor_version(parameter)
-        self._read.discard(id(parameter))
-
-    def _partition_later(self, parameter: Any) -> Callable[..., None]:
-        original = self._partition[id(parameter)]
-
-        def partition(*args: Any, has_been_updated: bool = False, **kwargs: Any) -> None:
-            if id(parameter) in self._held:
-                return
-            if parameter.ds_status.name == "AVAILABLE":
-                if has_been_updated:
-                    self._versions[id(parameter)] = tensor_version(parameter)
-                    self._read.discard(id(parameter))
-                    self._changed.pop(id(parameter), None)
-                elif self._is_changed(parameter):
-                    self._keep(parameter)
-                    has_been_updated = True
-            original(*args, has_been_updated=has_been_updated, **kwargs)
-
-        return partition
-
-    def _fetching(self, module: Any, forward: bool) -> None:
-        # The same number in every process: those of whole numbers are.
-        self.order = hash((self.order, module.ds_id, forward))
-        before = intercept(False)
-        try:
-            self._fetch(module, forward)
-            if before and not forward:
-                self._hold(module)
-        finally:
-            intercept(before)
-
-    def _hold(self, module: nn.Module) -> None:
-        """Have a layer's parameters whole until `release`, in a backward of the step's own, as torch.autograd.grad.
-
-        The engine gathers a layer for one backward after its forward, and this step's is still to come.
-        """
-        parameters: Any = module.parameters()
-        self._held.update({id(p): p for p in parameters if p.ds_status.name == "AVAILABLE"})
-
-    def _releasing(self, *args: Any, **kwargs: Any) -> None:
-        before = intercept(False)
-        try:
-            self._release(*args, **kwargs)
-        finally:
-            intercept(before)
+        return note
 
 
-def _coordinator(engine: Any) -> Any:
-    zero = engine.optimizer
-    # Without training, the engine has what gathers parameters and no optimizer.
-    offload = getattr(zero, "parameter_offload", zero)
-    return offload.get_param_coordinator()
+def _is_on_drive(parameter: Any) -> bool:
+    return bool(parameter.ds_tensor.status.name != "AVAILABLE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +29,7 @@ from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
 from stratagem_deepspeed.originals import Originals
-from stratagem_deepspeed.partitioned import Access, engine_at_work
+from stratagem_deepspeed.partitioned import Partitioned, empty_parameters_explained
 from stratagem_deepspeed.starting import start_engine
 
 if TYPE_CHECKING:
@@ -129,20 +129,22 @@ class DeepSpeedPrepared(Prepared):
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
         views = optimizers and self.stage in (1, 2)
         self._flat_views = FlatViews([parameters[name] for name in trained] if views else ())
-        self._access: Access | None = None
+        self._partitioned: Partitioned | None = None
         if self.stage == 3:
-            self._access = Access(self.engine, parameters.values(), [parameters[name] for name in trained])
+            steps = [parameters[name] for name in trained]
+            self._partitioned = Partitioned(self.engine, parameters, steps, request.collectives)
 
     # Per step -------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._access is not None:
-            self._access.release()
         self._take_stand_ins_away()
         if self._backwards is not None:
             self._backwards.note_forward()
         self._equal_buffers.make_equal()
-        result = self.module(*args, **kwargs)
+        if self._partitioned is not None:
+            self._partitioned.check_assigned()
+        with self._explained():
+            result = self.module(*args, **kwargs)
         self._equal_buffers.note_forward(self.original_module.training)
         return result
 
@@ -153,11 +155,8 @@ class DeepSpeedPrepared(Prepared):
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         if self._backwards is not None:
             self._backwards.note_forward()
-        try:  # not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules
-            return self._computed(*args, **kwargs)
-        finally:
-            if self._access is not None:
-                self._access.release()
+        # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
+        return self._computed(*args, **kwargs)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         result = super().forward_backward(*args, divisor=divisor, sync=sync)
@@ -192,12 +191,13 @@ class DeepSpeedPrepared(Prepared):
         self._take_stand_ins_away()
         if self._backwards is not None:
             self._backwards.begin()
-        with engine_at_work():
+        with self._explained():
             self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
         if self._backwards is not None:
             self._backwards.end(bool(self.engine.is_gradient_accumulation_boundary()))
-        if self._access is not None:
-            self._access.release()
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._partitioned is None else empty_parameters_explained()
 
     def abandon_backward(self) -> None:
         if self._backwards is not None and self.stage:
@@ -256,16 +256,17 @@ class DeepSpeedPrepared(Prepared):
         if self._gradients is not None:
             self._gradients.before_step()
         self.follow_changes()
-        with engine_at_work():
-            self.engine.step()
+        self.engine.step()
+        if self._partitioned is not None:
+            self._partitioned.note_step()
         if self._backwards is not None:
             self._backwards.forget()
         return bool(self.engine.was_step_applied())
 
     def follow_changes(self) -> None:
         """Give the engine what has been written into parameters since its last step."""
-        if self._access is not None:
-            self._access.follow_changes()
+        if self._partitioned is not None:
+            self._partitioned.follow_changes()
         elif self.stage and self.optimizers:
             self._flat_views.put_back()
             follow_parameters(self.engine.optimizer)
@@ -277,11 +278,11 @@ class DeepSpeedPrepared(Prepared):
             self._backwards.forget()
 
     def replicas(self) -> Iterator[tuple[str, Any]]:
-        if self._access is None:
+        if self._partitioned is None:
             yield from super().replicas()
             return
         # Its parameters are in parts, of which no rank has a copy.
-        yield "the order in which layers were called", self._access.order
+        yield "the order in which layers were called", self._partitioned.order
         trained = [name for name, p in self.original_module.named_parameters() if p.requires_grad]
         yield "the set of parameters that require gradients", trained
         for index, optimizer in enumerate(self.optimizers):
@@ -315,6 +316,8 @@ class DeepSpeedPrepared(Prepared):
             CheckpointError: there is none, or it is of another number of processes.
         """
         native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
+        if self._partitioned is not None:
+            self._partitioned.note_step()
 
     def restore_module(self) -> None:
         self._equal_buffers.make_equal()
@@ -335,11 +338,11 @@ class DeepSpeedPrepared(Prepared):
             self._backwards.remove()
             self._backwards = None
         parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
-        if self._access is not None:
+        if self._partitioned is not None:
             if self.leaves_module_sharded:
-                parts = own_parts(self.original_module, self._access)
-            self._access.remove()
-            self._access = None
+                parts = own_parts(self.original_module, self._partitioned)
+            self._partitioned.remove()
+            self._partitioned = None
         self.module = self.original_module
         if engine is not None:
             engine.destroy()
