@@ -39,11 +39,13 @@ def _skip_indices(loader: Any, count: int) -> tuple[Iterator[Any], bool]:
     skipping = _Skipping(original, count)
     # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree; here
     # they don't: the iterator takes what it needs while it is made, and the loader has its own back.
+    # patch: loader samplers
     object.__setattr__(loader, name, skipping)
     try:
         iterator = iter(loader)
         skipping.advance()
     finally:
+        # patch: loader samplers
         object.__setattr__(loader, name, original)
         skipping.count = 0
     return iterator, skipping.iterator is not None

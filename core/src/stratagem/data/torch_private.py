@@ -23,4 +23,5 @@ def before_each_fetch(act: Callable[[Any], None]) -> None:
         act(indices)
         return fetch(self, indices)
 
+    # patch: worker fetch
     fetcher.fetch = fetch_after

@@ -53,11 +53,13 @@ class WorkerSeeds:
         seeded.begin(f"{self._seed} {self._rank} {epoch}", first)
         # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree; here
         # they don't: the iterator takes what it needs while it is made, and the loader has its own back.
+        # patch: loader samplers
         object.__setattr__(loader, "batch_sampler", seeded)
         loader.worker_init_fn = partial(_start_worker, worker_init_fn)
         try:
             return begin(loader)
         finally:
+            # patch: loader samplers
             object.__setattr__(loader, "batch_sampler", original)
             loader.worker_init_fn = worker_init_fn
 

@@ -84,5 +84,6 @@ def _rebuilt_dataclass(batch: Any, changed: dict[str, Any]) -> Any:
     # Not dataclasses.replace: it calls __init__ and __post_init__ again, which may do anything.
     rebuilt = copy.copy(batch)
     for name, value in changed.items():
+        # patch: frozen dataclasses
         object.__setattr__(rebuilt, name, value)
     return rebuilt

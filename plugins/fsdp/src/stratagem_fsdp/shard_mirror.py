@@ -266,6 +266,7 @@ class _Unit:
         It would put the gathered copy into the caller's dict, whose memory is freed after the backward: reading it
         then ends the process. It calls nothing by which a module could see it.
         """
+        # patch: functional_call
         frame = sys._getframe(1)
         while frame is not None and frame.f_code is not functional_call.__code__:
             frame = frame.f_back  # type: ignore[assignment]

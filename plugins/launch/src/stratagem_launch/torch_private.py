@@ -105,8 +105,10 @@ def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
         before(*args)
         signal.signal(signal.SIGTERM, end_later)
 
+    # patch: loader workers
     handling._set_worker_signal_handlers = set_handlers
     try:
         yield
     finally:
+        # patch: loader workers
         handling._set_worker_signal_handlers = before

@@ -57,6 +57,7 @@ def install() -> None:
     if FOLDER not in sys.path:
         sys.path.insert(0, FOLDER)
     if not any(isinstance(finder, _Redirect) for finder in sys.meta_path):
+        # patch: lightning imports
         sys.meta_path.insert(0, _Redirect())
 
 

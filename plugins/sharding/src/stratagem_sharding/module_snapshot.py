@@ -41,6 +41,7 @@ class ModuleSnapshot:
     def undo(self) -> None:
         """Bring back classes, attributes and hooks. Parameters, buffers and submodules stay as they are."""
         for (module, cls, values, hooks), (set_up, hooked) in zip(self._before, self._after):
+            # patch: module classes
             module.__class__ = cls
             now = module.__dict__
             for key in [key for key in now if key not in MODULE_TABLES and key not in hooked]:

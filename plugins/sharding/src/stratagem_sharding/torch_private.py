@@ -150,6 +150,7 @@ def replaced_initializers(make: Callable[[Callable[..., Any]], Callable[..., Any
     with _LOCK:
         if not _USERS:
             for name in INITIALIZERS:
+                # patch: initializers
                 setattr(nn.init, name, _by_thread(name, getattr(nn.init, name)))
         _USERS.append(user)
     before = _REPLACED.by_name
@@ -162,6 +163,7 @@ def replaced_initializers(make: Callable[[Callable[..., Any]], Callable[..., Any
             _USERS.remove(user)
             if not _USERS:
                 for name in INITIALIZERS:
+                    # patch: initializers
                     setattr(nn.init, name, getattr(nn.init, name).__wrapped__)
 
 

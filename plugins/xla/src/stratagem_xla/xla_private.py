@@ -24,6 +24,7 @@ gathering, and leaves modules with an empty copy of a parameter, which a user's 
 def replace(wrapper: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Have `method` called in the place of one of `REPLACED`; return the wrapper's own."""
     original: Callable[..., Any] = getattr(wrapper, name)
+    # patch: xla wrapper
     setattr(wrapper, name, method)
     return original
 

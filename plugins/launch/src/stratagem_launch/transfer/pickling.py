@@ -205,4 +205,5 @@ def _count_hooks_from(next_id: int) -> None:
     if next_id:
         from torch.utils.hooks import RemovableHandle
 
+        # patch: hook ids
         RemovableHandle.next_id = max(RemovableHandle.next_id, next_id)

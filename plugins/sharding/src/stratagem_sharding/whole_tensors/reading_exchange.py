@@ -86,6 +86,7 @@ def _ranks(ranks: list[int]) -> str:
 
 def _user_line() -> str:
     """Return "file:line (text)" of the innermost frame that is neither torch's nor of a strategy."""
+    # patch: line of a reading
     innermost: Any = sys._getframe(1)
     frame = innermost
     while frame is not None:

@@ -418,6 +418,7 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 
 def _as_whole(value: Any) -> Any:
     if type(value) is DTensor and CAN_HOLD_WHOLE:
+        # patch: whole tensors
         value.__class__ = WholeDTensor
     return value
 

@@ -65,6 +65,7 @@ class HyperparametersMixin:
         Raises:
             ConfigError: it isn't called by `__init__`, or there is no such argument.
         """
+        # patch: hyperparameters
         given, self._hparams_called = _arguments(self, frame or sys._getframe(1))
         left_out = {ignore} if isinstance(ignore, str) else set(ignore)
         whole = [each for each in names if not isinstance(each, str)]

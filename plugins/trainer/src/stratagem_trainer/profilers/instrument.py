@@ -99,4 +99,5 @@ def _timed(profiler: Profiler, name: str, method: Callable[..., Any]) -> Callabl
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
+    # patch: profiled methods
     object.__setattr__(owner, name, value)

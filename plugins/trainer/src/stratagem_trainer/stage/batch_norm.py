@@ -37,6 +37,7 @@ def synchronize_batch_norms(runtime: Runtime, module: nn.Module) -> None:
     _ranks[:] = [ranks]
     for layer in module.modules():
         if type(layer) in _SYNCHRONIZED:
+            # patch: batch norms
             layer.__class__ = _SYNCHRONIZED[type(layer)]
 
 
@@ -45,6 +46,7 @@ def as_before(module: nn.Module) -> None:
     for layer in module.modules():
         original = _ORIGINAL.get(type(layer))
         if original is not None:
+            # patch: batch norms
             layer.__class__ = original
     _ranks.clear()
 
