@@ -99,6 +99,16 @@ def test_a_plugin_that_is_not_in_it_is_refused_before_it_is_imported(
     assert "third" in load_catalogue().names("strategy")
 
 
+@pytest.mark.parametrize("group", ["stratagem.index", "stratagem.optimizer_trial", "stratagem.names"])
+def test_a_library_that_the_core_would_import_is_refused_too(site, lock, group) -> None:
+    written(lock)
+    info = site.path / "library-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: library\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\nMine = library_module:MINE\n")
+    assert refused(lock).startswith("the plugin library 1.0 (an index) isn't in stratagem.lock")
+
+
 def test_a_file_that_changed_is_refused_before_it_is_imported(site, lock, tmp_path, monkeypatch) -> None:
     site.offer("third-party", THIRD)
     written(lock)

@@ -35,6 +35,21 @@ def test_a_distribution_adds_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         facade_name("Absent")
 
 
+def test_a_name_that_two_distributions_add_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "squatting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squatting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stratagem.names]\nTrainer = squatting.module:Trainer\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(facade, "_found", {})
+    with pytest.raises(
+        ImportError, match=r"two distributions add stratagem\.Trainer, as squatting.module:Trainer and"
+    ):
+        from stratagem import Trainer  # noqa: F401
+
+
 def test_without_any_distribution_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facade, "facade_names", dict)
     with pytest.raises(

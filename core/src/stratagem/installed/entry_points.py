@@ -14,11 +14,15 @@ GROUP = "stratagem"
 """The group's name."""
 
 
-def plugin_entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
-    """Yield every entry point in the group, with its distribution's normalised name and version."""
+LIBRARY_GROUPS = ("stratagem.index", "stratagem.optimizer_trial")
+"""Groups of what the core imports from distributions that need not be plugins."""
+
+
+def plugin_entry_points(group: str = GROUP) -> Iterator[tuple[EntryPoint, str, str]]:
+    """Yield every entry point in a group, with its distribution's normalised name and version."""
     import importlib_metadata  # its import takes as long as reading all cached records
 
-    for entry_point in importlib_metadata.entry_points(group=GROUP):
+    for entry_point in importlib_metadata.entry_points(group=group):
         distribution = entry_point.dist
         if distribution is None:
             yield entry_point, entry_point.module, "0"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stratagem.errors import LockError
-from stratagem.installed.entry_points import plugin_entry_points
+from stratagem.installed.entry_points import GROUP, LIBRARY_GROUPS, plugin_entry_points
+from stratagem.names.facade import GROUP as NAMES_GROUP
 
 if TYPE_CHECKING:
     from importlib_metadata import Distribution
@@ -126,10 +127,12 @@ def _is_entry(value: object) -> bool:
 def _installed() -> Lock:
     distributions: dict[str, Distribution] = {}
     modules: dict[str, set[str]] = {}
-    for entry_point, name, _ in plugin_entry_points():
-        if entry_point.dist is not None:
-            distributions[name] = cast("Distribution", entry_point.dist)
-            modules.setdefault(name, set()).add(entry_point.module)
+    for group in (GROUP, *LIBRARY_GROUPS, NAMES_GROUP):
+        for entry_point, name, _ in plugin_entry_points(group):
+            if entry_point.dist is not None:
+                distributions[name] = cast("Distribution", entry_point.dist)
+                # Names of `stratagem` are in modules of other distributions.
+                modules.setdefault(name, set()).update([entry_point.module] if group != NAMES_GROUP else [])
     return {
         name: {
             "version": distribution.version,

@@ -19,10 +19,21 @@ _found: dict[str, Any] = {}
 
 
 def facade_names() -> dict[str, str]:
-    """Return name → "module:attribute" of all names that installed distributions add to `stratagem`."""
+    """Return name → "module:attribute" of all names that installed distributions add to `stratagem`.
+
+    Raises:
+        ImportError: two distributions add one name.
+    """
     import importlib_metadata  # not needed for the core's names
 
-    return {each.name: each.value for each in importlib_metadata.entry_points(group=GROUP)}
+    found: dict[str, str] = {}
+    for each in importlib_metadata.entry_points(group=GROUP):
+        if found.setdefault(each.name, each.value) != each.value:
+            raise ImportError(
+                f"two distributions add stratagem.{each.name}, as {found[each.name]} and as {each.value}: "
+                "uninstall one"
+            )
+    return found
 
 
 def facade_name(name: str) -> Any:
