@@ -16,7 +16,6 @@ from stratagem_facade.former_settings import renamed_selection
 from stratagem_trainer.arguments import refuse_unknown
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.loggers.base import Logger
-from stratagem_trainer.loop_rules import LoopRules
 from stratagem_trainer.profilers import Profiler
 from stratagem_trainer.stage.request import StageRequest, StageResult
 from stratagem_trainer.stage.state import StageState
@@ -30,6 +29,7 @@ from stratagem_lightning.foreign_data import ForeignData, adapted
 from stratagem_lightning.loggers import default_logger
 from stratagem_lightning.missing import no_member
 from stratagem_lightning.module import LightningModule
+from stratagem_lightning.policy import LightningPolicy
 from stratagem_lightning.precision import PRECISIONS, on_cpu
 from stratagem_lightning.private_methods import refuse_private
 from stratagem_lightning.rank_zero import show_rank
@@ -43,20 +43,6 @@ from stratagem_lightning.uncalled import refuse_uncalled
 MAX_EPOCHS = 1000
 """Where nothing limits a fit."""
 SANITY_STEPS = 2
-RULES = LoopRules(
-    counts_each_optimizer=True,
-    ends_cut_epoch=True,
-    divides_by_whole_window=True,
-    steps_schedulers_before_validation=True,
-    callbacks_end_epoch_first=True,
-    shares_samplers=True,
-    restores_user_state_first=True,
-    counts_evaluation_steps=True,
-    evaluations_draw=True,
-    shuffles_evaluations=True,
-    seeds_data=True,
-    validates_skipped_epoch=False,
-)
 
 
 class Trainer(SettingsView):
@@ -136,7 +122,7 @@ class Trainer(SettingsView):
         loggers = self.given_loggers if isinstance(self.given_loggers, (list, tuple)) else ()
         refuse_private([self, self.profiler, *self.callbacks, *loggers])
         self.config = on_cpu(self.config)
-        self.settings = replace(self.settings, rules=RULES)
+        self.settings = replace(self.settings, policy=LightningPolicy())
         self.fast_dev_run, self.gradient_clip_algorithm = fast_dev_run, gradient_clip_algorithm
 
     def save_checkpoint(

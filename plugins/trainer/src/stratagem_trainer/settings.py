@@ -13,7 +13,7 @@ from stratagem_launch import STOP_SIGNALS, check_stop_signals
 from stratagem import Clipping
 from stratagem.errors import ConfigError
 from stratagem_trainer.durations import check_seconds, duration_s, max_time_s
-from stratagem_trainer.loop_rules import LoopRules
+from stratagem_trainer.loops.policy import LoopPolicy
 
 Limit = Union[int, float, None]
 """A number of batches, or a fraction of them; None for all."""
@@ -60,7 +60,7 @@ class TrainerSettings:
     stop_signals: str | Sequence[str] = STOP_SIGNALS
     requeue: bool = True
     step_timeout_s: float | None = None
-    rules: LoopRules = field(default_factory=LoopRules)
+    policy: LoopPolicy = field(default_factory=LoopPolicy)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

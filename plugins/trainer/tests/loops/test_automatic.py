@@ -1,4 +1,4 @@
-"""Steps of one batch each have a loop of their own: it does what the loop over windows does."""
+"""Optimizers that the loop steps, with and without the module's hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from by_hand import train
 from small import Descent, Line, samples
-from stratagem_trainer.loops import train as fit_loop
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -107,25 +106,18 @@ def outcome(module: Line, folder: Path, **how: Any) -> list[Any]:
     ],
     ids=str,
 )
-def test_it_does_what_windows_of_one_batch_do(
-    kind: Any, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_that_steps_by_its_own_hook_gets_the_same(
+    kind: Any, how: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / "single").mkdir()
-    (tmp_path / "windows").mkdir()
-    single = outcome(kind(), tmp_path / "single", **how)
-    monkeypatch.setattr(fit_loop, "single_batches", lambda *args: None)
-    assert single == outcome(kind(), tmp_path / "windows", **how)
-    assert single[2] > 1
+    class OwnStep(kind):
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
+            optimizer.step(closure=closure)
 
-
-def test_a_step_of_several_batches_is_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> Any:
-        raise AssertionError("one batch each")
-
-    monkeypatch.setattr(fit_loop.AutomaticSteps, "single", refuse)
-    assert train(Line(), tmp_path, max_epochs=1, accumulate_grad_batches=2).global_step == 4
-    with pytest.raises(AssertionError, match="one batch each"):
-        train(Line(), tmp_path / "b", max_epochs=1)
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "module").mkdir()
+    by_loop = outcome(kind(), tmp_path / "loop", **how)
+    assert by_loop == outcome(OwnStep(), tmp_path / "module", **how)
+    assert by_loop[2] > 1
 
 
 def test_a_loss_that_is_not_finite_ends_it_before_the_step(tmp_path: Path) -> None:

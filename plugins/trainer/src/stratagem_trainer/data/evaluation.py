@@ -59,7 +59,7 @@ def eval_loaders(
     def of_one(one: Any) -> EvalData:
         ranks, is_shared = runtime.collectives.data, settings.use_distributed_sampler
         shared = one
-        if is_shared and settings.rules.shuffles_evaluations and stage != "predict" and is_shuffled(one):
+        if is_shared and settings.policy.shuffles_evaluations and stage != "predict" and is_shuffled(one):
             if ranks.world_size == 1:
                 is_shared = False  # it is read as it is
             elif in_turn:

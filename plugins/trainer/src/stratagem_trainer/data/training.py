@@ -41,7 +41,7 @@ def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any, seed: i
     """
 
     def of_one(one: Any) -> TrainData:
-        if settings.rules.shares_samplers and settings.use_distributed_sampler:
+        if settings.policy.shares_samplers and settings.use_distributed_sampler:
             one = share_sampler(one, runtime.collectives.data, seed)
         return TrainData(
             one,

@@ -37,7 +37,7 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
         hooks("on_evaluation_start", stage)
         _start(state, stage)
         # One that is broken off is run again as a whole.
-        kept = random_numbers_kept(state.runtime.device, state.settings.rules.evaluations_draw)
+        kept = random_numbers_kept(state.runtime.device, state.settings.policy.evaluations_draw)
         with kept, states_kept(state.module, only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
@@ -189,7 +189,7 @@ def _outputs(
         most: at most so many batches.
     """
     step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
-    if hasattr(data, "set_epoch") and state.settings.rules.shuffles_evaluations:
+    if hasattr(data, "set_epoch") and state.settings.policy.shuffles_evaluations:
         data.set_epoch(state.progress.epoch if state.stage == "fit" else 0)
     index = _index_arguments(state, step, loader)
     starts = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_start")]

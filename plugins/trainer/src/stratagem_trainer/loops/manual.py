@@ -1,189 +1,68 @@
-"""Optimizers in the hands of a module."""
+"""Batches of a module that runs backward and steps its optimizers itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
-from stratagem import Clipping
-from stratagem.errors import ConfigError
-from stratagem.sdk.loops import drop_gradients
-from stratagem_trainer.stage.hooks import tell_before_step
+from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
 
 if TYPE_CHECKING:
-    import torch
+    from stratagem_trainer.loops.batch_hooks import BatchHooks
+    from stratagem_trainer.loops.loss_watch import FiniteCheck
+    from stratagem_trainer.loops.steps import OptimizerSteps
+    from stratagem_trainer.stage.state import StageState
 
-    from stratagem import Prepared
-    from stratagem_trainer.stage.hooks import HookRunner
 
-
-class ManualOptimizer:
-    """One optimizer, stepped through the strategy and the precision.
-
-    Attributes other than its own are the wrapped optimizer's.
+class ManualBatches:
+    """Runs the module's `training_step`, and counts a step where it has stepped an optimizer.
 
     Args:
-        prepared: has the optimizer.
-        index: of the optimizer.
-        on_step: called with the index after a step that was applied.
-        step_completed: `Session.step` of `prepared`.
-        hooks: of callbacks and the module.
+        state: the stage's objects.
+        steps: does what follows a step.
+        finite: looks at losses.
+        hooks: around each batch.
+
+    Attributes:
+        optimizers: for the module.
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        index: int,
-        on_step: Callable[[int], None],
-        step_completed: Callable[[int, Callable[[], Any] | None], tuple[bool, Any]],
-        hooks: HookRunner,
+        self, state: StageState, steps: OptimizerSteps, finite: FiniteCheck, hooks: BatchHooks
     ) -> None:
-        self._prepared, self._index, self._on_step = prepared, index, on_step
-        self._step_completed = step_completed
-        self._before_step = hooks.of("on_before_optimizer_step")
-        self._before_zero_grad = hooks.of("on_before_zero_grad")
-        self.optimizer = prepared.optimizers[index]
-
-    def step(self, closure: Callable[[], Any] | None = None) -> bool:
-        """Step; False when it was skipped. Collective.
-
-        Args:
-            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
-        """
-        if self._before_step:
-            if closure is None:
-                self._prepared.complete_gradients(self._index)
-            tell_before_step(self._before_step, self._prepared, self._index, has_gradients=closure is None)
-        applied, _ = self._step_completed(self._index, closure)
-        if applied:
-            self._on_step(self._index)
-        return applied
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
-        for before in self._before_zero_grad:
-            before(self.optimizer)
-        drop_gradients(self._prepared, self._index, set_to_none)
-
-    def _own(self) -> Iterator[torch.Tensor]:
-        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-
-    def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
-        """Limit its gradients; returns the norm before, when `max_norm` is given. Collective."""
-        self._prepared.complete_gradients(self._index)
-        return self._prepared.clip(self._index, Clipping(max_norm, max_value))
-
-    def average_gradients(self) -> None:
-        """Average its gradients over ranks, before a step with those that the module assigned. Collective."""
-        self._prepared.average_gradients(self._index)
-
-    @contextmanager
-    def only_its_gradients(self) -> Iterator[None]:
-        """A context in which only its parameters require gradients."""
-        own = {id(parameter) for parameter in self._own()}
-        others = [
-            p for p in self._prepared.original_module.parameters() if p.requires_grad and id(p) not in own
+        self._state, self._steps, self._hooks = state, steps, hooks
+        self._policy, self._check_loss = state.settings.policy, finite.check_loss
+        self._stepped: set[int] = set()
+        """Indices of the optimizers that the batch has stepped."""
+        step_completed = partial(state.runtime.session.step, state.prepared)
+        self.optimizers = [
+            ManualOptimizer(state.prepared, index, self._count, step_completed, state.hooks)
+            for index in range(len(state.prepared.optimizers))
         ]
-        for parameter in others:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in others:
-                parameter.requires_grad_(True)
+        state.steps_schedules_by_hand = not self._policy.steps_schedulers_of_manual_modules(
+            _mentions(type(state.module), "lr_schedulers")
+        )
 
-    @contextmanager
-    def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """As `only_its_gradients`.
+    def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
+        """Run a batch; a module that optimizes manually accumulates by itself, so that each is a window's last."""
+        state, progress = self._state, self._state.progress
+        self._stepped = set()
+        outputs = state.prepared.manual_step("training_step", batch, idx)
+        self._check_loss(progress.step + 1, outputs)
+        state.batch_idx = progress.batch = idx + 1
+        if self._stepped:
+            self._policy.count_manual_batch(progress)
+            self._steps.finish(self._stepped)
+        self._hooks.end(outputs, batch, idx)
 
-        Raises:
-            ConfigError: gradients aren't to be reduced.
-        """
-        if not sync_grad:
-            raise ConfigError("toggle_model(sync_grad=False) isn't here: each backward reduces its gradients")
-        with self.only_its_gradients():
-            yield
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.optimizer, name)
+    def _count(self, index: int) -> None:
+        self._stepped.add(index)
+        self._policy.count_manual_step(self._state.progress)
 
 
-def mentions(kind: type, name: str) -> bool:
+def _mentions(kind: type, name: str) -> bool:
     """Whether a method that a user's class defines calls something of this name."""
     own = (each for each in kind.__mro__ if not each.__module__.startswith(("stratagem_trainer.", "torch.")))
     methods = (value for each in own for value in vars(each).values() if isfunction(value))
     return any(name in method.__code__.co_names for method in methods)
-
-
-class LoopOptimizer(ManualOptimizer):
-    """One optimizer that the loop steps, as `Module.optimizer_step` and `optimizer_zero_grad` get it.
-
-    Args:
-        prepared: has the optimizer.
-        index: of the optimizer.
-        step: what the loop does where the module says nothing: hooks, clipping and the step.
-        step_completed: as for `ManualOptimizer`.
-        hooks: of callbacks and the module.
-    """
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        index: int,
-        step: Callable[[int, Callable[[], Any] | None], bool],
-        step_completed: Callable[[int, Callable[[], Any] | None], tuple[bool, Any]],
-        hooks: HookRunner,
-    ) -> None:
-        super().__init__(prepared, index, lambda _: None, step_completed, hooks)
-        self._loop_step = step
-        self._evaluate: Callable[[], Any] | None = None
-        self._loss: Any = None
-        self._is_evaluated = True
-        self.was_applied = False
-        """Whether it was stepped since `begin`."""
-
-    def begin(self, evaluate: Callable[[], Any] | None, loss: Any) -> None:
-        """Begin a step.
-
-        Args:
-            evaluate: evaluates the loss, where the optimizer does so itself.
-            loss: the one whose gradients are there, where it doesn't.
-        """
-        self._evaluate, self._loss = evaluate, loss
-        self._is_evaluated = self.was_applied = False
-
-    def closure(self) -> Any:
-        """What `optimizer_step` gets as its closure: returns the loss, whose gradients are there afterwards.
-
-        Raises:
-            ConfigError: it is called twice for an optimizer that doesn't evaluate the loss itself.
-        """
-        if self._evaluate is not None:
-            return self._evaluate()
-        if self._is_evaluated:
-            raise ConfigError(
-                f"optimizer_step called its closure twice for {type(self.optimizer).__name__}, whose gradients are "
-                "there already: only an optimizer whose step() can't do without a closure evaluates the loss again; "
-                "optimize manually"
-            )
-        self._is_evaluated = True
-        return self._loss
-
-    def step(self, closure: Callable[[], Any] | None = None) -> bool:
-        """Step as the loop does; False when it was skipped. Collective.
-
-        Args:
-            closure: the one that `optimizer_step` got, or one around it.
-        """
-        evaluate = self._evaluate
-        if closure is not None and evaluate is None:
-            closure()
-        applied = self._loop_step(self._index, evaluate and (closure or evaluate))
-        self.was_applied = self.was_applied or applied
-        return applied
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
-        drop_gradients(self._prepared, self._index, set_to_none)

@@ -23,24 +23,21 @@ In outline, with the hooks of callbacks and module (stratagem_trainer.stage.hook
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import DataError
-from stratagem.sdk.collectives import mean_loss
-from stratagem.sdk.loops import loss_of
 from stratagem_trainer.data.transfer import on_device
-from stratagem_trainer.loops.automatic import STEP, AutomaticSteps
+from stratagem_trainer.loops.automatic import AutomaticBatches
 from stratagem_trainer.loops.batch_hooks import BatchHooks
+from stratagem_trainer.loops.closure import ClosureBatches
+from stratagem_trainer.loops.epoch_end import TrainingEpochEnd
 from stratagem_trainer.loops.loss_watch import FiniteCheck
-from stratagem_trainer.loops.manual import ManualOptimizer, mentions
-from stratagem_trainer.loops.schedules import step_schedules
+from stratagem_trainer.loops.manual import ManualBatches
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stopping import Stop
 from stratagem_trainer.loops.validation_times import ValidationTimes
-from stratagem_trainer.loops.windows import divisors, epoch_windows, single_batches
+from stratagem_trainer.loops.windows import micro_batches
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
@@ -68,36 +65,27 @@ class FitLoop:
     ) -> None:
         self.state, self.data, self.validate = state, data, validate
         self._has_validated = False
-        self.settings, self.module, self._rules = state.settings, state.module, state.settings.rules
-        self.prepared, self.metrics, self.progress = state.prepared, state.metrics, state.progress
+        self.settings, self.module, self._policy = state.settings, state.module, state.settings.policy
+        self.metrics, self.progress = state.metrics, state.progress
         self.num_batches = state.num_train_batches = data.num_train_batches
-        self.data_ranks = state.runtime.collectives.data
         self._data_state, self._resume = data_state, resume
         self._is_first_epoch, self._stops, self._last_step = True, False, self.settings.steps
-        self._stepped: set[int] = set()
-        self._finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
-        self._steps = OptimizerSteps(state, self._finite)
-        hooks = state.hooks
-        self._hooks = BatchHooks(hooks)
-        self._automatic = AutomaticSteps(state, data, self._steps, self._finite, self._hooks)
+        finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
+        steps = OptimizerSteps(state, finite)
+        self._hooks = BatchHooks(state.hooks)
         self._stop = Stop(state)
         self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
         self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
-        state.manual_optimizers = list(self._steps.optimizers)
+        self._batches: AutomaticBatches | ClosureBatches | ManualBatches
         if not self.module.automatic_optimization:
-            self._run_window = self._manual_window
-            state.steps_schedules_by_hand = self._rules.counts_each_optimizer or mentions(
-                type(self.module), "lr_schedulers"
-            )
-            step_completed = partial(state.runtime.session.step, self.prepared)
-            state.manual_optimizers = [
-                ManualOptimizer(self.prepared, index, self._count_manual_step, step_completed, hooks)
-                for index in range(len(self.prepared.optimizers))
-            ]
-        elif state.wants_closure:
-            self._run_window = self._closure_window
+            self._batches = manual = ManualBatches(state, steps, finite, self._hooks)
+            state.manual_optimizers = manual.optimizers
         else:
-            self._run_window = self._automatic.window
+            state.manual_optimizers = list(steps.optimizers)
+            if state.wants_closure:
+                self._batches = ClosureBatches(state, steps, self._hooks)
+            else:
+                self._batches = AutomaticBatches(state, steps, finite, self._hooks)
 
     def run(self) -> None:
         """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
@@ -126,8 +114,33 @@ class FitLoop:
 
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
-        progress, hooks, metrics = self.progress, self.state.hooks, self.metrics
+        state, hooks, run_batch = self.state, self._hooks, self._batches.run
+        iterator = self._begin_epoch()
+        self.metrics.begin_steps()
+        idx = first = state.batch_idx
+        for batch, divisor, is_last in () if self._stops else micro_batches(state, self.data, iterator):
+            state.current_batch = idx
+            if hooks.starts and hooks.skips(batch, idx, first):
+                self._ends_here()
+                break
+            self.metrics.batch = batch
+            run_batch(batch, idx, divisor, is_last)
+            idx += 1
+            if is_last:
+                first = idx
+                if self._ends_here():
+                    break
+        self.metrics.end_steps()
+        # An epoch that is stopped on the way is resumed later, unless the policy ends it here.
+        is_whole = not self._stops or state.batch_idx == self.num_batches
+        if is_whole or self._policy.ends_cut_epoch(state.batch_idx):
+            self._end_epoch(is_cut=hooks.skips_epoch or not is_whole)
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        """Return the batches that are left; afterwards `_stops` says whether none is to be trained on."""
+        progress = self.progress
         self.module.train()
+        self._hooks.skips_epoch = False
         is_begun = progress.batch > 0
         if not is_begun:
             # The iterator and on_train_epoch_start draw random numbers, and belong to the epoch: a run that stops
@@ -136,36 +149,18 @@ class FitLoop:
             self._pass_boundary()
         iterator = self._epoch_iterator()
         if not is_begun:
-            hooks("on_train_epoch_start")
+            self.state.hooks("on_train_epoch_start")
         self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
         self._validate_if_due()
         self._stops = self._has_to_stop()
         if is_begun:
             self._pass_boundary()
-        metrics.begin_steps()
-        if not self._stops:
-            self._run_steps(iterator)
-        metrics.end_steps()
-        is_skipped, self._hooks.skips_epoch = self._hooks.skips_epoch, False
-        # Stopped on the way: the epoch only counts as over when there was no batch left, or by the rules.
-        is_whole = not self._stops or self.state.batch_idx == self.num_batches
-        if is_whole or (self._rules.ends_cut_epoch and self.state.batch_idx):
-            self._end_epoch(self._rules.ends_cut_epoch and (is_skipped or not is_whole), is_skipped)
-
-    def _run_steps(self, iterator: Iterator[Any]) -> None:
-        batches = single_batches(self.state, self.data.train, iterator)
-        if batches is not None and self._run_window == self._automatic.window:
-            self._automatic.single(batches, self._ends_here)
-            return
-        for size, window in epoch_windows(self.state, self.data.train, iterator):
-            self._run_window(size, window)
-            self.metrics.end_late()
-            if self._ends_here() or self._hooks.skips_epoch:
-                break
+        return iterator
 
     def _ends_here(self) -> bool:
         """What comes between two steps; whether no further one does."""
+        self.metrics.end_late()
         self._pass_boundary()
         if self._times is not None:
             self._validate_if_due()
@@ -196,38 +191,19 @@ class FitLoop:
     def _validation_is_due(self) -> bool:
         return self._times is not None and self._times.is_due()
 
-    def _end_epoch(self, is_cut: bool, is_skipped: bool) -> None:
-        progress, hooks, rules = self.progress, self.state.hooks, self._rules
+    def _end_epoch(self, is_cut: bool) -> None:
         self._refuse_no_loss()
-        is_early = rules.steps_schedulers_before_validation
-        if is_early and not is_cut:
-            step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=False)
-        if self.validate is not None and self._validates_at_the_end(is_cut, is_skipped):
-            self._run_validation()
-        self.metrics.end_epoch(progress.step, progress.epoch)
-        if not is_early and not is_cut:
-            step_schedules(self.state, "epoch", progress.epoch + 1)
-        progress.epoch_is_over = True
-        if rules.callbacks_end_epoch_first:
-            hooks.end_epoch(judging=False)
-        hooks.of_module("on_train_epoch_end")
-        # What that has logged belongs to this epoch, and callbacks act on it.
-        self.metrics.end_epoch(progress.step, progress.epoch)
-        if is_early and not is_cut:
-            step_schedules(self.state, "epoch", progress.epoch + 1, takes_metric=True)
-        if rules.callbacks_end_epoch_first:
-            hooks.end_epoch(judging=True)
-        else:
-            hooks.of_callbacks("on_train_epoch_end")
-        self.metrics.end_epoch(progress.step, progress.epoch)
-        vars(progress).update(vars(progress.next_epoch()))
-
-    def _validates_at_the_end(self, is_cut: bool, is_skipped: bool) -> bool:
-        if self._times is None or (is_skipped and not self._rules.validates_skipped_epoch):
-            return False
-        if self._rules.ends_cut_epoch and self.state.should_stop and self._stop.is_heard():
-            return self._times.is_due_at_a_stop()
-        return not is_cut and self._times.is_due_at_the_end()
+        self._policy.end_epoch(
+            TrainingEpochEnd(
+                self.state,
+                self._times,
+                self._run_validation,
+                self._stop,
+                is_cut=is_cut,
+                is_skipped=self._hooks.skips_epoch,
+            )
+        )
+        vars(self.progress).update(vars(self.progress.next_epoch()))
 
     def _refuse_no_loss(self) -> None:
         """Refuse a training_step that returned nothing in the whole first epoch."""
@@ -248,65 +224,3 @@ class FitLoop:
         iterator = iter(on_device(self.state, batches))
         self._restore_generators()  # of an epoch that was begun before: after what making its iterator draws
         return iterator
-
-    # One window -------------------------------------------------------------------------------------
-
-    def _closure_window(self, size: int, batches: Iterable[Any]) -> None:
-        window, first = list(batches), self.state.batch_idx
-        outputs: list[Any] = []
-        by = divisors(self.state, self.data, size)
-        for offset, batch in enumerate(window):
-            if self._hooks.starts and self._hooks.skips(batch, first + offset, first):
-                return
-
-        def evaluate(index: int) -> Any:
-            self._steps.zero_grad(index)
-            evaluated: list[Any] = []
-            total: Any = 0.0
-            # Only the first evaluation is at the parameters that the step began with.
-            with self.metrics.discarded() if outputs else nullcontext():
-                for offset, batch in enumerate(window):
-                    self.metrics.batch, self.state.current_batch = batch, first + offset
-                    last = offset + 1 == size
-                    output = self.prepared.forward_backward(
-                        STEP, batch, first + offset, divisor=by[offset], sync=last
-                    )
-                    for after in self._hooks.after_backward:
-                        after()
-                    loss = loss_of(output)
-                    total = total if loss is None else total + loss.detach() / by[offset]
-                    evaluated.append(output)
-            outputs[:] = outputs or evaluated
-            self._steps.clip(index)
-            return mean_loss(total, self.data_ranks)
-
-        self._steps.step(first + size - 1, closure=evaluate)
-        outputs = outputs or [None] * size  # of a step that the module left out
-        self.state.batch_idx = self.progress.batch = first + size
-        for offset, batch in enumerate(window):
-            self._hooks.end(outputs[offset], batch, first + offset)
-
-    def _manual_window(self, size: int, batches: Iterable[Any]) -> None:
-        for batch in batches:
-            self.state.current_batch = self.state.batch_idx
-            if self._hooks.starts and self._hooks.skips(batch, self.state.batch_idx, self.state.batch_idx):
-                return
-            self.metrics.batch, self._stepped = batch, set()
-            outputs = self.prepared.manual_step(STEP, batch, self.state.batch_idx)
-            self._finite.check_loss(self.progress.step + 1, outputs)
-            self.state.batch_idx += 1
-            self.progress.batch = self.state.batch_idx
-            if self._stepped:
-                self.progress.step += 1
-                self.progress.further_steps -= self._rules.counts_each_optimizer
-                if self._finite.ends_run:
-                    self._finite.check_parameters(self.progress.step)
-                self.state.guard.after_step(self.progress.step)
-                step_schedules(self.state, "step", self.progress.step, self._stepped)
-                self.metrics.end_step(self.progress.step, self.progress.epoch)
-                self.state.runtime.session.checkpointer.poll()
-            self._hooks.end(outputs, batch, self.state.batch_idx - 1)
-
-    def _count_manual_step(self, index: int) -> None:
-        self._stepped.add(index)
-        self.progress.further_steps += self._rules.counts_each_optimizer

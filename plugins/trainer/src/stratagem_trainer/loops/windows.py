@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import DataError
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 Window = tuple[int, Iterable[Any]]
 """How many batches an optimizer step has, and these batches."""
+MicroBatch = tuple[Any, float, bool]
+"""A batch, by what its loss is divided, and whether it is the last one of its optimizer step."""
 
 
 def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead: bool) -> Iterator[Window]:
@@ -41,31 +45,31 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
             yield count, islice(batches, count)
 
 
-def divisors(state: StageState, data: FitData, size: int) -> Sequence[float]:
-    """Return by what the loss of each micro-batch of the step that begins is divided.
+def micro_batches(state: StageState, data: FitData, iterator: Iterator[Any]) -> Iterator[MicroBatch]:
+    """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on.
 
-    By their number; an epoch's smaller last one counts by its samples where `last_share` says so.
+    Raises:
+        DataError: the loader gave fewer than it said.
     """
-    if state.settings.rules.divides_by_whole_window:
-        return [state.micro_batches] * size
-    share = data.last_share
-    if share == 1.0 or state.batch_idx + size != data.train.num_batches:
-        return [size] * size
-    whole = size - 1 + share
-    return [*[whole] * (size - 1), whole / share]
-
-
-def single_batches(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Any] | None:
-    """Yield what is left of an epoch whose batches are a step each; None where a step has several, or a closure."""
-    if state.micro_batches != 1 or state.wants_closure:
-        return None
-    return islice(iterator, _limit(state, data))
-
-
-def epoch_windows(state: StageState, data: AnyTrainData, iterator: Iterator[Any]) -> Iterator[Window]:
-    """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on."""
-    read_ahead = not data.has_exact_length or state.wants_closure
-    return windows(iterator, state.micro_batches, _limit(state, data), read_ahead=read_ahead)
+    if state.micro_batches == 1:
+        for batch in islice(iterator, _limit(state, data.train)):
+            yield batch, 1, True
+        return
+    # A closure evaluates a whole window, which must be there then.
+    read_ahead = not data.train.has_exact_length or state.wants_closure
+    limit = _limit(state, data.train)
+    for size, window in windows(iterator, state.micro_batches, limit, read_ahead=read_ahead):
+        first = state.batch_idx
+        share = data.last_share if first + size == data.train.num_batches else 1.0
+        divisors = state.settings.policy.divisors(size, state.micro_batches, share)
+        given = 0
+        for given, batch in enumerate(window, 1):
+            yield batch, divisors[given - 1], given == size
+        if given != size:
+            raise DataError(
+                f"the loader was to give {state.num_train_batches} batches and gave {first + given}: let its len() "
+                "say what it gives"
+            )
 
 
 def _limit(state: StageState, data: AnyTrainData) -> int | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.loops.manual import ManualOptimizer
+    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
 
 Reduction = Literal["mean", "sum", "min", "max"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stratagem_trainer.loggers.base import Logger
-    from stratagem_trainer.loops.manual import ManualOptimizer
+    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
     from stratagem_trainer.view import TrainerView
 
 

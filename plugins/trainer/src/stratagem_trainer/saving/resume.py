@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.training import AnyTrainData
-    from stratagem_trainer.loop_rules import LoopRules
+    from stratagem_trainer.loops.policy import LoopPolicy
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.stage.hooks import HookRunner
     from stratagem_trainer.stage.state import StageState
@@ -136,11 +136,11 @@ def call_load_hooks(hooks: HookRunner, reader: CheckpointReader, module_first: b
 
 
 def restore_for_evaluation(
-    hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader, rules: LoopRules
+    hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader, policy: LoopPolicy
 ) -> None:
-    """Give the module, and others where the rules say so, what a checkpoint has for them beside weights."""
-    call_load_hooks(hooks, reader, rules.restores_user_state_first)
-    if not rules.restores_user_state_first:
+    """Give the module, and others where the policy says so, what a checkpoint has for them beside weights."""
+    call_load_hooks(hooks, reader, policy.restores_user_state_first)
+    if not policy.restores_user_state_first:
         return
     restore_datamodule(datamodule, reader)
     saved = reader.state.get("callbacks")
@@ -204,7 +204,7 @@ def restore(
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
                 callback.load_tensors(state.prepared, reader)
-    if not state.settings.rules.restores_user_state_first:
+    if not state.settings.policy.restores_user_state_first:
         state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
     progress = state.progress
     for name, value in asdict(saved.progress).items():

@@ -119,7 +119,7 @@ def begin_stage(
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
     state.metrics.muted = settings.barebones
-    if settings.rules.counts_evaluation_steps:
+    if settings.policy.counts_evaluation_steps:
         state.metrics.eval_batches = {}
     if module.trainer.profiler.is_active:
         from stratagem_trainer.profilers.instrument import instrument
@@ -266,7 +266,9 @@ def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
 def describe(trainer: TrainerView, module: Module) -> dict[str, Any]:
     """Return settings and selection, JSON-able, for loggers."""
     config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(trainer.config).items()}
-    return {"module": type(module).__qualname__, "run": config, "trainer": asdict(trainer.settings)}
+    settings = asdict(trainer.settings)
+    del settings["policy"]  # code, and no setting that a user made
+    return {"module": type(module).__qualname__, "run": config, "trainer": settings}
 
 
 def _is_plain(value: Any) -> bool:

@@ -19,7 +19,7 @@ class Progress:
     validated: int = 0
     """As `batch`, when this epoch was last validated."""
     further_steps: int = 0
-    """By `LoopRules.counts_each_optimizer`, how many more steps there were of single optimizers."""
+    """How many more steps, of single optimizers, `LoopPolicy` counts."""
     batches_before: int = 0
     """Micro-batches of the epochs before."""
     epoch_is_over: bool = False

@@ -117,7 +117,7 @@ def _fit(
         # Loaders may be made by it.
         trainer.begin_at(resume.epoch_of(reader))
     if reader is not None:
-        if settings.rules.restores_user_state_first:
+        if settings.policy.restores_user_state_first:
             resume.call_load_hooks(hooks, reader, module_first=True)
         # Its loaders may depend on it.
         resume.restore_datamodule(source.datamodule, reader)
@@ -214,7 +214,7 @@ def _evaluate(
     reader = None
     if request.ckpt_path is not None:
         reader = runtime.session.open_checkpoint(request.ckpt_path, trainer.settings.verify_checkpoints)
-        resume.restore_for_evaluation(hooks, source.datamodule, reader, trainer.settings.rules)
+        resume.restore_for_evaluation(hooks, source.datamodule, reader, trainer.settings.policy)
     loader = source.of(stage)
     data = eval_loaders(runtime, trainer.settings, loader, stage, data_seed(runtime, trainer))
     state = begin_stage(

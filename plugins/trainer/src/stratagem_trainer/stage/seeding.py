@@ -62,7 +62,7 @@ def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
 def data_seed(runtime: Runtime, trainer: TrainerView) -> int:
     """The seed of random orders of data."""
     seed = runtime.config.seed
-    if seed is None and trainer.settings.rules.seeds_data:
+    if seed is None and trainer.settings.policy.seeds_data:
         seed = trainer.given_seed
     return seed or 0
 

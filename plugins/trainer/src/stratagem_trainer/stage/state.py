@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.boundary import Boundary
-    from stratagem_trainer.loops.manual import ManualOptimizer
     from stratagem_trainer.loops.optimizers import Schedule
+    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
     from stratagem_trainer.metrics.metrics import Metrics
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.stage.hooks import HookRunner

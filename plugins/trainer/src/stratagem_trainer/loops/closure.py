@@ -1,0 +1,69 @@
+"""Micro-batches whose loss an optimizer evaluates itself, any number of times, as LBFGS does."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stratagem.sdk.collectives import mean_loss
+from stratagem.sdk.loops import loss_of
+
+if TYPE_CHECKING:
+    from stratagem_trainer.loops.batch_hooks import BatchHooks
+    from stratagem_trainer.loops.steps import OptimizerSteps
+    from stratagem_trainer.stage.state import StageState
+
+_Window = list[tuple[Any, int, float]]
+"""Batches, each with its index and by what its loss is divided."""
+
+
+class ClosureBatches:
+    """Keeps the micro-batches of a window until its last one, and steps then.
+
+    Args:
+        state: the stage's objects.
+        steps: steps the optimizers.
+        hooks: around each batch.
+    """
+
+    def __init__(self, state: StageState, steps: OptimizerSteps, hooks: BatchHooks) -> None:
+        self._state, self._steps, self._hooks = state, steps, hooks
+        self._data_ranks = state.runtime.collectives.data
+        self._window: _Window = []
+        self._outputs: list[Any] = []
+        """Of the window's batches, at the parameters that the step began with."""
+
+    def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
+        """Keep a micro-batch; with the window's last one, step."""
+        self._window.append((batch, idx, divisor))
+        if not is_last:
+            return
+        window, self._window, self._outputs = self._window, [], []
+        self._steps.step(idx, closure=partial(self._evaluate, window))
+        self._state.batch_idx = self._state.progress.batch = idx + 1
+        outputs = self._outputs or [None] * len(window)  # of a step that the module left out
+        for (each, index, _), output in zip(window, outputs):
+            self._hooks.end(output, each, index)
+
+    def _evaluate(self, window: _Window, index: int) -> Any:
+        """Run forward and backward of a window for an optimizer, and return the mean loss over ranks."""
+        state = self._state
+        self._steps.zero_grad(index)
+        evaluated: list[Any] = []
+        total: Any = 0.0
+        # Only the first evaluation is at the parameters that the step began with.
+        with state.metrics.discarded() if self._outputs else nullcontext():
+            for batch, idx, divisor in window:
+                state.metrics.batch, state.current_batch = batch, idx
+                output = state.prepared.forward_backward(
+                    "training_step", batch, idx, divisor=divisor, sync=idx == window[-1][1]
+                )
+                for after in self._hooks.after_backward:
+                    after()
+                loss = loss_of(output)
+                total = total if loss is None else total + loss.detach() / divisor
+                evaluated.append(output)
+        self._outputs = self._outputs or evaluated
+        self._steps.clip(index)
+        return mean_loss(total, self._data_ranks)

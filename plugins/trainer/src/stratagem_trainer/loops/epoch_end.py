@@ -1,0 +1,66 @@
+"""`TrainingEpochEnd`: what the end of a training epoch consists of; the policy says in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stratagem_trainer.loops.policy import EpochEnd
+from stratagem_trainer.loops.schedules import step_schedules
+
+if TYPE_CHECKING:
+    from stratagem_trainer.loops.stopping import Stop
+    from stratagem_trainer.loops.validation_times import ValidationTimes
+    from stratagem_trainer.stage.state import StageState
+
+
+class TrainingEpochEnd(EpochEnd):
+    """See `EpochEnd`.
+
+    Args:
+        state: the stage's objects.
+        times: when to validate; None for never.
+        validate: validates.
+        stop: ends the fit before its limits.
+        is_cut: whether batches of the epoch are left.
+        is_skipped: whether `on_train_batch_start` ended it.
+    """
+
+    def __init__(
+        self,
+        state: StageState,
+        times: ValidationTimes | None,
+        validate: Callable[[], object],
+        stop: Stop,
+        *,
+        is_cut: bool,
+        is_skipped: bool,
+    ) -> None:
+        self._state, self._times, self._validate, self._stop = state, times, validate, stop
+        self.is_cut, self.is_skipped = is_cut, is_skipped
+
+    def is_stopped(self) -> bool:
+        return self._state.should_stop and self._stop.is_heard()
+
+    def validate(self, at_a_stop: bool = False) -> None:
+        times = self._times
+        if times is not None and (times.is_due_at_a_stop() if at_a_stop else times.is_due_at_the_end()):
+            self._validate()
+
+    def step_schedulers(self, takes_metric: bool | None = None) -> None:
+        step_schedules(self._state, "epoch", self._state.progress.epoch + 1, takes_metric=takes_metric)
+
+    def reduce_metrics(self) -> None:
+        self._state.metrics.end_epoch(self._state.progress.step, self._state.progress.epoch)
+
+    def mark_as_over(self) -> None:
+        self._state.progress.epoch_is_over = True
+
+    def call_module(self) -> None:
+        self._state.hooks.of_module("on_train_epoch_end")
+
+    def call_callbacks(self, judging: bool | None = None) -> None:
+        if judging is None:
+            self._state.hooks.of_callbacks("on_train_epoch_end")
+        else:
+            self._state.hooks.end_epoch(judging)
