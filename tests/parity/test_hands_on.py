@@ -38,6 +38,12 @@ def test_usual_loops_under_ddp() -> None:
     assert outcomes["parameter_averaged_by_hand"].verdict == "equal"
 
 
+def test_a_module_called_without_the_precision_is_refused() -> None:
+    (outcome,) = run_rows("ddp", ["original_called"], precision="bf16-mixed").values()
+    assert outcome.verdict == "refused", str(outcome)
+    assert "was called without the run's precision" in outcome.sentence
+
+
 def test_gradients_within_no_sync_under_fsdp() -> None:
     outcomes = run_rows("fsdp", SHARDED, devices=2)
     assert {name: each.verdict for name, each in outcomes.items()} == dict.fromkeys(SHARDED, "equal")

@@ -85,3 +85,19 @@ def test_another_modules_checkpoint_is_refused_before_anything_is_read(there, sa
         load(reader)
     assert str(raised.value) == f"the checkpoint was made by another module: {said}"
     assert reader.read_with_grad is None
+
+
+class Copies(nn.Linear):
+    """Its own `state_dict` returns copies, as of weights in another dtype."""
+
+    def state_dict(self, *args, **kwargs):
+        return {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
+
+
+def test_a_module_whose_state_dict_returns_copies_is_filled():
+    module = Copies(1, 1)
+    targets = {f"model/{name}": value for name, value in module.state_dict().items()}
+    load_model(
+        module, targets, Reader({name: torch.full_like(targets[name], 7.0) for name in NAMES}), {}, NAMES
+    )
+    assert (module.weight.item(), module.bias.item()) == (7, 7)

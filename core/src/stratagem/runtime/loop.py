@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -15,6 +16,8 @@ from stratagem.runtime.prepared_optimizer import PreparedOptimizer
 from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
@@ -156,6 +159,41 @@ def wrap(
     if prepared.steps_directly and session.steps_alone and not session.checkpointer.is_async:
         return wrapped, list(prepared.optimizers)
     return wrapped, [PreparedOptimizer(prepared, index, session) for index in range(len(prepared.optimizers))]
+
+
+class AutocastCheck:
+    """A hook before the forward of a module that was set up: refuses one in training that isn't under autocast.
+
+    It can be pickled and copied with the module, and does nothing for a copy.
+
+    Args:
+        module: the user's.
+        device_type: of the autocast region.
+    """
+
+    def __init__(self, module: nn.Module, device_type: str) -> None:
+        self._module_id, self._device_type = id(module), device_type
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if (
+            torch.is_grad_enabled()
+            and module.training
+            and id(module) == self._module_id
+            and not torch.is_autocast_enabled(self._device_type)
+        ):
+            raise ConfigError(
+                "the module that setup() got was called without the run's precision, which would compute in full "
+                "precision: call the module that setup() returned, or call it within runtime.autocast()"
+            )
+
+
+def check_autocast(prepared: Prepared) -> RemovableHandle | None:
+    """Let the user's module refuse forwards in training that don't go through the run's autocast."""
+    context = prepared.precision.autocast()
+    if not isinstance(context, torch.autocast) or not prepared.optimizers:
+        return None
+    module = prepared.original_module
+    return module.register_forward_pre_hook(AutocastCheck(module, prepared.device.type))
 
 
 def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Prepared:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Literal, overload
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from stratagem.config import Devices, path_text
 from stratagem.data.batches import moved
@@ -20,7 +21,14 @@ from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.checkpoint import load_session, save_session, states_of, take_up
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
-from stratagem.runtime.loop import named, optimizers_for, prepared_of, prepared_of_optimizer, wrap
+from stratagem.runtime.loop import (
+    check_autocast,
+    named,
+    optimizers_for,
+    prepared_of,
+    prepared_of_optimizer,
+    wrap,
+)
 from stratagem.runtime.methods import MethodModule
 from stratagem.runtime.plan import announce, announce_by_value
 from stratagem.runtime.ranks import Ranks
@@ -72,6 +80,7 @@ class Runtime(Ranks):
         """Whether the caller of `launch` sees what happens to objects here."""
         self._session: Session | None = None
         self._prepared: list[Prepared] = []
+        self._handles: list[RemovableHandle] = []
 
     def launch(self, function: Callable[..., Any] | None = None, *args: Any, quiet: bool = False) -> Any:
         """Run `function(runtime, *args)` in every rank, and return what rank 0 returned.
@@ -112,6 +121,8 @@ class Runtime(Ranks):
         """End the live run in this rank. Collective, unless this rank `failed`."""
         session, self._session = self._session, None
         self._prepared.clear()
+        while self._handles:
+            self._handles.pop().remove()
         if session is not None:
             session.close(failed)
 
@@ -165,6 +176,9 @@ class Runtime(Ranks):
             run_dir=self.config.run_dir,
         )
         self._prepared.append(prepared)
+        handle = check_autocast(prepared)
+        if handle is not None:
+            self._handles.append(handle)
         wrapped, stepped = wrap(prepared, given, self.session, forward_methods)
         return (wrapped, *stepped) if optimizers else wrapped
 

@@ -42,7 +42,11 @@ def load_model(
         )
     with torch.no_grad():
         reader.read(targets)
-    if extra:
+    if any(type(each).state_dict is not nn.Module.state_dict for each in original_module.modules()):
+        # It may have returned copies, which are filled now while the module isn't.
+        filled = {key.removeprefix("model/"): value for key, value in targets.items()}
+        original_module.load_state_dict({**original_module.state_dict(), **filled, **extra})
+    elif extra:
         # set_extra_state is only reachable through load_state_dict.
         original_module.load_state_dict({**original_module.state_dict(), **extra})
 

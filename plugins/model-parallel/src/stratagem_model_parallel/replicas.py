@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import ConfigError
+from stratagem.errors import GradientError
 from stratagem_model_parallel.kinds import is_split, local
 from stratagem_model_parallel.mesh import TENSOR
 
@@ -83,7 +84,12 @@ class Replicas:
         both = torch.stack([apart, size])
         dist.all_reduce(both, dist.ReduceOp.MAX, self._group)
         for at, far, norm in zip(new, *both.tolist()):
-            name = self._names[id(parameters[at])]
+            name = self._names.get(id(parameters[at]))
+            if name is None:
+                raise GradientError(
+                    f"a parameter of shape {tuple(parameters[at].shape)} was added after setup(), so that its "
+                    "gradient is this rank's own: add layers before setup(), and replace none after it"
+                )
             self._looked.add(id(parameters[at]))
             if far > FAR * norm + 1e-6:
                 raise ConfigError(
