@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 DATA = HERE / "parity.json"
 LOOPS = HERE / "hands_on.json"
+DRAWN = HERE / "differ.json"
 MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗", "raw": "✗", "guarded": "✗"}
 
 HEAD = """# Parity
@@ -47,6 +48,7 @@ def page() -> str:
         lines.append(f"| {kind['title']} | {' | '.join(marks)} |")
     lines += ["", f"Tried with torch {data['torch']} and Python {data['python']}.", ""]
     lines += own_loops(json.loads(LOOPS.read_text(encoding="utf-8")))
+    lines += drawn_loops(json.loads(DRAWN.read_text(encoding="utf-8")))
     lines += [*faults(data), *refusals(data), *tolerances(data), *shares(kinds), *options(kinds)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -82,6 +84,28 @@ def own_loops(data: dict) -> list:
                 sentence = cell["sentence"].replace("`", "'").replace("|", "\\|")[:240]
                 said.setdefault(f"{mark}`{sentence}`", []).append(f"{strategy} ×{devices}")
         lines += [f"- {title.rstrip('.')}: {text} ({', '.join(where)})" for text, where in said.items()]
+    return [*lines, ""]
+
+
+def drawn_loops(data: dict) -> list:
+    """Return what came of the loops that `make differ` drew, by strategy."""
+    verdicts = {
+        "equal": "equal",
+        "refused": "refused",
+        "wrong": "silently wrong",
+        "raw": "raw error",
+        "hung": "hung",
+    }
+    total = sum(n for counts in data.values() for n in counts.values())
+    lines = [
+        f"`make differ` draws loops from a grammar of such freedoms, models, optimizers and precisions, on 2 and 3 "
+        f"ranks, and resumes some of them in new processes. What came of {total:,} programs:",
+        "",
+        f"| strategy | {' | '.join(verdicts.values())} |",
+        "| --- |" + " --: |" * len(verdicts),
+    ]
+    for strategy, counts in data.items():
+        lines.append(f"| {strategy} | {' | '.join(str(counts.get(verdict, 0)) for verdict in verdicts)} |")
     return [*lines, ""]
 
 
