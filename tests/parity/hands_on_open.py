@@ -17,7 +17,13 @@ class OpenCells:
 
 
 SHARDS = ("fsdp", "ddp_fully_sharded", "model_parallel")
-OPEN: tuple[OpenCells, ...] = ()
+OPEN: tuple[OpenCells, ...] = (
+    OpenCells(
+        ("model_parallel",),
+        ("functional_of_changed",),
+        "torch's own error where a split layer is called with plain tensors: nothing of Stratagem's is called",
+    ),
+)
 
 
 def why_open(row: str, strategy: str) -> str:
