@@ -276,7 +276,7 @@ def test_describe(checkpointer, tmp_path):
     }
     assert summary["files"] == sizes
     assert summary["size_bytes"] == sum(sizes.values())
-    assert summary["tensors"]["w"] == {"dtype": "float32", "shape": [4, 3], "pieces": 1}
+    assert summary["tensors"]["w"] == {"dtype": "float32", "shape": [4, 3], "chunks": 1}
     assert summary["elements"] == 13
     assert summary["aliases"] == {"tied": "w"}
     assert summary["state_keys"] == ["epoch", "loops"]

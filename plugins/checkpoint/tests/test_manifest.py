@@ -7,9 +7,9 @@ import torch
 from stratagem_checkpoint.checksums import CHECKED_BYTES, DIGITS, checksum
 from stratagem_checkpoint.manifest import (
     FORMAT_VERSION,
+    ChunkRecord,
     FileRecord,
     Manifest,
-    PieceRecord,
     TensorRecord,
     decode_manifest,
 )
@@ -24,9 +24,9 @@ def file(name, size_bytes):
 
 
 def manifest(**fields):
-    whole = TensorRecord(torch.float32, (2, 3), (PieceRecord(FIRST, (0, 0), (2, 3)),))
+    whole = TensorRecord(torch.float32, (2, 3), (ChunkRecord(FIRST, (0, 0), (2, 3)),))
     split = TensorRecord(
-        torch.float64, (4,), (PieceRecord(FIRST, (0,), (1,)), PieceRecord(SECOND, (1,), (3,)))
+        torch.float64, (4,), (ChunkRecord(FIRST, (0,), (1,)), ChunkRecord(SECOND, (1,), (3,)))
     )
     empty = TensorRecord(torch.int64, (0, 5), ())
     made = {
@@ -67,7 +67,7 @@ def test_what_is_written_is_read():
     assert document["tensors"]["split"] == {
         "dtype": "float64",
         "shape": [4],
-        "pieces": [[1, [0], [1]], [2, [1], [3]]],
+        "chunks": [[1, [0], [1]], [2, [1], [3]]],
     }
 
 
@@ -83,16 +83,16 @@ def test_files_are_found_by_name():
     assert made.file("tensors-00002.safetensors") is None
 
 
-def test_pieces_are_found_by_file_under_their_names_there():
+def test_chunks_are_found_by_file_under_their_names_there():
     stored = manifest().stored([FIRST, "other"])
     assert stored == {
         FIRST: {"whole": (torch.float32, (2, 3)), "split@0": (torch.float64, (1,))},
         "other": {},
     }
     assert manifest().stored([SECOND])[SECOND] == {"split@1": (torch.float64, (3,))}
-    piece = PieceRecord(FIRST, (2, 1), (3, 4))
-    assert piece.ends == (5, 5)
-    assert TensorRecord(torch.float32, (9, 9), (piece,)).name("w", piece) == "w@2,1"
+    chunk = ChunkRecord(FIRST, (2, 1), (3, 4))
+    assert chunk.ends == (5, 5)
+    assert TensorRecord(torch.float32, (9, 9), (chunk,)).name("w", chunk) == "w@2,1"
 
 
 @pytest.mark.parametrize("at", [0, 40, -40, -2])
@@ -163,16 +163,16 @@ def test_a_file_has_a_checksum_for_each_of_its_blocks(size_bytes, more):
         assert decode_manifest(text, "it").file("state.safetensors").size_bytes == size_bytes
 
 
-def test_pieces_fit_into_their_file():
+def test_chunks_fit_into_their_file():
     # 24 bytes of one tensor and 8 of the other.
     assert decode_manifest(manifest().encode(), "it")
     shorter = (file("state.json", 0), file(FIRST, 31), file(SECOND, CHECKED_BYTES + 1))
-    assert f"the pieces in {FIRST} are longer than it" in refused(manifest(files=shorter).encode())
+    assert f"the chunks in {FIRST} are longer than it" in refused(manifest(files=shorter).encode())
 
 
-def test_a_tensors_pieces_are_in_files_of_tensors():
+def test_a_tensors_chunks_are_in_files_of_tensors():
     for number in (0, 3, 10):
-        text = changed(lambda m, number=number: m["tensors"]["whole"]["pieces"][0].__setitem__(0, number))
+        text = changed(lambda m, number=number: m["tensors"]["whole"]["chunks"][0].__setitem__(0, number))
         assert f"is in file {number}, which isn't one of tensors" in refused(text)
 
 
@@ -181,9 +181,9 @@ def test_a_name_is_either_an_alias_or_a_tensor():
         assert "alias" in refused(manifest(aliases=aliases).encode())
 
 
-def pieces(*boxes):
+def chunks(*boxes):
     records = [[1, *box] for box in boxes]
-    return changed(lambda m: m["tensors"]["whole"].update(pieces=records))
+    return changed(lambda m: m["tensors"]["whole"].update(chunks=records))
 
 
 @pytest.mark.parametrize(
@@ -197,20 +197,20 @@ def pieces(*boxes):
         [([0, 0], [2])],
     ],
 )
-def test_pieces_have_as_many_dims_as_their_tensor(boxes):
-    assert "has another number of dims" in refused(pieces(*boxes))
+def test_chunks_have_as_many_dims_as_their_tensor(boxes):
+    assert "has another number of dims" in refused(chunks(*boxes))
 
 
 @pytest.mark.parametrize(
     "boxes", [[], [([0, 0], [2, 2])], [([0, 0], [2, 3]), ([0, 0], [1, 1])], [([1, 0], [2, 3])]]
 )
-def test_pieces_make_a_tensor_up_without_gap_or_overlap(boxes):
-    assert "don't make it up without gap or overlap" in refused(pieces(*boxes))
-    assert decode_manifest(pieces(([1, 0], [1, 3]), ([0, 0], [1, 3])), "it")
+def test_chunks_make_a_tensor_up_without_gap_or_overlap(boxes):
+    assert "don't make it up without gap or overlap" in refused(chunks(*boxes))
+    assert decode_manifest(chunks(([1, 0], [1, 3]), ([0, 0], [1, 3])), "it")
 
 
-def test_an_empty_tensor_has_no_pieces():
-    text = changed(lambda m: m["tensors"]["empty"].update(pieces=[[1, [0, 0], [0, 5]]]))
+def test_an_empty_tensor_has_no_chunks():
+    text = changed(lambda m: m["tensors"]["empty"].update(chunks=[[1, [0, 0], [0, 5]]]))
     assert "'empty' don't make it up" in refused(text)
 
 
@@ -221,11 +221,11 @@ def test_dtypes_are_those_of_torch():
 
 
 def test_shards_over_a_mesh_of_two_dims_are_read():
-    def pieces(*boxes):
-        return tuple(PieceRecord(SECOND, offsets, lengths) for offsets, lengths in boxes)
+    def chunks(*boxes):
+        return tuple(ChunkRecord(SECOND, offsets, lengths) for offsets, lengths in boxes)
 
-    columns_first = pieces(((0, 0), (4, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 3)))
-    rows_first = pieces(((0, 0), (1, 4)), ((1, 0), (3, 1)), ((1, 1), (3, 3)))
+    columns_first = chunks(((0, 0), (4, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 3)))
+    rows_first = chunks(((0, 0), (1, 4)), ((1, 0), (3, 1)), ((1, 1), (3, 3)))
     tensors = {
         "columns first": TensorRecord(torch.int8, (4, 5), columns_first),
         "rows first": TensorRecord(torch.int8, (4, 4), rows_first),

@@ -122,11 +122,11 @@ def test_each_rank_writes_its_own_shard_and_copies_are_written_once(ranks, tmp_p
     files = sorted(tmp_path.glob("c/tensors-*.safetensors"))
     assert [file.name for file in files] == [f"tensors-0000{rank}.safetensors" for rank in range(4)]
     stored = [safetensors.torch.load_file(file) for file in files]
-    for rank, pieces in enumerate(stored):
+    for rank, chunks in enumerate(stored):
         assert torch.equal(
-            pieces[f"model/even@{2 * rank},0"], whole_tensors()["model/even"][2 * rank : 2 * rank + 2]
+            chunks[f"model/even@{2 * rank},0"], whole_tensors()["model/even"][2 * rank : 2 * rank + 2]
         )
-    plain = [name for pieces in stored for name in pieces if name.startswith("plain/")]
+    plain = [name for chunks in stored for name in chunks if name.startswith("plain/")]
     assert sorted(plain) == ["plain/scalar", "plain/step", "plain/table"]
 
 
@@ -272,6 +272,6 @@ def test_the_manifest_of_several_ranks(ranks, tmp_path):
     assert manifest["tensors"]["model/uneven"] == {
         "dtype": "float32",
         "shape": [5, 7],
-        "pieces": [[numbers[0], [0, 0], [3, 7]], [numbers[1], [3, 0], [2, 7]]],
+        "chunks": [[numbers[0], [0, 0], [3, 7]], [numbers[1], [3, 0], [2, 7]]],
     }
-    assert manifest["tensors"]["model/empty"]["pieces"] == []
+    assert manifest["tensors"]["model/empty"]["chunks"] == []

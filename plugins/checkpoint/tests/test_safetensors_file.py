@@ -17,10 +17,10 @@ def opened(content):
 
 
 def file_of(**tensors):
-    pieces = {
+    chunks = {
         name: (tensor.dtype, tensor.shape, lambda tensor=tensor: tensor) for name, tensor in tensors.items()
     }
-    return b"".join(encode_file(pieces))
+    return b"".join(encode_file(chunks))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 40, 2**20], ids=lambda size: f"{size} B")
@@ -62,7 +62,7 @@ def test_rows_outside_the_box_are_not_read(monkeypatch):
     assert stream.largest <= 4000
 
 
-def test_pieces_are_aligned_and_the_library_agrees():
+def test_chunks_are_aligned_and_the_library_agrees():
     tensors = {
         "a": torch.ones(3, dtype=torch.uint8),
         "b": torch.randn(2).double(),
@@ -104,12 +104,12 @@ def test_other_files_are_damage(content):
         opened(content)
 
 
-def test_a_missing_piece_or_another_shape_is_damage():
+def test_a_missing_chunk_or_another_shape_is_damage():
     file = opened(file_of(w=torch.ones(2)))
     for name, shape in (("v", (2,)), ("w", (3,)), ("w", ())):
-        with pytest.raises(CheckpointError, match=f"no piece '{name}'"):
+        with pytest.raises(CheckpointError, match=f"no chunk '{name}'"):
             file.read(name, torch.float32, shape)
-    with pytest.raises(CheckpointError, match=r"no piece 'w' of torch.int32"):
+    with pytest.raises(CheckpointError, match=r"no chunk 'w' of torch.int32"):
         file.read("w", torch.int32, (2,))
 
 
@@ -140,22 +140,22 @@ def header_of(content, change):
 )
 def test_a_header_says_of_each_byte_what_it_is(change):
     content = file_of(a=torch.ones(2), b=torch.arange(2.0))
-    pieces = dict.fromkeys("ab", (torch.float32, (2,)))
-    TensorFile(CheckedFile(io.BytesIO(header_of(content, lambda header: None)), "x"), pieces)
+    chunks = dict.fromkeys("ab", (torch.float32, (2,)))
+    TensorFile(CheckedFile(io.BytesIO(header_of(content, lambda header: None)), "x"), chunks)
     with pytest.raises(CheckpointError, match="x is damaged: its header"):
-        TensorFile(CheckedFile(io.BytesIO(header_of(content, change)), "x"), pieces)
+        TensorFile(CheckedFile(io.BytesIO(header_of(content, change)), "x"), chunks)
 
 
-def test_a_header_of_other_pieces_is_refused():
+def test_a_header_of_other_chunks_is_refused():
     file = CheckedFile(io.BytesIO(file_of(a=torch.ones(2))), "x")
-    for pieces in (
+    for chunks in (
         {},
         {"a": (torch.int32, (2,))},
         {"a": (torch.float32, (2, 1))},
         {"b": (torch.float32, (2,))},
     ):
-        with pytest.raises(CheckpointError, match="isn't that of the pieces which the manifest names"):
-            TensorFile(file, pieces)
+        with pytest.raises(CheckpointError, match="isn't that of the chunks which the manifest names"):
+            TensorFile(file, chunks)
 
 
 @pytest.mark.parametrize(

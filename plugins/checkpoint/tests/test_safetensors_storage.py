@@ -28,7 +28,7 @@ def test_torch_writes_the_files(tmp_path):
     writer = SafetensorsWriter(LocalFilesystem(MANIFEST), str(tmp_path))
     dcp.save({"w": torch.ones(2, 3), "e": torch.ones(0)}, storage_writer=writer, no_dist=True)
     assert [record.name for record in writer.files] == ["tensors-00000.safetensors"]
-    assert {key: (record.shape, len(record.pieces)) for key, record in writer.tensors.items()} == {
+    assert {key: (record.shape, len(record.chunks)) for key, record in writer.tensors.items()} == {
         "w": ((2, 3), 1),
         "e": ((0,), 0),
     }

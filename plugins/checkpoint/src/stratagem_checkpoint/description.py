@@ -19,7 +19,7 @@ def describe(path: str) -> dict[str, Any]:
     Returns:
         JSON values: path, format_version, stratagem_version, torch_version, world_size (ranks that wrote
         it), size_bytes, elements (of all tensors, tied ones once), files (name → bytes), tensors
-        (key → dtype, shape and number of pieces), aliases (key → key that has its values) and
+        (key → dtype, shape and number of chunks), aliases (key → key that has its values) and
         state_keys (the top level of its state).
 
     Raises:
@@ -51,7 +51,7 @@ def describe(path: str) -> dict[str, Any]:
             key: {
                 "dtype": str(tensor.dtype).removeprefix("torch."),
                 "shape": list(tensor.shape),
-                "pieces": len(tensor.pieces),
+                "chunks": len(tensor.chunks),
             }
             for key, tensor in manifest.tensors.items()
         },

@@ -12,7 +12,7 @@ import torch
 from stratagem_checkpoint.agreement import on_every_rank
 from stratagem_checkpoint.checked_files import FileRecord
 from stratagem_checkpoint.manifest import Manifest
-from stratagem_checkpoint.safetensors_storage import pieces_of, tensor_records, tensors_file
+from stratagem_checkpoint.safetensors_storage import chunks_of, tensor_records, tensors_file
 from stratagem_checkpoint.saving import agree_on_plan
 from stratagem_checkpoint.state_files import Content, state_contents
 from stratagem_checkpoint.state_json import encode_state
@@ -51,13 +51,13 @@ def agree_on_draft(collectives: Collectives, checkpoint: Checkpoint) -> Draft:
     plan = agree_on_plan(collectives, checkpoint.tensors)
     results = []
     for of_rank, each in enumerate(plan.plans):
-        pieces, written = pieces_of(each, plan.planner, tensors_file(of_rank))
+        chunks, written = chunks_of(each, plan.planner, tensors_file(of_rank))
         results.append(written)
-        if pieces:
+        if chunks:
             names.append(tensors_file(of_rank))
-        if pieces and of_rank == rank:
+        if chunks and of_rank == rank:
             # First: the largest, and what is wrong with it is known soonest.
-            contents = {tensors_file(rank): pieces, **contents}
+            contents = {tensors_file(rank): chunks, **contents}
     tensors = tensor_records(plan.metadata, results)
     manifest = Manifest(
         world_size=collectives.world_size,

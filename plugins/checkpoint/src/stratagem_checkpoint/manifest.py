@@ -31,7 +31,7 @@ class _File(msgspec.Struct):
 class _Tensor(msgspec.Struct):
     dtype: str
     shape: tuple[Count, ...]
-    pieces: list[tuple[Count, tuple[Count, ...], tuple[Count, ...]]]
+    chunks: list[tuple[Count, tuple[Count, ...], tuple[Count, ...]]]
     """Number in `files`, offsets, lengths; compact, since there may be a million of them."""
 
 
@@ -47,7 +47,7 @@ class _Document(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class PieceRecord:
+class ChunkRecord:
     """A box of a tensor, and the file that it is in."""
 
     file: str
@@ -62,16 +62,16 @@ class PieceRecord:
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """A whole tensor, of pieces that don't overlap; one without elements has none."""
+    """A whole tensor, of chunks that don't overlap; one without elements has none."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[PieceRecord, ...]
+    chunks: tuple[ChunkRecord, ...]
 
-    def name(self, key: str, piece: PieceRecord) -> str:
-        """What `piece` of the tensor called `key` is called in its file."""
-        whole = piece.lengths == self.shape
-        return key if whole else f"{key}@{','.join(map(str, piece.offsets))}"
+    def name(self, key: str, chunk: ChunkRecord) -> str:
+        """What `chunk` of the tensor called `key` is called in its file."""
+        whole = chunk.lengths == self.shape
+        return key if whole else f"{key}@{','.join(map(str, chunk.offsets))}"
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Manifest:
         return next((record for record in self.files if record.name == name), None)
 
     def stored(self, files: Collection[str]) -> dict[str, dict[str, tuple[torch.dtype, tuple[int, ...]]]]:
-        """For each of `files`: all pieces in it by their names there, with dtype and shape."""
+        """For each of `files`: all chunks in it by their names there, with dtype and shape."""
         found: dict[str, dict[str, tuple[torch.dtype, tuple[int, ...]]]] = {name: {} for name in files}
         for key, tensor in self.tensors.items():
-            for piece in tensor.pieces:
-                if piece.file in found:
-                    found[piece.file][tensor.name(key, piece)] = (tensor.dtype, piece.lengths)
+            for chunk in tensor.chunks:
+                if chunk.file in found:
+                    found[chunk.file][tensor.name(key, chunk)] = (tensor.dtype, chunk.lengths)
         return found
 
     def encode(self) -> bytes:
@@ -124,7 +124,7 @@ class Manifest:
                 key: {
                     "dtype": str(tensor.dtype).removeprefix("torch."),
                     "shape": tuple(tensor.shape),
-                    "pieces": [(numbers[each.file], each.offsets, each.lengths) for each in tensor.pieces],
+                    "chunks": [(numbers[each.file], each.offsets, each.lengths) for each in tensor.chunks],
                 }
                 for key, tensor in self.tensors.items()
             },
@@ -191,11 +191,11 @@ def _manifest(document: _Document) -> Manifest:
     tensors = {key: _tensor(key, entry, files) for key, entry in document.tensors.items()}
     stored_bytes: dict[str, int] = defaultdict(int)
     for tensor in tensors.values():
-        for piece in tensor.pieces:
-            stored_bytes[piece.file] += tensor.dtype.itemsize * math.prod(piece.lengths)
+        for chunk in tensor.chunks:
+            stored_bytes[chunk.file] += tensor.dtype.itemsize * math.prod(chunk.lengths)
     for record in files:
         if stored_bytes[record.name] > record.size_bytes:
-            raise ValueError(f"the pieces in {record.name} are longer than it")
+            raise ValueError(f"the chunks in {record.name} are longer than it")
     for key, target in document.aliases.items():
         if key in tensors or target not in tensors:
             raise ValueError(f"alias {key!r} of {target!r}")
@@ -223,15 +223,15 @@ def _check_file(record: FileRecord, world_size: int) -> None:
 def _tensor(key: str, entry: _Tensor, files: tuple[FileRecord, ...]) -> TensorRecord:
     if entry.dtype not in DTYPES:
         raise ValueError(f"{key!r} has the unknown dtype {entry.dtype!r}")
-    pieces: list[PieceRecord] = []
-    for number, offsets, lengths in entry.pieces:
+    chunks: list[ChunkRecord] = []
+    for number, offsets, lengths in entry.chunks:
         if number >= len(files) or not files[number].name.startswith("tensors-"):
-            raise ValueError(f"a piece of {key!r} is in file {number}, which isn't one of tensors")
+            raise ValueError(f"a chunk of {key!r} is in file {number}, which isn't one of tensors")
         if not len(offsets) == len(lengths) == len(entry.shape):
-            raise ValueError(f"a piece of {key!r} has another number of dims")
-        pieces.append(PieceRecord(files[number].name, offsets, lengths))
-    # Without this, what no piece covers would silently keep its old values.
-    boxes = [(piece.offsets, piece.ends) for piece in pieces]
-    if not (is_tiled(entry.shape, boxes) if math.prod(entry.shape) else not pieces):
-        raise ValueError(f"the pieces of {key!r} don't make it up without gap or overlap")
-    return TensorRecord(DTYPES[entry.dtype], entry.shape, tuple(pieces))
+            raise ValueError(f"a chunk of {key!r} has another number of dims")
+        chunks.append(ChunkRecord(files[number].name, offsets, lengths))
+    # Without this, what no chunk covers would silently keep its old values.
+    boxes = [(chunk.offsets, chunk.ends) for chunk in chunks]
+    if not (is_tiled(entry.shape, boxes) if math.prod(entry.shape) else not chunks):
+        raise ValueError(f"the chunks of {key!r} don't make it up without gap or overlap")
+    return TensorRecord(DTYPES[entry.dtype], entry.shape, tuple(chunks))

@@ -14,18 +14,18 @@ import torch
 
 from stratagem_checkpoint.checked_files import opened
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.manifest import Manifest, PieceRecord
+from stratagem_checkpoint.manifest import ChunkRecord, Manifest
 from stratagem_checkpoint.safetensors_file import TensorFile
 
 
 class Part(NamedTuple):
-    """A box of one piece, and what it fills."""
+    """A box of one chunk, and what it fills."""
 
     key: str
     """Of the tensor; may be a tied one's."""
-    piece: PieceRecord
+    chunk: ChunkRecord
     offsets: Sequence[int]
-    """Where in the piece the box begins, one number per dim; its shape is that of the target."""
+    """Where in the chunk the box begins, one number per dim; its shape is that of the target."""
     resolve: Callable[[], torch.Tensor]
     """Returns the target, of any device and dtype, when its turn comes."""
     commit: Callable[[torch.Tensor], None] = lambda target: None
@@ -38,7 +38,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def whole(manifest: Manifest, targets: Mapping[str, torch.Tensor]) -> Iterator[Part]:
-    """Yield the parts that fill plain tensors from all of their pieces.
+    """Yield the parts that fill plain tensors from all of their chunks.
 
     Args:
         manifest: of a checkpoint that has these tensors, in these shapes.
@@ -46,8 +46,8 @@ def whole(manifest: Manifest, targets: Mapping[str, torch.Tensor]) -> Iterator[P
     """
     readable = manifest.readable()
     for key, target in targets.items():
-        for piece in readable[key].pieces:
-            yield Part(key, piece, [0] * target.dim(), partial(_box, target, piece))
+        for chunk in readable[key].chunks:
+            yield Part(key, chunk, [0] * target.dim(), partial(_box, target, chunk))
 
 
 def read_parts(
@@ -60,7 +60,7 @@ def read_parts(
     """
     by_file: dict[str, list[Part]] = defaultdict(list)
     for part in parts:
-        by_file[part.piece.file].append(part)
+        by_file[part.chunk.file].append(part)
     stored = manifest.stored(by_file)
     for file, of_file in by_file.items():
         record = next(each for each in manifest.files if each.name == file)
@@ -76,14 +76,14 @@ def read_parts(
 
 
 def _name(manifest: Manifest, part: Part) -> str:
-    """What the piece of a part is called in its file."""
+    """What the chunk of a part is called in its file."""
     written = manifest.aliases.get(part.key, part.key)
-    return manifest.tensors[written].name(written, part.piece)
+    return manifest.tensors[written].name(written, part.chunk)
 
 
-def _box(target: torch.Tensor, piece: PieceRecord) -> torch.Tensor:
-    """Return the view of a whole tensor that a piece fills."""
+def _box(target: torch.Tensor, chunk: ChunkRecord) -> torch.Tensor:
+    """Return the view of a whole tensor that a chunk fills."""
     view = target.detach()
-    for dim, (offset, length) in enumerate(zip(piece.offsets, piece.lengths)):
+    for dim, (offset, length) in enumerate(zip(chunk.offsets, chunk.lengths)):
         view = view.narrow(dim, offset, length)
     return view

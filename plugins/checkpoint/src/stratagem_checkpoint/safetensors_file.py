@@ -1,4 +1,4 @@
-"""Writing safetensors files piece by piece, and reading parts of a tensor from them.
+"""Writing safetensors files chunk by chunk, and reading parts of a tensor from them.
 
 The format (https://huggingface.co/docs/safetensors) is a length, a JSON header and raw bytes. The
 library's own writer wants all tensors of a file in host memory at once and doesn't sync; its reader
@@ -22,7 +22,7 @@ from stratagem_checkpoint.checksums import CheckedFile
 from stratagem_checkpoint.strict_json import HEADER_LIMIT_BYTES, Count, check_limit, parse_json
 
 BLOCK_BYTES = 64 * 2**20
-"""How much of a piece is read at a time."""
+"""How much of a chunk is read at a time."""
 
 _STORED: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -53,12 +53,12 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 _SIZES: Mapping[str, int] = {code: dtype.itemsize for dtype, code in _STORED.items()}
 
-Piece = tuple[torch.dtype, Sequence[int], Callable[[], torch.Tensor]]
+Chunk = tuple[torch.dtype, Sequence[int], Callable[[], torch.Tensor]]
 """Dtype, shape, and what makes the tensor when its turn to be written comes."""
 
 
 class _Place(NamedTuple):
-    """A piece as the header has it; offsets are from the end of the header."""
+    """A chunk as the header has it; offsets are from the end of the header."""
 
     code: str
     shape: list[int]
@@ -85,23 +85,23 @@ def refusal(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def encode_file(pieces: Mapping[str, Piece]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a safetensors file: its header, then one piece after the other.
+def encode_file(chunks: Mapping[str, Chunk]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a safetensors file: its header, then one chunk after the other.
 
     Args:
-        pieces: by their name in the file. Tensors may be on any device and of any strides; at most one
+        chunks: by their name in the file. Tensors may be on any device and of any strides; at most one
             is held in host memory at a time.
     """
-    header, placed = encode_header(pieces)
+    header, placed = encode_header(chunks)
     yield header
     for name in placed:
-        yield _raw(made(name, pieces[name]))
+        yield _raw(made(name, chunks[name]))
 
 
-def encode_header(pieces: Mapping[str, Piece]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return the header of a safetensors file, and between which bytes of what follows it each piece is."""
+def encode_header(chunks: Mapping[str, Chunk]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """Return the header of a safetensors file, and between which bytes of what follows it each chunk is."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    placed = _placed({name: (dtype, shape) for name, (dtype, shape, _) in pieces.items()})
+    placed = _placed({name: (dtype, shape) for name, (dtype, shape, _) in chunks.items()})
     for name, (code, stored_shape, start, end) in placed.items():
         header[name] = {"dtype": code, "shape": stored_shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
@@ -110,26 +110,26 @@ def encode_header(pieces: Mapping[str, Piece]) -> tuple[bytes, dict[str, tuple[i
     return struct.pack("<Q", len(text)) + text, spans
 
 
-def made(name: str, piece: Piece) -> torch.Tensor:
-    """Return the tensor of a piece whose turn has come.
+def made(name: str, chunk: Chunk) -> torch.Tensor:
+    """Return the tensor of a chunk whose turn has come.
 
     Raises:
         CheckpointError: it isn't what it was said to be.
     """
-    dtype, shape, make = piece
+    dtype, shape, make = chunk
     tensor = make().detach()
     if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
         raise CheckpointError(f"tensor {name!r} changed from {dtype} {tuple(shape)} while it was being saved")
     return tensor
 
 
-def _placed(pieces: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str, _Place]:
-    """Where each piece is in a file that has these, in the order of the file."""
+def _placed(chunks: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str, _Place]:
+    """Where each chunk is in a file that has these, in the order of the file."""
     placed: dict[str, _Place] = {}
     end = 0
-    # Wide elements first keeps every piece aligned, as the format's reference implementation does.
-    for name in sorted(pieces, key=lambda name: (-pieces[name][0].itemsize, name)):
-        dtype, shape = pieces[name]
+    # Wide elements first keeps every chunk aligned, as the format's reference implementation does.
+    for name in sorted(chunks, key=lambda name: (-chunks[name][0].itemsize, name)):
+        dtype, shape = chunks[name]
         start, end = end, end + dtype.itemsize * math.prod(shape)
         parts = [2] if dtype.is_complex else []
         placed[name] = _Place(_STORED[_PARTS.get(dtype, dtype)], [*shape, *parts], start, end)
@@ -141,14 +141,14 @@ class TensorFile:
 
     Args:
         file: open.
-        pieces: all that it has, by name; None takes whatever there is, if it fills the file exactly.
+        chunks: all that it has, by name; None takes whatever there is, if it fills the file exactly.
 
     Raises:
-        CheckpointError: it isn't a whole safetensors file, or not of these pieces.
+        CheckpointError: it isn't a whole safetensors file, or not of these chunks.
     """
 
     def __init__(
-        self, file: CheckedFile, pieces: Mapping[str, tuple[torch.dtype, Sequence[int]]] | None = None
+        self, file: CheckedFile, chunks: Mapping[str, tuple[torch.dtype, Sequence[int]]] | None = None
     ) -> None:
         self._file = file
         (length,) = struct.unpack("<Q", file.read(0, 8))
@@ -163,8 +163,8 @@ class TensorFile:
         except (msgspec.ValidationError, ValueError) as error:
             raise file.damage(f"its header can't be read ({error})") from error
         self._placed = {name: _Place(e.dtype, e.shape, *e.data_offsets) for name, e in entries.items()}
-        if pieces is not None and self._placed != _placed(pieces):
-            raise file.damage("its header isn't that of the pieces which the manifest names")
+        if chunks is not None and self._placed != _placed(chunks):
+            raise file.damage("its header isn't that of the chunks which the manifest names")
         self._check_filled()
 
     def _check_filled(self) -> None:
@@ -178,11 +178,11 @@ class TensorFile:
             raise self._file.damage(f"its header has {end} bytes of data")
 
     def start(self, name: str) -> int:
-        """At which byte of the data the piece `name` begins; 0 for one that isn't there."""
+        """At which byte of the data the chunk `name` begins; 0 for one that isn't there."""
         return self._placed[name].start if name in self._placed else 0
 
     def read(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """Return the whole piece `name`, on the CPU; raises as `read_into`."""
+        """Return the whole chunk `name`, on the CPU; raises as `read_into`."""
         self._find(name, dtype, shape)
         out = torch.empty(list(shape), dtype=dtype)
         self.read_into(out, name, dtype, shape, [0] * len(shape))
@@ -191,20 +191,20 @@ class TensorFile:
     def read_into(
         self, out: torch.Tensor, name: str, dtype: torch.dtype, shape: Sequence[int], offsets: Sequence[int]
     ) -> None:
-        """Fill `out` with the part of a piece that begins at `offsets` and has the shape of `out`.
+        """Fill `out` with the part of a chunk that begins at `offsets` and has the shape of `out`.
 
         Rows (along dim 0) outside that part aren't read, and at most `BLOCK_BYTES` or one row are held
         in host memory. Device and dtype of `out` are free.
 
         Args:
             out: any device, dtype and strides; written in place.
-            name: of the piece in the file.
-            dtype: of the piece.
-            shape: of the whole piece.
+            name: of the chunk in the file.
+            dtype: of the chunk.
+            shape: of the whole chunk.
             offsets: one per dim.
 
         Raises:
-            CheckpointError: the file has no such piece.
+            CheckpointError: the file has no such chunk.
         """
         place = self._find(name, dtype, shape)
         stored, parts = _PARTS.get(dtype, dtype), [2] if dtype.is_complex else []
@@ -231,7 +231,7 @@ class TensorFile:
         place = self._placed.get(name)
         parts = [2] if dtype.is_complex else []
         if place is None or place[:2] != (_STORED[_PARTS.get(dtype, dtype)], [*shape, *parts]):
-            raise self._file.damage(f"it has no piece {name!r} of {dtype} {tuple(shape)}")
+            raise self._file.damage(f"it has no chunk {name!r} of {dtype} {tuple(shape)}")
         return place
 
 

@@ -31,9 +31,9 @@ from torch.futures import Future
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checked_files import FileRecord, write_checked
 from stratagem_checkpoint.filesystem import Filesystem
-from stratagem_checkpoint.manifest import Manifest, PieceRecord, TensorRecord
+from stratagem_checkpoint.manifest import ChunkRecord, Manifest, TensorRecord
 from stratagem_checkpoint.reading import Part, read_parts
-from stratagem_checkpoint.safetensors_file import Piece, encode_file
+from stratagem_checkpoint.safetensors_file import Chunk, encode_file
 
 
 def tensors_file(rank: int) -> str:
@@ -41,8 +41,8 @@ def tensors_file(rank: int) -> str:
     return f"tensors-{rank:05d}.safetensors"
 
 
-def pieces_of(plan: SavePlan, planner: SavePlanner, file: str) -> tuple[dict[str, Piece], list[WriteResult]]:
-    """Return what a plan writes: pieces by their name in `file`, and what is to be said of them. Touches no file.
+def chunks_of(plan: SavePlan, planner: SavePlanner, file: str) -> tuple[dict[str, Chunk], list[WriteResult]]:
+    """Return what a plan writes: chunks by their name in `file`, and what is to be said of them. Touches no file.
 
     Args:
         plan: of any rank; of another rank than the planner's only the second part of the answer counts.
@@ -50,9 +50,9 @@ def pieces_of(plan: SavePlan, planner: SavePlanner, file: str) -> tuple[dict[str
         file: the name of the file that they go into.
 
     Raises:
-        CheckpointError: something is no tensor, or two pieces would have one name.
+        CheckpointError: something is no tensor, or two chunks would have one name.
     """
-    pieces: dict[str, Piece] = {}
+    chunks: dict[str, Chunk] = {}
     results: list[WriteResult] = []
     for item in plan.items:
         data = item.tensor_data
@@ -61,32 +61,32 @@ def pieces_of(plan: SavePlan, planner: SavePlanner, file: str) -> tuple[dict[str
         lengths = tuple(data.chunk.sizes)
         if math.prod(lengths) == 0:
             continue
-        piece = PieceRecord(file, tuple(data.chunk.offsets), lengths)
+        chunk = ChunkRecord(file, tuple(data.chunk.offsets), lengths)
         dtype = data.properties.dtype
-        name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, piece)
-        if name in pieces:
+        name = TensorRecord(dtype, tuple(data.size), ()).name(item.index.fqn, chunk)
+        if name in chunks:
             raise CheckpointError(
-                f"two pieces of tensors would both be called {name!r}; rename one of the keys"
+                f"two chunks of tensors would both be called {name!r}; rename one of the keys"
             )
-        pieces[name] = (dtype, lengths, _resolver(planner, item))
-        results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), piece))
-    return pieces, results
+        chunks[name] = (dtype, lengths, _resolver(planner, item))
+        results.append(WriteResult(item.index, dtype.itemsize * math.prod(lengths), chunk))
+    return chunks, results
 
 
 def tensor_records(metadata: Metadata, results: list[list[WriteResult]]) -> dict[str, TensorRecord]:
-    """Return all tensors with their pieces, from what all ranks write."""
-    pieces: dict[str, list[PieceRecord]] = defaultdict(list)
+    """Return all tensors with their chunks, from what all ranks write."""
+    chunks: dict[str, list[ChunkRecord]] = defaultdict(list)
     for result in (each for of_rank in results for each in of_rank):
-        pieces[result.index.fqn].append(cast("PieceRecord", result.storage_data))
+        chunks[result.index.fqn].append(cast("ChunkRecord", result.storage_data))
     records = {}
     for key, tensor in metadata.state_dict_metadata.items():
         tensor = cast("TensorStorageMetadata", tensor)
-        records[key] = TensorRecord(tensor.properties.dtype, tuple(tensor.size), tuple(pieces[key]))
+        records[key] = TensorRecord(tensor.properties.dtype, tuple(tensor.size), tuple(chunks[key]))
     return records
 
 
 class SafetensorsWriter(StorageWriter):
-    """Writes `tensors-RANK.safetensors` into an existing folder: one file per rank that has a piece.
+    """Writes `tensors-RANK.safetensors` into an existing folder: one file per rank that has a chunk.
 
     Attributes:
         files: what this rank has written, after `write_data`.
@@ -114,9 +114,9 @@ class SafetensorsWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         file = cast("str", plan.storage_data)
-        pieces, results = pieces_of(plan, planner, file)
-        if pieces:
-            self.files.append(write_checked(self._filesystem, self._folder, file, encode_file(pieces)))
+        chunks, results = chunks_of(plan, planner, file)
+        if chunks:
+            self.files.append(write_checked(self._filesystem, self._folder, file, encode_file(chunks)))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -161,7 +161,7 @@ class SafetensorsReader(StorageReader):
         parts = [
             Part(
                 item.storage_index.fqn,
-                _find_piece(readable[item.storage_index.fqn], item.storage_index),
+                _find_chunk(readable[item.storage_index.fqn], item.storage_index),
                 item.storage_offsets,
                 partial(planner.resolve_tensor, item),
                 partial(planner.commit_tensor, item),
@@ -188,18 +188,18 @@ def _storage_metadata(tensor: TensorRecord) -> TensorStorageMetadata:
         properties=TensorProperties(dtype=tensor.dtype),
         size=torch.Size(tensor.shape),
         chunks=[
-            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.lengths))
-            for piece in tensor.pieces
+            ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.lengths))
+            for chunk in tensor.chunks
         ],
     )
 
 
-def _find_piece(tensor: TensorRecord, index: MetadataIndex) -> PieceRecord:
+def _find_chunk(tensor: TensorRecord, index: MetadataIndex) -> ChunkRecord:
     hint = index.index
     if (
         hint is not None
-        and hint < len(tensor.pieces)
-        and tensor.pieces[hint].offsets == tuple(index.offset or ())
+        and hint < len(tensor.chunks)
+        and tensor.chunks[hint].offsets == tuple(index.offset or ())
     ):
-        return tensor.pieces[hint]
-    return next(piece for piece in tensor.pieces if piece.offsets == tuple(index.offset or ()))
+        return tensor.chunks[hint]
+    return next(chunk for chunk in tensor.chunks if chunk.offsets == tuple(index.offset or ()))

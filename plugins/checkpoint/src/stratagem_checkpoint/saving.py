@@ -1,4 +1,4 @@
-"""The collective part of a save: who writes which piece of which tensor."""
+"""The collective part of a save: who writes which chunk of which tensor."""
 
 from __future__ import annotations
 

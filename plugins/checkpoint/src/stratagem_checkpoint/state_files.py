@@ -12,12 +12,12 @@ import torch
 from stratagem_checkpoint.checked_files import opened
 from stratagem_checkpoint.filesystem import Filesystem
 from stratagem_checkpoint.manifest import Manifest
-from stratagem_checkpoint.safetensors_file import Piece, TensorFile, encode_file
+from stratagem_checkpoint.safetensors_file import Chunk, TensorFile, encode_file
 from stratagem_checkpoint.state_json import decode_state
 from stratagem_checkpoint.strict_json import STATE_LIMIT_BYTES, check_limit
 
-Content = Union[bytes, Mapping[str, Piece]]
-"""Of a file: its bytes, or the pieces of a safetensors file."""
+Content = Union[bytes, Mapping[str, Chunk]]
+"""Of a file: its bytes, or the chunks of a safetensors file."""
 
 
 def state_contents(stem: str, encoded: tuple[bytes, dict[str, torch.Tensor]]) -> dict[str, Content]:

@@ -12,7 +12,7 @@ from stratagem.errors import CheckpointError
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 """A number of bytes, elements, steps or the like; a bool or 1.0 is none."""
 MANIFEST_LIMIT_BYTES = 256 * 2**20
-"""Some million pieces, or the checksums of eight terabytes."""
+"""Some million chunks, or the checksums of eight terabytes."""
 STATE_LIMIT_BYTES = 64 * 2**20
 """Arrays and tensors of a state aren't in its JSON."""
 HEADER_LIMIT_BYTES = 100_000_000

@@ -151,7 +151,7 @@ def test_the_chunks_of_several_ranks_are_put_together(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         save({"w": whole}, storage_writer=FileSystemWriter(tmp_path / "x"), planner=Cut(), no_dist=True)
     weights = read_weights(str(tmp_path / "x"))
-    assert len(weights.tensors["w"].pieces) == 3
+    assert len(weights.tensors["w"].chunks) == 3
     assert_equal(weights, {"w": whole})
 
 
@@ -197,7 +197,7 @@ def test_blocks_of_rows_make_up_the_tensor(
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_pieces_of_several_ranks_are_put_together(ranks: int, tmp_path: Path, checkpointer) -> None:
+def test_chunks_of_several_ranks_are_put_together(ranks: int, tmp_path: Path, checkpointer) -> None:
     """As `WeightsReader` meets them in a sharded checkpoint, along any dim."""
     whole = torch.arange(60.0).reshape(6, 10)
     tensor = stored.StoredTensor(torch.float32, (6, 10), ())
@@ -205,11 +205,11 @@ def test_pieces_of_several_ranks_are_put_together(ranks: int, tmp_path: Path, ch
     parts = whole.chunk(ranks, 1)
     with open(raw, "wb") as file:
         file.write(b"".join(bits(part) for part in parts))
-    pieces, start, column = [], 0, 0
+    chunks, start, column = [], 0, 0
     for part in parts:
-        pieces.append(stored.Piece(str(raw), start, (0, column), tuple(part.shape)))
+        chunks.append(stored.Chunk(str(raw), start, (0, column), tuple(part.shape)))
         start, column = start + part.numel() * 4, column + part.shape[1]
-    tensor = stored.StoredTensor(torch.float32, (6, 10), tuple(pieces))
+    tensor = stored.StoredTensor(torch.float32, (6, 10), tuple(chunks))
     assert_equal(Weights("x", "test", {"w": tensor}), {"w": whole})
 
 

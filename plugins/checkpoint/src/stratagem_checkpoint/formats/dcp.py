@@ -15,7 +15,7 @@ import torch
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.dcp_training import MODEL, OPTIM, leaves, training_of
 from stratagem_checkpoint.formats.stored import (
-    Piece,
+    Chunk,
     StoredTensor,
     Weights,
     WeightsReader,
@@ -159,7 +159,7 @@ def _tensor(
     path: str, name: str, entry: Any, places: Mapping[tuple[str, tuple[int, ...]], Any]
 ) -> StoredTensor:
     dtype, shape = entry.properties.dtype, tuple(entry.size)
-    pieces: list[Piece] = []
+    chunks: list[Chunk] = []
     for chunk in entry.chunks:
         offsets, lengths = tuple(chunk.offsets), tuple(chunk.sizes)
         info = places.get((name, offsets))
@@ -171,23 +171,23 @@ def _tensor(
             raise CheckpointError(
                 f"{name!r} in {path} is stored through {info.transform_descriptors}: save it without such extensions"
             )
-        pieces.append(_piece(os.path.join(path, info.relative_path), info, name, dtype, offsets, lengths))
-    boxes = [(each.offsets, tuple(o + n for o, n in zip(each.offsets, each.lengths))) for each in pieces]
+        chunks.append(_chunk(os.path.join(path, info.relative_path), info, name, dtype, offsets, lengths))
+    boxes = [(each.offsets, tuple(o + n for o, n in zip(each.offsets, each.lengths))) for each in chunks]
     if 0 in shape:
-        return StoredTensor(dtype, shape, (Piece(path, 0, (0,) * len(shape), shape),))
+        return StoredTensor(dtype, shape, (Chunk(path, 0, (0,) * len(shape), shape),))
     if not is_tiled(shape, boxes):
         raise CheckpointError(f"{path} is damaged: the chunks of {name!r} don't make it up; use another")
-    return StoredTensor(dtype, shape, tuple(pieces))
+    return StoredTensor(dtype, shape, tuple(chunks))
 
 
-def _piece(
+def _chunk(
     file: str, info: Any, name: str, dtype: torch.dtype, offsets: tuple[int, ...], lengths: tuple[int, ...]
-) -> Piece:
+) -> Chunk:
     tensor = _loaded(file, info)
     found = stored_at(tensor, file, info.offset) if isinstance(tensor, torch.Tensor) else None
     if found is None or (found.dtype, found.shape) != (dtype, lengths):
         raise CheckpointError(f"{file} is damaged: it has another value where {name!r} is to be; use another")
-    return found.pieces[0]._replace(offsets=offsets)
+    return found.chunks[0]._replace(offsets=offsets)
 
 
 def _value(path: str, name: str, places: Mapping[tuple[str, tuple[int, ...]], Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stratagem.errors import CheckpointError
-from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
+from stratagem_checkpoint.formats.stored import Chunk, StoredTensor, Weights
 from stratagem_checkpoint.formats.structure import state_dict_of, write_structure
 from stratagem_checkpoint.formats.torch_files import Inert, collect, load_structure, stored_at
 from stratagem_checkpoint.regular_files import require_regular
@@ -188,9 +188,9 @@ def _slices(flats: Sequence[StoredTensor], begin: int, length: int) -> Iterator[
     for flat in flats:
         first, last = max(begin, base), min(begin + length, base + flat.shape[0])
         if first < last:
-            start = flat.pieces[0].start + (first - base) * flat.dtype.itemsize
-            piece = Piece(flat.pieces[0].file, start, (0,), (last - first,))
-            yield StoredTensor(flat.dtype, (last - first,), (piece,))
+            start = flat.chunks[0].start + (first - base) * flat.dtype.itemsize
+            chunk = Chunk(flat.chunks[0].file, start, (0,), (last - first,))
+            yield StoredTensor(flat.dtype, (last - first,), (chunk,))
         base += flat.shape[0]
 
 
@@ -199,16 +199,16 @@ def _flat(
 ) -> StoredTensor:
     """The tensor whose elements follow each other in `flats` from `begin` on."""
     wanted = math.prod(shape)
-    joined = [StoredTensor(each.dtype, (math.prod(each.shape),), each.pieces) for each in flats]
-    pieces, at = [], 0
+    joined = [StoredTensor(each.dtype, (math.prod(each.shape),), each.chunks) for each in flats]
+    chunks, at = [], 0
     for part in _slices(joined, begin, wanted):
-        pieces.append(part.pieces[0]._replace(offsets=(at,)))
+        chunks.append(part.chunks[0]._replace(offsets=(at,)))
         at += part.shape[0]
     if at != wanted:
         raise CheckpointError(
-            f"{flats[0].pieces[0].file} is incomplete: it has {at} of the {wanted} values of {name!r}"
+            f"{flats[0].chunks[0].file} is incomplete: it has {at} of the {wanted} values of {name!r}"
         )
-    return StoredTensor(dtype, tuple(shape), tuple(pieces), flat=True)
+    return StoredTensor(dtype, tuple(shape), tuple(chunks), flat=True)
 
 
 def write_folder(weights: Weights, path: str) -> None:

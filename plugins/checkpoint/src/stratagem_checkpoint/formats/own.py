@@ -22,9 +22,9 @@ from stratagem_checkpoint.formats.own_training import (
     training_tensors,
 )
 from stratagem_checkpoint.formats.safetensors_files import header_of, safetensors_bytes
-from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights, WeightsReader
+from stratagem_checkpoint.formats.stored import Chunk, StoredTensor, Weights, WeightsReader
 from stratagem_checkpoint.loading import find_manifest
-from stratagem_checkpoint.manifest import Manifest, PieceRecord, TensorRecord
+from stratagem_checkpoint.manifest import ChunkRecord, Manifest, TensorRecord
 from stratagem_checkpoint.publication import MANIFEST, publish, temporary
 from stratagem_checkpoint.safetensors_file import DTYPES
 from stratagem_checkpoint.state_files import parts_of, read_state, state_contents
@@ -54,7 +54,7 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
         if file.startswith("tensors-"):
             with open_file(file) as checked:
                 header, _ = header_of(checked)
-            starts.update({(file, stored): tensor.pieces[0].start for stored, tensor in header.items()})
+            starts.update({(file, stored): tensor.chunks[0].start for stored, tensor in header.items()})
     stored = {
         key: _stored(key, record, starts, path)
         for key, record in manifest.tensors.items()
@@ -106,17 +106,17 @@ def _facts(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stored(key: str, record: TensorRecord, starts: Mapping[tuple[str, str], int], path: str) -> StoredTensor:
-    pieces = []
-    for piece in record.pieces:
-        start = starts.get((piece.file, record.name(key, piece)))
+    chunks = []
+    for chunk in record.chunks:
+        start = starts.get((chunk.file, record.name(key, chunk)))
         if start is None:
             raise CheckpointError(
-                f"{path} is damaged: {piece.file} has no piece of {key!r}; use another checkpoint"
+                f"{path} is damaged: {chunk.file} has no chunk of {key!r}; use another checkpoint"
             )
-        pieces.append(Piece(piece.file, start, piece.offsets, piece.lengths))
-    if not pieces:  # it has no elements
-        pieces = [Piece(_FILE, 0, (0,) * len(record.shape), record.shape)]
-    return StoredTensor(record.dtype, record.shape, tuple(pieces))
+        chunks.append(Chunk(chunk.file, start, chunk.offsets, chunk.lengths))
+    if not chunks:  # it has no elements
+        chunks = [Chunk(_FILE, 0, (0,) * len(record.shape), record.shape)]
+    return StoredTensor(record.dtype, record.shape, tuple(chunks))
 
 
 def write_directory(weights: Weights, path: str) -> None:
@@ -158,7 +158,7 @@ def write_directory(weights: Weights, path: str) -> None:
 
 
 def _record(tensor: StoredTensor) -> TensorRecord:
-    whole = PieceRecord(_FILE, (0,) * len(tensor.shape), tensor.shape)
+    whole = ChunkRecord(_FILE, (0,) * len(tensor.shape), tensor.shape)
     return TensorRecord(tensor.dtype, tensor.shape, (whole,) if tensor.size_bytes else ())
 
 

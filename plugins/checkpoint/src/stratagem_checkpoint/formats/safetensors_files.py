@@ -15,7 +15,7 @@ import torch
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.checksums import CheckedFile
 from stratagem_checkpoint.formats.stored import (
-    Piece,
+    Chunk,
     StoredTensor,
     Weights,
     WeightsReader,
@@ -85,8 +85,8 @@ def header_of(file: CheckedFile) -> tuple[dict[str, StoredTensor], dict[str, str
                 f"{name!r} in {file.shown} has dtype {entry.dtype}; allowed are {', '.join(CODES)}"
             )
         shape, (start, end) = tuple(entry.shape), entry.data_offsets
-        piece = Piece(file.shown, 8 + length + start, (0,) * len(shape), shape)
-        tensor = StoredTensor(CODES[entry.dtype], shape, (piece,))
+        chunk = Chunk(file.shown, 8 + length + start, (0,) * len(shape), shape)
+        tensor = StoredTensor(CODES[entry.dtype], shape, (chunk,))
         if end - start != tensor.size_bytes or 8 + length + end > file.size_bytes:
             raise file.damage(f"its header has {name!r} at bytes {start} to {end}")
         tensors[name] = tensor

@@ -24,7 +24,7 @@ BLOCK_BYTES = 2 * 2**20
 """How much of a tensor is held at a time, or one row where that is longer."""
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """A box of a tensor, in one place of a file."""
 
     file: str
@@ -43,13 +43,13 @@ class StoredTensor:
     Attributes:
         dtype: as in the file.
         shape: of the whole.
-        pieces: boxes that make it up.
-        flat: whether the pieces are of the tensor as one dimension.
+        chunks: boxes that make it up.
+        flat: whether the chunks are of the tensor as one dimension.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    chunks: tuple[Chunk, ...]
     flat: bool = False
 
     @property
@@ -160,48 +160,48 @@ class WeightsReader:
         row = math.prod(shape[1:])
         if tensor.flat:
             out = torch.empty(wanted, dtype=tensor.dtype)
-            self._fill(out.view(-1), tensor.dtype, tensor.pieces, begin * row)
+            self._fill(out.view(-1), tensor.dtype, tensor.chunks, begin * row)
             return out
-        if len(tensor.pieces) == 1:  # most are: without a copy
-            first = self._box(tensor.dtype, tensor.pieces[0], shape, begin, end)
+        if len(tensor.chunks) == 1:  # most are: without a copy
+            first = self._box(tensor.dtype, tensor.chunks[0], shape, begin, end)
             return first.reshape(wanted)
         out = torch.empty(wanted, dtype=tensor.dtype)
-        for piece in tensor.pieces:
-            if piece.offsets[0] < end and piece.offsets[0] + piece.lengths[0] > begin:
+        for chunk in tensor.chunks:
+            if chunk.offsets[0] < end and chunk.offsets[0] + chunk.lengths[0] > begin:
                 first_row, last_row = (
-                    max(begin, piece.offsets[0]),
-                    min(end, piece.offsets[0] + piece.lengths[0]),
+                    max(begin, chunk.offsets[0]),
+                    min(end, chunk.offsets[0] + chunk.lengths[0]),
                 )
                 target = out.narrow(0, first_row - begin, last_row - first_row)
                 for dim in range(1, len(shape)):
-                    target = target.narrow(dim, piece.offsets[dim], piece.lengths[dim])
-                own = first_row - piece.offsets[0]
-                target.copy_(self._box(tensor.dtype, piece, piece.lengths, own, own + last_row - first_row))
+                    target = target.narrow(dim, chunk.offsets[dim], chunk.lengths[dim])
+                own = first_row - chunk.offsets[0]
+                target.copy_(self._box(tensor.dtype, chunk, chunk.lengths, own, own + last_row - first_row))
         return out
 
-    def _fill(self, out: torch.Tensor, dtype: torch.dtype, pieces: Sequence[Piece], begin: int) -> None:
+    def _fill(self, out: torch.Tensor, dtype: torch.dtype, chunks: Sequence[Chunk], begin: int) -> None:
         end = begin + out.numel()
-        for piece in pieces:
-            first, last = max(begin, piece.offsets[0]), min(end, piece.offsets[0] + piece.lengths[0])
+        for chunk in chunks:
+            first, last = max(begin, chunk.offsets[0]), min(end, chunk.offsets[0] + chunk.lengths[0])
             if first < last:
-                own = first - piece.offsets[0]
-                values = self._box(dtype, piece, piece.lengths, own, own + last - first)
+                own = first - chunk.offsets[0]
+                values = self._box(dtype, chunk, chunk.lengths, own, own + last - first)
                 out[first - begin : last - begin] = values
 
     def _box(
-        self, dtype: torch.dtype, piece: Piece, lengths: Sequence[int], begin: int, end: int
+        self, dtype: torch.dtype, chunk: Chunk, lengths: Sequence[int], begin: int, end: int
     ) -> torch.Tensor:
-        """Rows of one piece."""
+        """Rows of one chunk."""
         row = math.prod(lengths[1:])
         shape = (end - begin, *lengths[1:])
         if not row or begin == end:
             return torch.empty(shape, dtype=dtype)
-        if piece.strides is not None:
-            span = 1 + sum((length - 1) * stride for length, stride in zip(lengths, piece.strides))
-            values = self._values(piece.file, piece.start, span, dtype)
-            return values.as_strided(list(lengths), piece.strides)[begin:end]
-        start = piece.start + begin * row * dtype.itemsize
-        return self._values(piece.file, start, (end - begin) * row, dtype).reshape(shape)
+        if chunk.strides is not None:
+            span = 1 + sum((length - 1) * stride for length, stride in zip(lengths, chunk.strides))
+            values = self._values(chunk.file, chunk.start, span, dtype)
+            return values.as_strided(list(lengths), chunk.strides)[begin:end]
+        start = chunk.start + begin * row * dtype.itemsize
+        return self._values(chunk.file, start, (end - begin) * row, dtype).reshape(shape)
 
     def _values(self, file: str, start: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         raw = torch.frombuffer(self._file(file).read(start, count * dtype.itemsize), dtype=torch.uint8)
@@ -224,7 +224,7 @@ def block_rows(tensors: Sequence[StoredTensor], block_bytes: int | None = None) 
     rows = tensors[0].shape[0] if tensors[0].shape else 1
     row_bytes = max(max(tensor.size_bytes for tensor in tensors) // max(rows, 1), 1)
     step = max(1, (block_bytes or BLOCK_BYTES) // row_bytes)
-    if any(piece.strides is not None for tensor in tensors for piece in tensor.pieces):
+    if any(chunk.strides is not None for tensor in tensors for chunk in tensor.chunks):
         step = max(rows, 1)  # its rows are all over the file
     for begin in range(0, rows, step):
         yield begin, min(begin + step, rows)

@@ -95,7 +95,7 @@ def write_structure(value: Any, weights: Weights, path: str) -> None:
                 continue
             done.add(id(tensor))
             assert place is not None
-            start = place.pieces[0].start
+            start = place.chunks[0].start
             stream.seek(start)
             blocks = reader.blocks_of(tensor) if isinstance(tensor, StoredTensor) else iter([tensor.cpu()])
             write_parts(stream, _summed(map(raw_bytes, blocks), checksums, start))

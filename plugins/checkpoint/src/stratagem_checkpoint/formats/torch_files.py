@@ -12,7 +12,7 @@ import torch
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.formats.lightning import LOOPS, VERSION, epoch_and_batch
-from stratagem_checkpoint.formats.stored import Piece, StoredTensor, Weights
+from stratagem_checkpoint.formats.stored import Chunk, StoredTensor, Weights
 from stratagem_checkpoint.formats.structure import map_tensors, state_dict_of, write_structure
 from stratagem_checkpoint.formats.torch_optimizers import optimizer_in_order, optimizer_of_torch
 from stratagem_checkpoint.formats.training import (
@@ -81,7 +81,7 @@ def why_refused(error: object) -> str:
 
 
 def stored_at(tensor: torch.Tensor, file: str, base: int = 0) -> StoredTensor | None:
-    """Where a tensor of `load_structure` lies, as one piece; None where its file is of before torch 1.6.
+    """Where a tensor of `load_structure` lies, as one chunk; None where its file is of before torch 1.6.
 
     Args:
         tensor: plain.
@@ -90,13 +90,13 @@ def stored_at(tensor: torch.Tensor, file: str, base: int = 0) -> StoredTensor | 
     """
     shape = tuple(tensor.shape)
     if not tensor.numel():
-        return StoredTensor(tensor.dtype, shape, (Piece(file, 0, (0,) * len(shape), shape),))
+        return StoredTensor(tensor.dtype, shape, (Chunk(file, 0, (0,) * len(shape), shape),))
     offset = checkpoint_offset(tensor)
     if offset is None:
         return None
     start = base + offset + int(tensor.storage_offset()) * tensor.dtype.itemsize
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
-    return StoredTensor(tensor.dtype, shape, (Piece(file, start, (0,) * len(shape), shape, strides),))
+    return StoredTensor(tensor.dtype, shape, (Chunk(file, start, (0,) * len(shape), shape, strides),))
 
 
 def read_state_dict(path: str, key: str | None = None, in_order: bool = False) -> Weights:

@@ -56,14 +56,14 @@ def faults(path: str) -> Iterator[str]:
 
 def _torn_archives(weights: Weights) -> Iterator[str]:
     """Compare the files of torch.save's archives with their CRC-32."""
-    places = [(piece, name) for name, tensor in weights.tensors.items() for piece in tensor.pieces]
+    places = [(chunk, name) for name, tensor in weights.tensors.items() for chunk in tensor.chunks]
     files = dict.fromkeys(
         [*([weights.path] if os.path.isfile(weights.path) else []), *(p.file for p, _ in places)]
     )
     for file in files:
         if weights.format in _ARCHIVES and zipfile.is_zipfile(file):
             for entry, start, end in torn_entries(file):
-                hit = [name for piece, name in places if piece.file == file and start <= piece.start < end]
+                hit = [name for chunk, name in places if chunk.file == file and start <= chunk.start < end]
                 yield f"{os.path.basename(file)}: {entry} isn't what was written{f': {_some(hit)}' if hit else ''}"
 
 
@@ -81,7 +81,7 @@ def _torn_blocks(
         if torn and record.name.endswith(".safetensors") and torn[0] > 0:
             header, _ = header_of(file)
             places = {
-                name: (tensor.pieces[0].start, tensor.pieces[0].start + tensor.size_bytes)
+                name: (tensor.chunks[0].start, tensor.chunks[0].start + tensor.size_bytes)
                 for name, tensor in header.items()
             }
     for start in torn:
