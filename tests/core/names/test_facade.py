@@ -24,6 +24,7 @@ def test_a_distribution_adds_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "adding/module.py").write_text("class Added: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(facade, "_found", {})
+    monkeypatch.setattr(facade, "_homes", {})
     assert facade_names()["Added"] == "adding.module:Added"
     assert stratagem.Added is stratagem.Added
     assert stratagem.Added.__module__ == "adding.module"
@@ -44,6 +45,7 @@ def test_a_name_that_two_distributions_add_is_refused(
     (info / "entry_points.txt").write_text("[stratagem.names]\nTrainer = squatting.module:Trainer\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(facade, "_found", {})
+    monkeypatch.setattr(facade, "_homes", {})
     with pytest.raises(
         ImportError, match=r"two distributions add stratagem\.Trainer, as squatting.module:Trainer and"
     ):
@@ -59,6 +61,15 @@ def test_without_any_distribution_the_error_says_what_to_install(monkeypatch: py
     from stratagem import sdk  # a module: its import asks for an attribute first
 
     assert sdk.__name__ == "stratagem.sdk"
+
+
+def test_entry_points_are_read_once_for_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(facade, "_found", {})
+    monkeypatch.setattr(facade, "_homes", {})
+    monkeypatch.setattr(facade, "facade_names", lambda: read.append(1) or facade_names())
+    assert stratagem.Trainer.__name__ + stratagem.Module.__name__ == "TrainerModule"
+    assert len(read) == 1
 
 
 def test_names_of_the_core_read_no_entry_points() -> None:
