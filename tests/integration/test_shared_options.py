@@ -65,5 +65,5 @@ def test_a_wrong_option_on_the_command_line_is_refused_with_the_nearest_name(tmp
     command += ["--accelerator", "cpu", "--devices", "2", "--set", "strategy.timeuot_s=3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "'timeuot_s'" in done.stderr
+    assert "'strategy.timeuot_s'" in done.stderr
     assert "timeout_s" in done.stderr

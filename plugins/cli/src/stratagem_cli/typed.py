@@ -89,7 +89,8 @@ def _typed_value(function: Callable[..., Any], key: str, value: Any, section: st
     from jsonargparse import Namespace
 
     _, names = _parser(function, ())
-    if key not in names and _passes_on(function) and names <= set(parameters_of(function)):
+    passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _signature(function).values())
+    if key not in names and passes_on and names <= set(parameters_of(function)):
         return plain(value)  # **kwargs whose end can't be seen: its receiver has to check
     if key not in names:
         known = sorted(name.removesuffix("_") for name in names)
@@ -109,14 +110,6 @@ def _typed_value(function: Callable[..., Any], key: str, value: Any, section: st
             f"{_dotted(section, key)}={plain(value)!r} is of the wrong type: {_expected(function, key, error)}"
         ) from error
     return vars(result) if isinstance(result, Namespace) else result
-
-
-def _passes_on(function: Callable[..., Any]) -> bool:
-    """Whether it has `**kwargs`, also where its signature lists what they are, as a strategy's does."""
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _signature(function).values()):
-        return True
-    code = getattr(getattr(function, "__init__", None), "__code__", None)
-    return code is not None and bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 def _parser(function: Callable[..., Any], skip: Iterable[str]) -> tuple[Any, set[str]]:
