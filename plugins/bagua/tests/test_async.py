@@ -42,6 +42,7 @@ class Trained:
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 3))
         self.optimizer: Any = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.optimizer.rank_local = True  # by hand, ranks train nets of their own
         self.runtime, self.model = runtime, self.net
         if runtime is not None:
             self.model, self.optimizer = runtime.setup(self.net, self.optimizer)

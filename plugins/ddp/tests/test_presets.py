@@ -70,6 +70,7 @@ def by_stratagem(runtime: Any, accumulate: int) -> nn.Module:
 def by_hand(accumulate: int, register: Any, averager: Any) -> nn.Module:
     plain = net()
     model, optimizer = DistributedDataParallel(plain), optimizer_of(plain)
+    optimizer.rank_local = True  # between averages, replicas differ
     register(model)
     average = averager()
     for index, (x, y) in enumerate(batches(STEPS * accumulate)):

@@ -54,7 +54,7 @@ class OptimizerWatch:
 
     Gradients of parameters that are in no module that was set up stay this rank's own. Ranks compare them before the
     first step of their optimizer, the second, the fourth and so on: equal ones, as those that your loop has averaged,
-    are right.
+    are right. With `optimizer.rank_local = True`, each rank is meant to train its own, and nothing is compared.
 
     Args:
         collectives: of all ranks of the run.
@@ -134,7 +134,7 @@ class OptimizerWatch:
                 )
             if parameters & {id(parameter) for parameter in prepared.original_module.parameters()}:
                 return lambda: prepared.step_late_optimizer(optimizer)
-        if self._collectives.world_size == 1:
+        if self._collectives.world_size == 1 or getattr(optimizer, "rank_local", False):
             return None
         self._others += 1
         return _Comparison(optimizer, self._collectives, self._others)
@@ -165,7 +165,8 @@ class _Comparison:
                 f"{type(optimizer).__name__} steps parameters that are in no module that setup() got, and their "
                 "gradients differ between ranks, so that each rank would train its own: make them parameters of the "
                 "module that you give to setup(), or average their gradients over the ranks before the step "
-                "(parameter.grad = runtime.collectives.all_reduce(parameter.grad))"
+                "(parameter.grad = runtime.collectives.all_reduce(parameter.grad)); or set optimizer.rank_local = True "
+                "if each rank is meant to train its own"
             )
 
 

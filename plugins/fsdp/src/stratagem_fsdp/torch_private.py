@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from stratagem_sharding.torch_private import without_subclass_functions
 from torch.distributed.tensor import DTensor
 
 
@@ -46,7 +47,9 @@ def has_gradient(parameter: Any) -> bool:
     # Torch makes the whole parameter when it is gathered for the first time.
     if not hasattr(parameter, "_unsharded_param"):
         return False
-    return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None
+    # Under model_parallel the gathered copy is a whole tensor, too, whose `.grad` would ask for this again.
+    with without_subclass_functions():
+        return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None
 
 
 def gathered_gradients(parameter: Any) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from stratagem.errors import GradientError
 from stratagem.sdk.shards import fingerprint
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
-from stratagem_sharding.torch_private import backward_number
+from stratagem_sharding.torch_private import backward_number, post_accumulate_hooks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,6 +126,8 @@ class GradientTracker:
     def _look_for_change(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Note whether the user's code changed a gradient before autograd added to it: it is no sum over batches."""
         before = self._local.get(parameter)
+        if len(post_accumulate_hooks(parameter) or ()) > 1:
+            return  # a hook of the user's, which may scale what each backward has added
         # Views of one bucket count their changes together.
         is_view = gradient.untyped_storage().nbytes() != gradient.nbytes
         if before is not None and not is_view and tensor_version(gradient) > before + 1:
