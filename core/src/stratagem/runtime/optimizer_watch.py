@@ -165,8 +165,8 @@ class _Comparison:
                 f"{type(optimizer).__name__} steps parameters that are in no module that setup() got, and their "
                 "gradients differ between ranks, so that each rank would train its own: make them parameters of the "
                 "module that you give to setup(), or average their gradients over the ranks before the step "
-                "(parameter.grad = runtime.collectives.all_reduce(parameter.grad)); or set optimizer.rank_local = True "
-                "if each rank is meant to train its own"
+                "(parameter.grad = runtime.collectives.all_reduce(parameter.grad)); or set "
+                "optimizer.rank_local = True if each rank is meant to train its own"
             )
 
 

@@ -72,7 +72,8 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -> li
     return [
         f"the strategy has another value of {name!r} {when}: keep what a run makes in the collectives or the "
         "prepared module that its hooks return, and the object as its constructor left it"
-        for name in sorted({*before, *now} - {"_sessions"})  # the core's own, with what lives while a run does
+        # `_sessions` is the core's own: what lives while a run does.
+        for name in sorted({*before, *now} - {"_sessions"})
         if not _is_same(before.get(name, _ABSENT), now.get(name, _ABSENT))
     ]
 
