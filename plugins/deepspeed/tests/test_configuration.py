@@ -255,7 +255,7 @@ def test_numbers_of_elements_may_be_written_as_powers_of_ten() -> None:
     "config", [{"zero_optimization": {"stage": 2}}, "deepspeed.json", Path("deepspeed.json")]
 )
 def test_a_configuration_given_positionally_is_refused_by_name(config: Any) -> None:
-    with pytest.raises(ConfigError, match="the accelerator: give the configuration by name"):
+    with pytest.raises(ConfigError, match="the configuration as config="):
         DeepSpeedStrategy(config)
 
 

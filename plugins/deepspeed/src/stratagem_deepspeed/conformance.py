@@ -17,6 +17,11 @@ SMALL: dict[str, object] = {
 
 _CLIPS_LATER = {"returned_norm": "the engine clips within its step, and knows the norm only then"}
 
+_GATHERED_ALONE = (
+    "parameters outside of their layer's forward are refused: "
+    "use deepspeed.zero.GatheredParameters between steps"
+)
+
 SUBJECT = StrategySubject("deepspeed", options=SMALL, waivers=_CLIPS_LATER)
 
 SUBJECTS = {
@@ -29,6 +34,7 @@ SUBJECTS = {
         waivers={
             **_CLIPS_LATER,
             "used_on_some_ranks": "the engine gathers what a rank uses: others wait until their timeout",
+            **dict.fromkeys(("changes_in_place", "target_network"), _GATHERED_ALONE),
         },
     ),
 }

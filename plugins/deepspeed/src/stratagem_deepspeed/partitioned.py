@@ -258,7 +258,13 @@ class Partitioned:
             UsageError: a parameter was written to elsewhere, which the engine has dropped.
         """
         self.check_assigned()
-        changed = [self._is_changed(parameter) for parameter in self._parameters]
+        self._follow([self._is_changed(parameter) for parameter in self._parameters])
+
+    def follow_load(self) -> None:
+        """Write all parameters into the engine's 32-bit copies, after a load. Collective."""
+        self._follow([True] * len(self._parameters))
+
+    def _follow(self, changed: list[bool]) -> None:
         if any(_is_on_drive(parameter) for parameter in self._parameters):
             # These are gathered below, on all ranks; one that has nothing of a small parameter sees no change.
             flags = self._collectives.all_reduce(torch.tensor(changed, dtype=torch.float32), "max")

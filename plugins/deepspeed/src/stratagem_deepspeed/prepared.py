@@ -304,6 +304,8 @@ class DeepSpeedPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._flat_views.put_back()
         self._checkpoint.load(reader, state, model_only=model_only)
+        if self._partitioned is not None:
+            self._partitioned.follow_load()
 
     def save_engine(self, folder: str, tag: str | None = None) -> None:
         """Write a checkpoint in DeepSpeed's own format, which is made of pickles. Collective."""
