@@ -55,7 +55,8 @@ def test_it_trains_with_its_extension_and_has_its_command(stratagem) -> None:
 @pytest.mark.long
 def test_it_conforms(stratagem) -> None:
     checks = [word for check in CHECKS for word in ("--check", check)]
-    (report,) = json.loads(stratagem("conformance", "frozen", "--world-size", "2", "--json", *checks))
+    said = stratagem("conformance", "frozen", "--world-size", "2", "--json", *checks)
+    (report,), _ = json.JSONDecoder().raw_decode(said)  # progress follows, from stderr
     assert {outcome["check"]: outcome["verdict"] for outcome in report["checks"]} == dict.fromkeys(
         CHECKS, "passed"
     )

@@ -20,4 +20,8 @@ class TestDDPFullySharded(StrategyContract):
 
     @pytest.fixture
     def subject(self) -> StrategySubject:
-        return StrategySubject("ddp_fully_sharded", options={"timeout_s": 60})
+        return StrategySubject(
+            "ddp_fully_sharded",
+            options={"timeout_s": 60},
+            options_for={"no_sync": {"reduce_each_micro_batch": False}},
+        )
