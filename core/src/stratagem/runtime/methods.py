@@ -1,4 +1,4 @@
-"""Methods of a module, other than `forward`, that a loop of one's own calls."""
+"""Methods of a module, other than `forward`, that your own training loop calls."""
 
 from __future__ import annotations
 

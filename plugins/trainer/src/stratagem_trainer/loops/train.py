@@ -88,7 +88,7 @@ class FitLoop:
                 self._batches = AutomaticBatches(state, steps, finite, self._hooks)
 
     def run(self) -> None:
-        """Run until max_epochs or max_steps is reached, or somebody wants to stop."""
+        """Run until max_epochs or max_steps is reached, or the run is asked to stop."""
         while not self._is_over() or self._is_unfinished():
             self.run_epoch()
         self._restore_generators()  # where it was over already when it was resumed
