@@ -14,6 +14,7 @@ from stratagem_clusters import Env
 from stratagem_cpu import CpuAccelerator
 from stratagem_launch import ElasticLauncher
 from torch import nn
+from wrong_parts import SavesLater
 
 from stratagem import ProcessGroupCollectives, WorkerError
 from stratagem.errors import CheckpointError
@@ -279,21 +280,8 @@ class Changed(DirectoryCheckpointer):
 
 
 @planted("keeps_references", "snapshot", "turn")
-class KeepsReferences(DirectoryCheckpointer):
-    later: Any = None
-
-    def save(self, path: str, checkpoint: Any) -> None:
-        self.wait()
-        self.later = (path, checkpoint)
-
-    def open(self, path: str, verify: bool = True) -> Any:
-        self.wait()
-        return super().open(path, verify)
-
-    def wait(self) -> None:
-        later, self.later = self.later, None
-        if later is not None:
-            super().save(*later)
+class KeepsReferences(SavesLater):
+    """Saves what was handed in as it is by then."""
 
 
 @planted("loses_strides", "round_trip")
