@@ -102,7 +102,7 @@ test-ray: .venv/.ready-to-develop
 test-libraries: .venv/.ready-to-develop
 	@test -e .venv/libraries/.ready || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
 		&& $(PIP) --target .venv/libraries --no-deps accelerate && touch .venv/libraries/.ready; }
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/trainer/tests/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)

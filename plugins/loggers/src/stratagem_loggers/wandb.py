@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratagem.errors import ConfigError
-from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row
 from stratagem_trainer.loggers.library import LibraryLogger
+
+from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 
 
 class WandbLogger(LibraryLogger):

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from glob import glob
 from typing import Any
 
-from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row, flattened
 from stratagem_trainer.loggers.library import LibraryLogger
+
+from stratagem.sdk.selection import path_text
 
 
 class CometLogger(LibraryLogger):

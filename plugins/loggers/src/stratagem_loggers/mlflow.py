@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stratagem.errors import ConfigError
-from stratagem.sdk.selection import path_text
 from stratagem_trainer.loggers.base import Row, flattened
 from stratagem_trainer.loggers.library import LibraryLogger
+
+from stratagem.errors import ConfigError
+from stratagem.sdk.selection import path_text
 
 _MAX_PARAMS = 100
 """Of one request."""
