@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
 
 from stratagem.errors import UsageError
-from stratagem_trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module

@@ -7,14 +7,15 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from stratagem.errors import ConfigError, UsageError
 from stratagem_trainer.callbacks.base import Callback
+
+from stratagem.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
 
-_HINT = 'pip install "stratagem-trainer[plot]"'
+_HINT = 'pip install "stratagem-callbacks[plot]"'
 
 
 class TrainingCurve(Callback):
@@ -63,6 +64,6 @@ class TrainingCurve(Callback):
         if find_spec("matplotlib") is None:
             print(f"No {self.filename}: matplotlib isn't installed ({_HINT}).", file=sys.stderr)
             return
-        from stratagem_trainer.callbacks.curves import draw_curves
+        from stratagem_callbacks.curves import draw_curves
 
         draw_curves(source, os.path.join(trainer.run_dir, self.filename))

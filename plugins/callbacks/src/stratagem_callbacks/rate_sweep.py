@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.monitor import check_count
 
 from stratagem.errors import ConfigError, UsageError
 from stratagem.sdk.loops import loss_of
-from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.callbacks.monitor import check_count
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
@@ -51,7 +51,7 @@ class SweepResult:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise UsageError('plot needs matplotlib: pip install "stratagem-trainer[plot]"') from error
+            raise UsageError('plot needs matplotlib: pip install "stratagem-callbacks[plot]"') from error
         figure = Figure(layout="constrained")
         axes = figure.add_subplot()
         axes.plot(self.results["lr"], self.results["loss"])

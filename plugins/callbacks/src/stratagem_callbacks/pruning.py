@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.local_tensors import local_of
 from torch import nn
 from torch.nn.utils import prune
 
 from stratagem.errors import ConfigError
 from stratagem.sdk.loops import forked_rng
-from stratagem_trainer.callbacks.averages import local_of
-from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.torch_private import pruning_mask
+from stratagem_callbacks.torch_private import pruning_mask
 
 if TYPE_CHECKING:
-    from stratagem import CheckpointReader, Prepared
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
+
+    from stratagem import CheckpointReader, Prepared
 
 _METHODS: dict[str, type[Any]] = {
     "l1_unstructured": prune.L1Unstructured,

@@ -47,7 +47,7 @@ class LearningRateFinder(Callback):
 
     def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
         if stage == "fit":
-            from stratagem_trainer.tuner import Tuner
+            from stratagem_callbacks.tuner import Tuner
 
             self.optimal_lr = Tuner(trainer).lr_find(module, dataloader, **self._how)
 
@@ -85,6 +85,6 @@ class BatchSizeFinder(Callback):
 
     def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
         if stage == "fit":
-            from stratagem_trainer.tuner import Tuner
+            from stratagem_callbacks.tuner import Tuner
 
             self.optimal_batch_size = Tuner(trainer).scale_batch_size(module, dataloader, **self._how)

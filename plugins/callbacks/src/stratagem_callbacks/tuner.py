@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from stratagem_trainer.module.module import Module
 
 from stratagem.errors import ConfigError, StratagemError, WorkerError
 from stratagem.sdk.loops import capture_rng, restore_rng
-from stratagem_trainer.callbacks.rate_sweep import RateSweep, SweepResult
-from stratagem_trainer.module.module import Module
+from stratagem_callbacks.rate_sweep import RateSweep, SweepResult
 
 if TYPE_CHECKING:
     from stratagem_trainer.callbacks.base import Callback

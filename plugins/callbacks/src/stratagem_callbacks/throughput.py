@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stratagem_sharding.batch_size import batch_size_of
-
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.monitor import check_count
 

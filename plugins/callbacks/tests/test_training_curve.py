@@ -1,10 +1,8 @@
 import importlib.util
 import struct
-import subprocess
-import sys
 
 import pytest
-from stratagem_trainer.callbacks import TrainingCurve, training_curve
+from stratagem_callbacks import TrainingCurve, training_curve
 from stratagem_trainer.loggers import CSVLogger, Row
 
 from stratagem.errors import ConfigError, UsageError
@@ -48,7 +46,7 @@ def test_it_draws_what_was_logged_also_what_is_still_buffered(make_trainer, tmp_
 
 @needs_matplotlib
 def test_panels_go_by_what_is_measured():
-    from stratagem_trainer.callbacks.curves import _arrange
+    from stratagem_callbacks.curves import _arrange
 
     names = ["lr", "val_loss", "train_loss", "val/acc", "train/acc", "loss_aux"]
     panels = _arrange(dict.fromkeys(names))
@@ -100,12 +98,3 @@ def test_without_matplotlib_a_default_one_says_so_in_a_line(
 def test_nonsense_is_refused():
     with pytest.raises(ConfigError, match=r"'a/b\.png'"):
         TrainingCurve("a/b.png", required=False)
-
-
-def test_importing_callbacks_and_loggers_is_cheap():
-    code = (
-        "import sys, stratagem_trainer.callbacks, stratagem_trainer.loggers;"
-        "print([name for name in ('torch', 'rich', 'matplotlib', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.local_tensors import local_of
 
 from stratagem import CheckpointReader
 from stratagem.errors import CheckpointError
@@ -81,12 +82,6 @@ def read_saved(prepared: Prepared, reader: CheckpointReader, prefix: str) -> dic
         return None
     reader.read({prefix + key: tensor for key, tensor in targets.items()})
     return targets
-
-
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor; shares its memory."""
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
 
 
 class _Held(CheckpointReader):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.stage.batch_norm import BATCH_NORMS
 from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.stage.batch_norm import BATCH_NORMS
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.callbacks.monitor import check_count
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.callbacks.averages import Averages, Update, put_back, read_saved, snapshot
-from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.callbacks.monitor import check_count
+from stratagem_callbacks.averages import Averages, Update, put_back, read_saved, snapshot
 
 if TYPE_CHECKING:
-    from stratagem import CheckpointReader, Prepared
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
+
+    from stratagem import CheckpointReader, Prepared
 
 
 class WeightAveraging(Callback):

@@ -7,18 +7,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
+from stratagem_trainer.stage.batch_norm import BATCH_NORMS
 from torch import nn
 from torch.optim.swa_utils import SWALR, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
-from stratagem_trainer.callbacks.averages import Averages, put_back, read_saved
-from stratagem_trainer.callbacks.base import Callback
-from stratagem_trainer.stage.batch_norm import BATCH_NORMS
+from stratagem_callbacks.averages import Averages, put_back, read_saved
 
 if TYPE_CHECKING:
-    from stratagem import CheckpointReader, Prepared
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.view import TrainerView
+
+    from stratagem import CheckpointReader, Prepared
 
 
 class StochasticWeightAveraging(Callback):

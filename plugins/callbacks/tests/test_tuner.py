@@ -3,8 +3,7 @@
 import pytest
 import torch
 from callback_nets import Net, trainer
-from stratagem_trainer.callbacks import BatchSizeFinder, LearningRateFinder
-from stratagem_trainer.tuner import Tuner
+from stratagem_callbacks import BatchSizeFinder, LearningRateFinder, Tuner
 from torch.utils.data import DataLoader
 
 from stratagem.errors import ConfigError
