@@ -6,9 +6,9 @@ import json
 
 import pytest
 from stratagem_cli.main import main
-from stratagem_testing.commands.verify import report
-from stratagem_testing.verification.session import Finding
-from stratagem_testing.verification.verify import Verification
+from stratagem_verify.command import report
+from stratagem_verify.session import Finding
+from stratagem_verify.verification import Verification
 
 FAULTY = "tests/support/verified_faults.py:SumLoss"
 

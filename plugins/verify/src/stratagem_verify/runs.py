@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from stratagem.sdk.loops import restore_rng
-from stratagem_testing.verification import state
-from stratagem_testing.verification.observed import (
+from stratagem_verify import state
+from stratagem_verify.observed import (
     Capture,
     Record,
     Resumed,
     Seen,
     Validated,
 )
-from stratagem_testing.verification.plan import Plan
-from stratagem_testing.verification.watched import Watched, sample_digests
+from stratagem_verify.plan import Plan
+from stratagem_verify.watched import Watched, sample_digests
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module

@@ -19,7 +19,7 @@ from stratagem_trainer.commands.stages import read_settings, trainer_arguments
 from stratagem.errors import UsageError
 
 if TYPE_CHECKING:
-    from stratagem_testing.verification.verify import Verification
+    from stratagem_verify.verification import Verification
 
 DEVICES = 2
 """How many where nobody says."""
@@ -81,9 +81,9 @@ def verify(
     from stratagem_trainer.commands.module_spec import ModuleSpec
 
     from stratagem.sdk.selection import count_of
-    from stratagem_testing.verification.own_loop import is_loop, verify_loop
-    from stratagem_testing.verification.verify import subject_for
-    from stratagem_testing.verification.verify import verify as verified
+    from stratagem_verify.own_loop import is_loop, verify_loop
+    from stratagem_verify.verification import subject_for
+    from stratagem_verify.verification import verify as verified
 
     count = count_of(devices)
     if count is None or count < 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stratagem_testing.verification import runs
-from stratagem_testing.verification.compare import LEAST, losses_apart, unequal, weights_apart
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.session import Finding, Session, reason
-from stratagem_testing.verification.state import differing, shown
 from stratagem_testing.workers import RankError
+
+from stratagem_verify import runs
+from stratagem_verify.compare import LEAST, losses_apart, unequal, weights_apart
+from stratagem_verify.observed import Seen
+from stratagem_verify.session import Finding, Session, reason
+from stratagem_verify.state import differing, shown
 
 ROUNDED = 1e-3
 """In parts of the way that a training has gone: what rounding does to weights, and no lost state."""

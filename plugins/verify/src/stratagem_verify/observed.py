@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from stratagem.errors import DataError
 from stratagem.sdk.loops import capture_rng, loss_of
 from stratagem.sdk.tensors import map_tensors
-from stratagem_testing.verification import state
+from stratagem_verify import state
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from stratagem_testing.subject import StrategySubject
+
 from stratagem import Capabilities, Strategy
 from stratagem.sdk.catalogue import FEATURES
-from stratagem_testing.subject import StrategySubject
 
 if TYPE_CHECKING:
     from stratagem_trainer.callbacks.base import Callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from stratagem_testing.verification.compare import (
+from stratagem_verify.compare import (
     Apart,
     gradients_apart,
     losses_apart,
@@ -13,9 +13,9 @@ from stratagem_testing.verification.compare import (
     mean_losses,
     weights_apart,
 )
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.runs import Form, Repetition
-from stratagem_testing.verification.session import NotRepeatedError, Session, data_ranks
+from stratagem_verify.observed import Seen
+from stratagem_verify.runs import Form, Repetition
+from stratagem_verify.session import NotRepeatedError, Session, data_ranks
 
 Compare = Callable[[Session, Sequence[Seen], Seen, "Seen | None"], "Apart | None"]
 

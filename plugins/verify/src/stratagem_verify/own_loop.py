@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_testing.subject import SEED, StrategySubject
+from stratagem_testing.workers import RankError, shared_workers
 from torch import Tensor, nn
 
 from stratagem import Checkpoint, Prepared, Runtime
 from stratagem.errors import UsageError
-from stratagem_testing.subject import SEED, StrategySubject
-from stratagem_testing.verification import state
-from stratagem_testing.verification.compare import weights_apart
-from stratagem_testing.verification.plan import OneProcess
-from stratagem_testing.verification.session import Finding, reason
-from stratagem_testing.workers import RankError, shared_workers
+from stratagem_verify import state
+from stratagem_verify.compare import weights_apart
+from stratagem_verify.plan import OneProcess
+from stratagem_verify.session import Finding, reason
 
 if TYPE_CHECKING:
-    from stratagem_testing.verification.verify import Verification
+    from stratagem_verify.verification import Verification
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -178,7 +178,7 @@ def verify_loop(
     Raises:
         UsageError: a setting that a loop doesn't have.
     """
-    from stratagem_testing.verification.verify import Verification
+    from stratagem_verify.verification import Verification
 
     given = dict(settings or {})
     precision = str(given.pop("precision", "32-true"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stratagem_testing.verification import runs
-from stratagem_testing.verification.compare import Apart, mean, mean_losses
-from stratagem_testing.verification.forms import (
+from stratagem_testing.workers import RankError
+
+from stratagem_verify import runs
+from stratagem_verify.compare import Apart, mean, mean_losses
+from stratagem_verify.forms import (
     Compare,
     Tried,
     apart_from,
@@ -18,10 +20,9 @@ from stratagem_testing.verification.forms import (
     noisy,
     try_forms,
 )
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.runs import Repetition
-from stratagem_testing.verification.session import Finding, NotRepeatedError, Session, data_ranks, reason
-from stratagem_testing.workers import RankError
+from stratagem_verify.observed import Seen
+from stratagem_verify.runs import Repetition
+from stratagem_verify.session import Finding, NotRepeatedError, Session, data_ranks, reason
 
 SUM = "as where a loss is a sum over the batch: divide it by the number of samples"
 LONG_STEPS, MOST_STEPS = 20, 200

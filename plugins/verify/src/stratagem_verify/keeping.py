@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stratagem_testing.verification.compare import weights_apart
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.runs import Form, Repetition
-from stratagem_testing.verification.session import Finding, NotRepeatedError, Session
-from stratagem_testing.verification.state import shown
+from stratagem_verify.compare import weights_apart
+from stratagem_verify.observed import Seen
+from stratagem_verify.runs import Form, Repetition
+from stratagem_verify.session import Finding, NotRepeatedError, Session
+from stratagem_verify.state import shown
 
 
 def data(session: Session, ranks: Sequence[Seen]) -> Finding:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stratagem.errors import UsageError
-from stratagem_testing.verification import runs
-from stratagem_testing.verification.compare import LEAST
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.plan import Plan
-from stratagem_testing.verification.state import JoinError
 from stratagem_testing.workers import RankError, Workers, shared_workers
+
+from stratagem.errors import UsageError
+from stratagem_verify import runs
+from stratagem_verify.compare import LEAST
+from stratagem_verify.observed import Seen
+from stratagem_verify.plan import Plan
+from stratagem_verify.state import JoinError
 
 Verdict = Literal["right", "note", "wrong"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stratagem_testing.verification.observed import Seen
+from stratagem_verify.observed import Seen
 
 NOISE = 10.0
 """Runs may be so many times as far apart as one process is from itself with rounded weights."""

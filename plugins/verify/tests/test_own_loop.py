@@ -8,7 +8,7 @@ import pytest
 import wrong_own_loops as wrong
 from averaging import Averaging
 from stratagem_testing import StrategySubject
-from stratagem_testing.verification.own_loop import verify_loop
+from stratagem_verify.own_loop import verify_loop
 from verified_loops import loop_of
 
 FAULTS = {

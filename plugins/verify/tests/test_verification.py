@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from stratagem_testing.verification.verify import QUESTIONS, verify
+from stratagem_verify.verification import QUESTIONS, verify
 from verified_faults import FAULTS, WRONG_STRATEGIES, ProjectedGradients, SharesSteps
 from verified_models import HEALTHY, BatchNormed, Classifier
 

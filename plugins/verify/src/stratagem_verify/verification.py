@@ -9,17 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from stratagem_testing.report import subject_of
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.workers import RankError
+
 from stratagem import RunConfig
 from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem.sdk.runs import assemble
-from stratagem_testing.report import subject_of
-from stratagem_testing.subject import StrategySubject
-from stratagem_testing.verification import continuing, keeping, runs, training
-from stratagem_testing.verification.observed import Seen
-from stratagem_testing.verification.plan import Plan
-from stratagem_testing.verification.session import Finding, NotRepeatedError, Session, reason
-from stratagem_testing.workers import RankError
+from stratagem_verify import continuing, keeping, runs, training
+from stratagem_verify.observed import Seen
+from stratagem_verify.plan import Plan
+from stratagem_verify.session import Finding, NotRepeatedError, Session, reason
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module

@@ -13,8 +13,8 @@ from stratagem_trainer.module.module import Module
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from stratagem.sdk.loops import seed_everything
-from stratagem_testing.verification import state
-from stratagem_testing.verification.observed import draw_state
+from stratagem_verify import state
+from stratagem_verify.observed import draw_state
 
 SAMPLES = 3
 """How many samples of a dataset are read again, to compare ranks."""
