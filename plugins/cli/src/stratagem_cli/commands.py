@@ -15,7 +15,7 @@ from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, req
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
     **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
-    "checkpoint": "stratagem-checkpoint",
+    "checkpoint": "stratagem-convert",
     "migrate": "stratagem-lightning",
     "report": "stratagem-report",
     "verify": "stratagem-verify",
