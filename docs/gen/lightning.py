@@ -29,33 +29,38 @@ python -m stratagem_lightning -m package.module
 python -m stratagem_lightning "$(which tool)" train     # a command that a library has installed
 ```
 
-In the processes of this command, including workers, `lightning`, `pytorch_lightning` and `lightning_fabric` are `stratagem_lightning`.
-Nothing else changes, and no other command does this. `__version__` is Stratagem's. Programs of pytorch-forecasting 1.8 and chemprop 2.1
-were run in this way, on one device.
+In the processes of this command, including workers, `lightning`, `pytorch_lightning` and `lightning_fabric`
+are `stratagem_lightning`. Nothing else changes, and no other command does this. `__version__` is Stratagem's.
+Programs of pytorch-forecasting 1.8 and chemprop 2.1 were run in this way, on one device.
 
 ## With new imports
 
-`stratagem migrate` rewrites imports, and lists by line what you must change by hand. `import stratagem_lightning as L` replaces
-`import lightning as L`, with the same submodules. Programs with `pytorch_lightning` import `stratagem_lightning.pytorch`.
+`stratagem migrate` rewrites imports, and lists by line what you must change by hand. `import
+stratagem_lightning as L` replaces `import lightning as L`, with the same submodules. Programs with
+`pytorch_lightning` import `stratagem_lightning.pytorch`.
 
-Names, arguments and defaults are those of Lightning. `stratagem.Trainer`, `stratagem.Module` and `stratagem.Runtime` do the work; new
-programs can use them directly. A name that isn't supported is refused with the reason when it is imported, passed or overridden. Nothing
-is ignored.
+Names, arguments and defaults are those of Lightning. `stratagem.Trainer`, `stratagem.Module` and
+`stratagem.Runtime` do the work; new programs can use them directly. A name that isn't supported is refused
+with the reason when it is imported, passed or overridden. Nothing is ignored.
 
 ## Checkpoint files
 
-A program that opens checkpoints itself (`torch.load(checkpoint.best_model_path)`) needs files: pass `ModelCheckpoint(as_file=True)`, or
-set `STRATAGEM_CKPT_FILES=1` for a program that stays unchanged, which also applies to `trainer.save_checkpoint`. Each checkpoint is then a
-`.ckpt` that Lightning can load and resume from, with weights, optimizers, hyperparameters and what hooks have added. Its folder,
-`NAME.ckpt.folder`, is next to it: `ckpt_path` and `load_from_checkpoint` read the folder when you pass the file.
+A program that opens checkpoints itself (`torch.load(checkpoint.best_model_path)`) needs files: pass
+`ModelCheckpoint(as_file=True)`, or set `STRATAGEM_CKPT_FILES=1` for a program that stays unchanged, which
+also applies to `trainer.save_checkpoint`. Each checkpoint is then a `.ckpt` that Lightning can load and
+resume from, with weights, optimizers, hyperparameters and what hooks have added. Its folder,
+`NAME.ckpt.folder`, is next to it: `ckpt_path` and `load_from_checkpoint` read the folder when you pass the
+file.
 
 ## Compare your programs
 
-`make moving DIR=folder` runs a folder of programs under Lightning, and under Stratagem in one and in two processes, and reports what
-differs. Every test run does this for the programs of `plugins/lightning/tests/programs`: the values that they log in each step are equal
-to Lightning's, bit by bit.
+`make moving DIR=folder` runs a folder of programs under Lightning, and under Stratagem in one and in two
+processes, and reports what differs. Every test run does this for the programs of
+`plugins/lightning/tests/programs`: the values that they log in each step are equal to Lightning's, bit by
+bit.
 
-The tables below are generated from those that are used at run time, and a test compares them with the installed Lightning.
+The tables below are generated from those that are used at run time, and a test compares them with the
+installed Lightning.
 """
 
 
