@@ -149,7 +149,7 @@ def read_collectives(path: str) -> tuple[Collective, ...]:
 
 
 def _name_of_group(name: str, description: str) -> str:
-    """What tells groups apart: of a mesh's dimension several have one description."""
+    """Key of a group: several groups of a mesh's dimension share one description."""
     return "default_pg" if description == "default_pg" else f"{description} {name}".strip()
 
 

@@ -70,7 +70,7 @@ class MappedMemory:
 
 
 def _is_changed(address: int, size_bytes: int) -> bool:
-    """Tell whether a page of a private map of a file has become this process's own.
+    """Return whether a page of a private map of a file has become this process's own.
 
     Linux, Documentation/admin-guide/mm/pagemap.rst: bit 63 present, 62 swapped out, 61 of a file.
     """
