@@ -37,7 +37,7 @@ from stratagem.resolve.run import assemble
             {"schedule": "zbv", "activation_checkpointing": True},
             "computes gradients of inputs and of weights apart",
         ),
-        ({"start_method": "wish"}, "is none of forkserver"),
+        ({"start_method": "wish"}, "must be one of forkserver"),
     ],
 )
 def test_refused_before_anything_is_launched(options: dict[str, Any], why: str) -> None:

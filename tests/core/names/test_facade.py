@@ -54,9 +54,7 @@ def test_a_name_that_two_distributions_add_is_refused(
 
 def test_without_any_distribution_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facade, "facade_names", dict)
-    with pytest.raises(
-        ImportError, match=r"Other is none of the core's names, and no .*: pip install stratagem"
-    ):
+    with pytest.raises(ImportError, match=r"Other is not a name of core, and no .*: pip install stratagem"):
         from stratagem import Other  # noqa: F401
     from stratagem import sdk  # a module: its import asks for an attribute first
 

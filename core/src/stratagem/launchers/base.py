@@ -27,7 +27,7 @@ def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> st
         ConfigError: it is none of them.
     """
     if given not in allowed:
-        raise ConfigError(f"start_method={given!r} is none of {', '.join(allowed)}")
+        raise ConfigError(f"start_method={given!r} must be one of {', '.join(allowed)}")
     return given
 
 

@@ -60,7 +60,7 @@ def _read_homes(name: str) -> None:
     if not names and not is_module:
         # `from stratagem import NAME` drops the message of an AttributeError.
         raise ImportError(
-            f"{name} is none of the core's names, and no distribution is installed that adds others to "
+            f"{name} is not a name of core, and no installed distribution adds more names to "
             "stratagem: pip install stratagem"
         )
     if name not in names:

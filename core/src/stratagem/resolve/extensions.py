@@ -31,8 +31,8 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
         ) from error
     if not has_hooks(made):
         raise CombinationError(
-            f"extension {extension!r} is none: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; name "
-            "a class with methods that are marked @hookimpl"
+            f"{extension!r} is not an extension: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; "
+            "name a class with methods that are marked @hookimpl"
         )
     try:
         value = made() if isinstance(made, type) else made

@@ -1,4 +1,4 @@
-"""Local SGD: replicas step by themselves, and their parameters are averaged every so many steps."""
+"""Local SGD: replicas step independently, and their parameters are averaged every so many steps."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class DDPPrepared(TrackedGradients):
 
     Under local SGD ranks come to have parameters and optimizer states of their own. A checkpoint has
     their averages, which is what evaluations see and what any other strategy or number of ranks goes
-    on with; and each rank's own beside them, so that as many ranks go on exactly.
+    on with; and each rank's own beside them, so that as many ranks continue exactly.
     """
 
     def __init__(self, request: SetupRequest, strategy: DDPStrategy) -> None:
@@ -299,7 +299,7 @@ class DDPPrepared(TrackedGradients):
                 self._hook_state.iter = min(self._local.steps, self._hook_state.start_localSGD_iter)
         if isinstance(self._hook_state, PowerSGDMemory) and "power_sgd" in hidden:
             errors = [self._read(reader, f"{OWN}{rank}/error/") for rank in self._ranks(reader)]
-            # What another number of ranks lost is shared out: its mean is what gradients lack.
+            # What another number of ranks lost is distributed: its mean is what gradients lack.
             mean = {name: torch.stack([each[name] for each in errors]).mean(0) for name in errors[0]}
             self._hook_state.restore(mean, self._read(reader, FACTORS), hidden["power_sgd"])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
 
 FORGOTTEN_S = 1800.0
-"""Where nobody can tell who holds a lock file, one of this age is taken for left behind."""
+"""Where no one can tell who holds a lock file, one of this age is taken for left behind."""
 
 _FUSED = {
     "adam": "FusedAdam",

@@ -149,7 +149,7 @@ class EngineCheckpoint:
         if targets != saved:
             raise CheckpointError(
                 f"the checkpoint was made by another module: it lacks {_some(targets - saved)} and has "
-                f"{_some(saved - targets)} in excess"
+                f"{_some(saved - targets)} unexpected"
             )
         with torch.no_grad():
             reader.read({f"model/{name}": buffer for name, buffer in buffers.items()})

@@ -87,7 +87,7 @@ def share_out(
             init = zero.Init(
                 module=layer, config_dict_or_path=config, mem_efficient_linear=False, param_swapper=swapper
             )
-            # On nvme, a swapper of its own for each layer would empty the folder of those before.
+            # On nvme, a new swapper per layer would empty the folder of the earlier ones.
             swapper = init.param_swapper
         for name, buffer in own_buffers(module).items():
             if buffer is not None:
@@ -129,7 +129,7 @@ def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     made = nn.Parameter(real, requires_grad=like.requires_grad)
     vars(made).update(vars(like))
     for slot in PARAMETER_HOOKS:
-        # The very dict, before the engine adds hooks of its own: the user's handles go on removing theirs.
+        # The very dict, before the engine adds hooks of its own: the user's handles continue removing theirs.
         if hooks := getattr(like, slot):
             setattr(made, slot, hooks)
     return made

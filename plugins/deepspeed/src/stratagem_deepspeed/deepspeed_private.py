@@ -1,7 +1,7 @@
 """What this plugin uses of DeepSpeed and torch that they keep private, and which of the engine's methods it replaces.
 
 Each with the reason; what several plugins use of torch is in `stratagem_sharding.torch_private`.
-plugins/deepspeed/tests/test_deepspeed_private.py tells when DeepSpeed or torch changes one, or has a public way.
+plugins/deepspeed/tests/test_deepspeed_private.py fails when DeepSpeed or torch changes one, or has a public way.
 """
 
 from __future__ import annotations

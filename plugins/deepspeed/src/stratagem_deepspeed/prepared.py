@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 NO_LOSS_TIMEOUT_S = 5.0
-"""How long a rank without a loss waits for others that have none either, where one alone can't go on."""
+"""How long a rank without a loss waits for others that have none either, where one alone can't continue."""
 
 
 class DeepSpeedPrepared(Prepared):

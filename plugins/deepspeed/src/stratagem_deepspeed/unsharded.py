@@ -35,7 +35,7 @@ class WholeGradients:
         put_back(self._engine, REDUCE_ALL)
 
     def before_step(self) -> None:
-        """Do nothing: each parameter is stepped by itself."""
+        """Do nothing: each parameter is stepped separately."""
 
     def take_stand_ins_away(self) -> None:
         """Do nothing: there are none."""

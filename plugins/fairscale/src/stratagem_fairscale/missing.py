@@ -20,7 +20,7 @@ _KEPT = 16
 class MissingGradients:
     """What each rank lacks in a reduction, told through the store of the process group. Collective to make.
 
-    Nobody waits for it: a rank tells before it sends zeros, and a sum that has come has all ranks' parts.
+    No one waits for it: a rank tells before it sends zeros, and a sum that has come has all ranks' parts.
     """
 
     def __init__(self, collectives: Collectives) -> None:

@@ -55,7 +55,7 @@ class PipeForward:
                 self._pipe = Pipe(sequential, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
             except (TypeError, ValueError) as error:  # as for a parameter that layers of two devices have
                 raise ConfigError(
-                    f"FairScale doesn't share out {type(sequential).__name__}: {error}"
+                    f"FairScale doesn't distribute {type(sequential).__name__}: {error}"
                 ) from error
         # FairScale ends its threads in __del__, which waits for ever while the interpreter ends.
         self._end = weakref.finalize(self, end_workers, self._pipe.pipeline, os.getpid())

@@ -271,7 +271,7 @@ class FSDPPrepared(Prepared):
             unit.reshard()
 
     def _before_step(self, index: int) -> None:
-        """Free gathered copies, which would go on living next to the shards that are stepped."""
+        """Free gathered copies, which would continue living next to the shards that are stepped."""
         self._reshard()
 
     def _average_whole(self) -> None:

@@ -44,8 +44,8 @@ class ShardMirror:
     gathered copy is written to this rank's shard before the copy is freed. Nothing is communicated.
 
     Args:
-        units: everything that is gathered by itself.
-        freed: those among them whose copies are freed after their forward; of the others, `settle` takes up
+        units: modules that are gathered separately.
+        freed: those among them whose copies are freed after their forward; of the others, `settle` restores
             the changes.
         original_module: the user's module, whose names messages use.
     """

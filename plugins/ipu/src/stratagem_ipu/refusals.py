@@ -26,8 +26,8 @@ def refuse_loop(request: SetupRequest, parts: int) -> None:
     """
     if request.steps is None:
         raise ConfigError(
-            "ipu_strategy runs forward, backward and step as one program, and a loop of one's own calls them apart: "
-            "train with stratagem.Trainer, or choose another strategy for this loop"
+            "ipu_strategy runs forward, backward and step as one program, and your own training loop calls them "
+            "separately: train with stratagem.Trainer, or choose another strategy for this loop"
         )
     if "training_step" in request.steps.step_end_fns:
         raise ConfigError(

@@ -47,7 +47,7 @@ def copy_to_neighbours(collectives: Collectives, folder: str, mine: Sequence[str
     failures: list[str] = []
     for index in range(max(map(len, chunks))):
         transfers, received = [], []
-        # A rank that can't read or write goes on with the others, and all hear of it at the end.
+        # A rank that can't read or write continues with the others, and all hear of it at the end.
         for source in sources:
             if index < len(chunks[source]):
                 chunk = chunks[source][index]

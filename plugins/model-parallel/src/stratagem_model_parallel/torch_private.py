@@ -2,7 +2,7 @@
 
 All of it, each with the reason.
 
-plugins/model-parallel/tests/test_torch_private.py tells when torch changes one, or has a public way. Styles of ours
+plugins/model-parallel/tests/test_torch_private.py fails when torch changes one, or has a public way. Styles of ours
 are torch's `ParallelStyle`s, whose one method to override is called `_apply`; `super()._apply` and
 `self._prepare_output_fn` are theirs.
 """
@@ -22,7 +22,7 @@ def apply_style(style: ParallelStyle, module: nn.Module, mesh: DeviceMesh) -> No
 
 
 def is_unawaited(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a collective's that nobody has waited for; torch exports no name for these."""
+    """Whether a tensor is a collective's that no one has waited for; torch exports no name for these."""
     return isinstance(tensor, AsyncCollectiveTensor)
 
 

@@ -36,7 +36,7 @@ class Placement:
         device: of what is held.
 
     Raises:
-        ConfigError: ranks built different modules, or nobody has the values of a tensor.
+        ConfigError: ranks built different modules, or no one has the values of a tensor.
     """
 
     def __init__(

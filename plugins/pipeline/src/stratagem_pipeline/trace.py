@@ -1,6 +1,6 @@
 """A module that isn't a Sequential as one: traced, cut at submodules by name, and put in a row.
 
-Pieces hand on whatever a later one needs, so that each talks to its neighbours alone.
+Pieces forward whatever a later one needs, so that each talks to its neighbours alone.
 """
 
 from __future__ import annotations

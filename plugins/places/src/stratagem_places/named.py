@@ -90,7 +90,7 @@ def named_options(component: str, name: str) -> Mapping[str, Any]:
             return file.places[component][name]
     if not files:
         raise UnknownNameError(
-            f"--on {component}:{name} names a place of a file, and there is none of {', '.join(_paths())}: write "
+            f"--on {component}:{name} names a place in a file, and no file exists among {', '.join(_paths())}: write "
             f"{component}: {{{name}: {{…}}}} into one"
         )
     raise UnknownNameError(

@@ -103,7 +103,7 @@ class Place(ABC):
         Args:
             run: submitted to this place.
             rank: only this rank's; None for what all nodes print.
-            follow: go on until the run is over.
+            follow: continue until the run is over.
 
         Raises:
             UsageError: there is nothing of this rank.

@@ -1,4 +1,4 @@
-"""A copy of the code that a run is to use, so that work can go on while it waits."""
+"""A copy of the code that a run is to use, so that work can continue while it waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source_of(folder: str) -> tuple[str, str]:
 
 
 def take_snapshot(root: str, target: str) -> int:
-    """Copy the code below a folder, and link what else is there, so that relative paths go on to work.
+    """Copy the code below a folder, and link what else is there, so that relative paths continue to work.
 
     Code is what git has or would add; outside of git, files with a suffix of `SUFFIXES`, without hidden folders and
     virtual environments. Folders of runs aren't code.

@@ -8,7 +8,7 @@ from stratagem_sharding.wrap_policy import modules_named, units_among
 from torch import nn
 
 MIN_BLOCK_NUMEL = 100_000
-"""Smaller members of a list go with the rest of the module: a collective of their own isn't worth it."""
+"""Smaller members of a list go with the rest of the module: a separate collective costs more than it saves."""
 
 
 def blocks_in(module: nn.Module, wanted: Sequence[type[nn.Module] | str] | None) -> list[nn.Module]:

@@ -11,7 +11,7 @@ __all__ = ["EqualBuffers"]
 
 
 class EqualBuffers:
-    """Sends rank 0's buffers where a forward has changed them, and somebody is about to read them.
+    """Sends rank 0's buffers where a forward has changed them, and someone is about to read them.
 
     Args:
         module: whose; what is sharded of them is no other rank's, and left alone.

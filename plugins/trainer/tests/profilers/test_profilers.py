@@ -77,7 +77,7 @@ def test_without_a_profiler_nothing_is_measured_and_names_are_checked(tmp_path):
     assert isinstance(run.profiler, PassThroughProfiler)
     with run.profiler.profile("x"):
         pass
-    with pytest.raises(ConfigError, match="profiler='fast' is none of 'simple', 'advanced', 'pytorch'"):
+    with pytest.raises(ConfigError, match="profiler='fast' must be one of 'simple', 'advanced', 'pytorch'"):
         trainer("single", tmp_path, profiler="fast")
     simple = SimpleProfiler(extended=False)
     simple.begin("fit", 1, None)

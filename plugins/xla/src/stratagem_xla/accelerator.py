@@ -10,7 +10,7 @@ from stratagem import Accelerator, Availability
 from stratagem_xla import library
 
 MOST_CPU_DEVICES = 64
-"""As many has XLA's CPU client been seen to make; each has threads of its own."""
+"""XLA's CPU client has been seen to make this many; each has its own threads."""
 
 
 class XlaAccelerator(Accelerator):

@@ -42,7 +42,7 @@ class XLAFSDPStrategy(XLAStrategy):
     Args:
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
-        auto_wrap_policy: which modules XLA finishes by themselves in backward, or which are gathered by themselves:
+        auto_wrap_policy: which modules XLA finishes separately in backward, or which are gathered separately:
             classes or their names, a policy of `torch_xla.distributed.fsdp.wrap`, or None for the elements of
             every ModuleList.
         sync_module_states: start from the first process's parameters and buffers, where there are several.

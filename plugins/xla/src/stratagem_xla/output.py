@@ -1,4 +1,4 @@
-"""What torch_xla says: in the run's folder, and on the terminal only where somebody asks for it."""
+"""What torch_xla says: in the run's folder, and on the terminal only where someone asks for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What this plugin uses of torch_xla and torch that they keep private, and which methods of theirs it replaces.
 
 Each with the reason; what several plugins use of torch is in `stratagem.sdk.torch_private`.
-plugins/xla/tests/engine/test_xla_private.py tells when torch_xla changes one. Imports torch_xla in functions alone.
+plugins/xla/tests/engine/test_xla_private.py fails when torch_xla changes one. Imports torch_xla in functions alone.
 """
 
 from __future__ import annotations
@@ -82,6 +82,6 @@ def sharding_spec(tensor: torch.Tensor) -> str:
 
 
 def module_hooks(module: nn.Module) -> dict[int, Callable[..., Any]]:
-    """Return a module's backward hooks: torch_xla registers some, and gives nobody their handles."""
+    """Return a module's backward hooks: torch_xla registers some, and gives no one their handles."""
     hooks: dict[int, Callable[..., Any]] = module._backward_hooks
     return hooks

@@ -91,7 +91,7 @@ def _found(files: tuple[Path, ...]) -> list[Path]:
         elif path.suffix not in _PYTHON | _CONFIGURATIONS:
             allowed = ", ".join(sorted(_PYTHON | _CONFIGURATIONS))
             raise ConfigError(
-                f"FILE {str(path)!r} is none of {allowed}: give programs, configurations or folders"
+                f"FILE {str(path)!r} must end with one of {allowed}: give programs, configurations or folders"
             )
         else:
             found.append(path)

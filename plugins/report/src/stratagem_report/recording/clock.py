@@ -68,7 +68,7 @@ class PhaseClock:
 class TimedClock(PhaseClock):
     """Tells what measures the device where phases of the host change.
 
-    A class of its own, so that a process on the CPU has nothing of it.
+    A separate class, so that processes on the CPU don't load it.
 
     Args:
         began_ns: as of `PhaseClock`.

@@ -1,4 +1,4 @@
-"""`DeviceTimes`: how long a device that works by itself took for each phase of some steps, by events of its own."""
+"""`DeviceTimes`: how long an asynchronous device took for each phase of some steps, measured by its events."""
 
 from __future__ import annotations
 

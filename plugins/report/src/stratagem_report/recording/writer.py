@@ -1,4 +1,4 @@
-"""`Writer`: appends to a file in a thread of its own, so that no disk makes a step wait."""
+"""`Writer`: appends to a file in its own thread, so that no disk makes a step wait."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Scope:
             raise LoggingError(f"{name!r} is complex: log its real part, imaginary part or size")
         if options.reduce_fx not in ("mean", "sum", "min", "max"):
             raise LoggingError(
-                f"{name!r} has reduce_fx={options.reduce_fx!r}, which is none of mean, sum, min, max"
+                f"{name!r} has reduce_fx={options.reduce_fx!r}, which must be one of mean, sum, min, max"
             )
         for key in options.keys(name):
             owner = self._owners.setdefault(key, name)
