@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate bench bench-horovod bench-xla clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -43,6 +43,7 @@ help:
 	@echo "make picture draw docs/assets/run.svg again from a run"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
 	@echo "make facade  write the stubs of stratagem for type checkers, and the index of plugins, again"
+	@echo "make packages write the lists of distributions in pyproject.toml, the release workflow, README and mkdocs.yml from packages.toml"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make walks   write docs/walks.md again from traced runs, and print how long each walk is"
 	@echo "make dist    build every distribution into dist/ and check it"
@@ -101,7 +102,7 @@ test-ray: .venv/.ready-to-develop
 test-libraries: .venv/.ready-to-develop
 	@test -e .venv/libraries/.ready || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
 		&& $(PIP) --target .venv/libraries --no-deps accelerate && touch .venv/libraries/.ready; }
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/trainer/tests/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
@@ -135,6 +136,9 @@ dist: .venv/.ready-to-run
 
 facade: .venv/.ready-to-develop
 	@$(BIN)/python plugins/facade/write.py
+
+packages: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/packages.py
 
 plugins: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/plugins.py > docs/plugins.md

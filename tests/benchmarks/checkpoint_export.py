@@ -26,7 +26,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 COUNT, ROWS = 64, 1024
 MEMORY = """
 import resource, sys
-from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
+from stratagem_convert.formats.converting import Writing, read_weights, write_weights
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 read_weights(sys.argv[1])
 before = peak()
@@ -37,8 +37,8 @@ print(f"{peak() - before:.0f}")
 
 def run(runtime: stratagem.Runtime, folder: str) -> None:
     warnings.simplefilter("ignore")
-    from stratagem_checkpoint import export_huggingface
-    from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
+    from stratagem_convert import export_huggingface
+    from stratagem_convert.formats.converting import Writing, read_weights, write_weights
     from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

@@ -10,6 +10,7 @@ import stratagem_clusters
 import stratagem_launch
 import stratagem_testing
 import stratagem_trainer
+import stratagem_verify
 
 import stratagem
 from stratagem.names.facade import facade_names
@@ -60,7 +61,15 @@ def test_dir_lists_the_names():
 
 
 @pytest.mark.parametrize(
-    "package", [stratagem_cli, stratagem_clusters, stratagem_launch, stratagem_testing, stratagem_trainer]
+    "package",
+    [
+        stratagem_cli,
+        stratagem_clusters,
+        stratagem_launch,
+        stratagem_testing,
+        stratagem_trainer,
+        stratagem_verify,
+    ],
 )
 def test_dir_shows_what_is_imported_on_demand(package):
     assert len(set(package.__all__)) == len(package.__all__)  # ruff holds their order

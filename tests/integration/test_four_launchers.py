@@ -14,8 +14,8 @@ import four_nodes
 import pytest
 from elastic_nodes import EVERY, Nodes
 from four_nodes import GLOBAL, LIMIT, SAMPLES, STEPS, STEPS_PER_EPOCH, Step, in_one_process
-from stratagem_checkpoint.formats.converting import read_weights
-from stratagem_checkpoint.formats.stored import WeightsReader
+from stratagem_convert.formats.converting import read_weights
+from stratagem_convert.formats.stored import WeightsReader
 
 LEGS = ((4, 6), (3, 11), (1, 15), (4, 16))
 """How many launchers, and the step at which ranks wait until the number of launchers has changed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
+from stratagem_convert.formats.converting import Writing, read_weights, write_weights
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset

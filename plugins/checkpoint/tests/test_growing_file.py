@@ -7,8 +7,8 @@ import tempfile
 import pytest
 import torch
 from stratagem_checkpoint import growing_file
-from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
 from stratagem_checkpoint.growing_file import ROOM_BYTES, STEP_BYTES, GrowingFile
+from stratagem_convert.formats.converting import Writing, read_weights, write_weights
 
 from stratagem import Checkpoint
 

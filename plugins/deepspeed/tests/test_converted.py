@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from stratagem_checkpoint.formats.converting import Writing, read_weights, write_weights
-from stratagem_checkpoint.formats.stored import WeightsReader
+from stratagem_convert.formats.converting import Writing, read_weights, write_weights
+from stratagem_convert.formats.stored import WeightsReader
 from stratagem_deepspeed.conformance import SUBJECT
 from stratagem_testing import StrategySubject
 from torch import nn

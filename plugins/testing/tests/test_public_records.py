@@ -9,12 +9,13 @@ from dataclasses import fields, is_dataclass
 import pytest
 import stratagem_testing
 from stratagem_testing.report import Report
-from stratagem_testing.verification.session import Finding
+from stratagem_verify.session import Finding
+from stratagem_verify.verification import Verification
 
 from stratagem import Availability, Capabilities, Component
 
 RECORDS = [
-    *(Component, Capabilities, Availability, Report, Finding),
+    *(Component, Capabilities, Availability, Report, Finding, Verification),
     *(each for name in dir(stratagem_testing) if is_dataclass(each := getattr(stratagem_testing, name))),
 ]
 
@@ -40,6 +41,5 @@ def test_the_kit_shows_its_names():
         "StrategyContract",
         "Outcome",
         "run_check",
-        "verify",
     } <= set(names)
     assert names == sorted(stratagem_testing.__all__)

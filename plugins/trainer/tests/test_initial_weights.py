@@ -119,7 +119,7 @@ def test_what_does_not_resume_is_told(tmp_path: Path) -> None:
 
     path = tmp_path / "ckpt"
     fit(Streams(), tmp_path / "a", SaveAt(2, path))
-    from stratagem_checkpoint.tools.inspecting import lines, summarize
+    from stratagem_convert.tools.inspecting import lines, summarize
 
     said = list(lines(summarize(str(path))))
     assert any(line.startswith("doesn't resume exactly: the data: a list keeps no place") for line in said)

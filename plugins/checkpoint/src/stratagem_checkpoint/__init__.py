@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stratagem_checkpoint.changed_weights import load_changed, load_weights
     from stratagem_checkpoint.description import describe
     from stratagem_checkpoint.directory import DirectoryCheckpointer
-    from stratagem_checkpoint.formats.ckpt_file import export_lightning
-    from stratagem_checkpoint.formats.exporting import export_huggingface
     from stratagem_checkpoint.initial_weights import InitialWeights, WeightsReport
     from stratagem_checkpoint.loading import DirectoryReader
     from stratagem_checkpoint.node_folders import file_sizes, open_node_folder, write_node_folder
@@ -28,8 +26,6 @@ __all__ = [
     "InitialWeights",
     "WeightsReport",
     "describe",
-    "export_huggingface",
-    "export_lightning",
     "file_sizes",
     "load_changed",
     "load_weights",
@@ -45,8 +41,6 @@ __getattr__, __dir__ = lazy_names(
         ".agreement": "on_every_rank",
         ".description": "describe",
         ".directory": "DirectoryCheckpointer",
-        ".formats.ckpt_file": "export_lightning",
-        ".formats.exporting": "export_huggingface",
         ".initial_weights": "InitialWeights WeightsReport",
         ".loading": "DirectoryReader",
         ".node_folders": "file_sizes open_node_folder write_node_folder",

@@ -1,11 +1,10 @@
-"""What stratagem-checkpoint offers: the checkpointer `directory` and the command `checkpoint`."""
+"""What stratagem-checkpoint offers: the checkpointer `directory`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from stratagem import Component, hookimpl
-from stratagem.sdk.catalogue import CommandGroup
 
 
 @hookimpl
@@ -20,9 +19,3 @@ def stratagem_components() -> Sequence[Component]:
             preload=("stratagem_checkpoint.draft",),
         )
     ]
-
-
-@hookimpl
-def stratagem_commands(cli: CommandGroup) -> None:
-    """Add the command by where it is."""
-    cli.add_lazy("checkpoint", "stratagem_checkpoint.commands.checkpoint:checkpoint")

@@ -14,10 +14,11 @@ from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, req
 
 OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
-    **dict.fromkeys(("conformance", "new", "verify"), "stratagem-testing"),
-    "checkpoint": "stratagem-checkpoint",
+    **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
+    "checkpoint": "stratagem-convert",
     "migrate": "stratagem-lightning",
     "report": "stratagem-report",
+    "verify": "stratagem-verify",
     **dict.fromkeys(("logs", "places", "runs", "stop"), "stratagem-places"),
 }
 """Command → the distribution of ours that adds it, for install hints."""

@@ -48,6 +48,7 @@ from stratagem.strategies.prepared import place as place
 from stratagem.strategies.process_group import ProcessGroupStrategy as ProcessGroupStrategy
 from stratagem.strategies.replica import Replica as Replica
 from stratagem.strategies.wrapper import PreparedWrapper as PreparedWrapper
+from stratagem_callbacks import TrainingCurve as TrainingCurve
 from stratagem_checkpoint import InitialWeights as InitialWeights
 from stratagem_checkpoint import WeightsReport as WeightsReport
 from stratagem_cli import options as options
@@ -122,6 +123,7 @@ __all__ = [
     "Strategy",
     "Task",
     "Trainer",
+    "TrainingCurve",
     "UsageError",
     "WeightsReport",
     "WorkerError",

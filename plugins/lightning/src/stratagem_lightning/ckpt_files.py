@@ -62,7 +62,8 @@ def write_file(path: str, position: Mapping[str, Any]) -> None:
         CheckpointError: something in the checkpoint has no place in such a file.
     """
     import torch
-    from stratagem_checkpoint import DirectoryCheckpointer, export_lightning
+    from stratagem_checkpoint import DirectoryCheckpointer
+    from stratagem_convert import export_lightning
 
     from stratagem import LocalCollectives
 

@@ -6,8 +6,10 @@ import os
 from importlib.util import find_spec
 from typing import Any, Union
 
+import stratagem_loggers
 import stratagem_trainer.loggers
-from stratagem_trainer.loggers import CometLogger, Logger, WandbLogger
+from stratagem_loggers import CometLogger, WandbLogger
+from stratagem_trainer.loggers import Logger
 
 __all__ = [
     "CSVLogger",
@@ -104,7 +106,7 @@ class FabricTensorBoardLogger(TensorBoardLogger):
         super().__init__(root_dir, name, version, False, default_hp_metric, prefix, sub_dir, **kwargs)
 
 
-class MLFlowLogger(stratagem_trainer.loggers.MLFlowLogger):
+class MLFlowLogger(stratagem_loggers.MLFlowLogger):
     """Logs to MLflow; experiments are called "lightning_logs" where no name is given."""
 
     def __init__(self, experiment_name: str = NAME, *args: Any, **kwargs: Any) -> None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         PrecisionSubject,
     )
     from stratagem_testing.subject import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
-    from stratagem_testing.verification.verify import Verification, verify
 
 __all__ = [
     "COMPARED_WITH_ITSELF",
@@ -63,12 +62,10 @@ __all__ = [
     "PrecisionSubject",
     "StrategyContract",
     "StrategySubject",
-    "Verification",
     "check",
     "checks_in",
     "expect",
     "run_check",
-    "verify",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -82,6 +79,5 @@ __getattr__, __dir__ = lazy_names(
         ".parts.subject": "AcceleratorSubject CheckpointSubject "
         "EnvironmentSubject ExtensionSubject LauncherSubject LoggerSubject PlaceSubject PrecisionSubject",
         ".subject": "COMPARED_WITH_ITSELF DRIFTING_REPLICAS StrategySubject",
-        ".verification.verify": "Verification verify",
     },
 )

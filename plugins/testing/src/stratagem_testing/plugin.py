@@ -1,4 +1,4 @@
-"""What stratagem-testing offers: the commands `conformance`, `new` and `verify`."""
+"""What stratagem-testing offers: the commands `conformance` and `new`."""
 
 from __future__ import annotations
 
@@ -11,4 +11,3 @@ def stratagem_commands(cli: CommandGroup) -> None:
     """Add the commands, which are imported when they are asked for."""
     cli.add_lazy("conformance", "stratagem_testing.commands.conformance:conformance")
     cli.add_lazy("new", "stratagem_testing.commands.new:new")
-    cli.add_lazy("verify", "stratagem_testing.commands.verify:verify")

@@ -24,9 +24,6 @@ _LOGGERS = (
         "tensorboard",
         "tensorboard",
     ),
-    ("wandb", "wandb:WandbLogger", "Weights & Biases", "wandb", "wandb"),
-    ("mlflow", "mlflow:MLFlowLogger", "MLflow, in a folder or on a server", "mlflow", "mlflow"),
-    ("comet", "comet:CometLogger", "Comet", "comet_ml", "comet"),
 )
 
 

@@ -1,4 +1,4 @@
-"""What torch keeps private of modules, pruning and loaders, and the trainer needs: all private names are here.
+"""What torch keeps private of modules, and the trainer needs: all private names are here.
 
 plugins/trainer/tests/test_torch_private.py tells when torch changes one.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import prune
 
 
 def child(module: nn.Module, name: str) -> Any:
@@ -49,20 +48,3 @@ def without_values(module: nn.Module, done: dict[int, nn.Module]) -> Any:
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
-
-
-def pruning_mask(method: Any, values: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Return the next mask as torch's PruningContainer does, which prunes among what the mask before has left.
-
-    It asks for the name of a tensor that both have, and offers no other way to give it.
-
-    Args:
-        method: a `torch.nn.utils.prune.BasePruningMethod`.
-        values: of the tensor.
-        before: the mask so far, of the same shape.
-    """
-    container: Any = prune.PruningContainer()
-    method._tensor_name = container._tensor_name = "weight"
-    container.add_pruning_method(method)
-    mask: torch.Tensor = container.compute_mask(values, before)
-    return mask

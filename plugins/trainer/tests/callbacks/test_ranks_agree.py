@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+SUPPORT = str(Path(__file__).parents[4] / "tests/support")
+
 
 def test_two_ranks_with_different_metrics_keep_stop_and_fail_alike(tmp_path):
     store = dist.TCPStore(
@@ -21,7 +23,7 @@ def test_two_ranks_with_different_metrics_keep_stop_and_fail_alike(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SUPPORT},
         )
         for rank in range(2)
     ]

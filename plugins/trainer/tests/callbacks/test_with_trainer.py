@@ -5,7 +5,8 @@ import os
 
 import pytest
 import torch
-from stratagem_trainer.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TrainingCurve
+from stratagem_callbacks import TrainingCurve
+from stratagem_trainer.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from stratagem_trainer.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from stratagem.sdk.tensors import map_tensors
-from stratagem_trainer.callbacks.averages import local_of
 from stratagem_trainer.callbacks.model_summary import LayerSummary
+from stratagem_trainer.local_tensors import local_of
 from stratagem_trainer.torch_private import without_values
 
 

@@ -21,6 +21,7 @@ from stratagem_cli.settings import (
     trainer_settings,
 )
 
+import stratagem
 from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
@@ -241,7 +242,6 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, M
 
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
 
-    from stratagem_trainer.callbacks.training_curve import TrainingCurve
     from stratagem_trainer.commands.saved_config import SavedConfig
     from stratagem_trainer.trainer import Trainer
 
@@ -250,9 +250,18 @@ def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, M
     trainer = Trainer(**selection, strategy_options=options, **given)
     if stage == "fit":
         trainer.callbacks.insert(0, SavedConfig(resolved))
-        if not any(isinstance(callback, TrainingCurve) for callback in trainer.callbacks):
-            trainer.callbacks.append(TrainingCurve(required=False))
+        curve = _training_curve()
+        if curve is not None and not any(isinstance(callback, curve) for callback in trainer.callbacks):
+            trainer.callbacks.append(curve(required=False))
     return trainer, resolved.spec, resolved.data
+
+
+def _training_curve() -> type[Any] | None:
+    """The callback that draws metrics; None without stratagem-callbacks, which depends on the trainer."""
+    try:
+        return stratagem.TrainingCurve  # type: ignore[attr-defined,no-any-return]  # stratagem-facade adds the name
+    except ImportError:
+        return None
 
 
 def _resolved(settings: Settings, target: Target) -> Resolved:

@@ -1,0 +1,12 @@
+"""What stratagem-convert offers: the command `checkpoint`."""
+
+from __future__ import annotations
+
+from stratagem import hookimpl
+from stratagem.sdk.catalogue import CommandGroup
+
+
+@hookimpl
+def stratagem_commands(cli: CommandGroup) -> None:
+    """Add the command by where it is."""
+    cli.add_lazy("checkpoint", "stratagem_convert.command:checkpoint")

@@ -1,0 +1,23 @@
+"""Loggers that hand a fit's metrics to W&B, MLflow or Comet; names are imported when they are first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem_loggers.comet import CometLogger
+    from stratagem_loggers.mlflow import MLFlowLogger
+    from stratagem_loggers.wandb import WandbLogger
+
+__all__ = ["CometLogger", "MLFlowLogger", "WandbLogger"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".comet": "CometLogger",
+        ".mlflow": "MLFlowLogger",
+        ".wandb": "WandbLogger",
+    },
+)

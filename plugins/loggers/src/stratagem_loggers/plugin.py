@@ -1,0 +1,29 @@
+"""What stratagem-loggers offers: loggers that `Trainer(logger="…")` and `--logger` take by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratagem import Component, hookimpl
+
+_LOGGERS = (
+    ("wandb", "wandb:WandbLogger", "Weights & Biases", "wandb"),
+    ("mlflow", "mlflow:MLFlowLogger", "MLflow, in a folder or on a server", "mlflow"),
+    ("comet", "comet:CometLogger", "Comet", "comet_ml"),
+)
+
+
+@hookimpl
+def stratagem_components() -> Sequence[Component]:
+    """Describe the loggers; each needs the library that its extra brings."""
+    return [
+        Component(
+            "logger",
+            name,
+            f"stratagem_loggers.{target}",
+            summary,
+            requires=(library,),
+            install_hint=f'pip install "stratagem-loggers[{name}]"',
+        )
+        for name, target, summary, library in _LOGGERS
+    ]

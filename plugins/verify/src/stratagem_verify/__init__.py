@@ -1,0 +1,17 @@
+"""`verify`: whether a strategy trains the user's own module as one process does. docs/guides/verify.md.
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem_verify.verification import Verification, verify
+
+__all__ = ["Verification", "verify"]
+
+__getattr__, __dir__ = lazy_names(__name__, {".verification": "Verification verify"})

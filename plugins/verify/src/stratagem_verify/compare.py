@@ -1,0 +1,141 @@
+"""How far numbers of two runs may be apart, and which are further."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stratagem_verify.observed import Seen
+
+NOISE = 10.0
+"""Runs may be so many times as far apart as one process is from itself with rounded weights."""
+LEAST = 1e-5
+"""Relative; what sums in another order come to."""
+TRAINED = 0.05
+"""How far, in parts of the way that a training has gone, the weights at its end may be apart: optimizers that look at
+a gradient's sign magnify its rounding."""
+
+Losses = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The largest difference between two runs that is too large."""
+
+    where: str
+    """As "step 3", or the name of a parameter."""
+    ours: float
+    theirs: float
+
+    def __str__(self) -> str:
+        return f"{self.ours:.6g} and {self.theirs:.6g}"
+
+
+def mean_losses(ranks: Sequence[Seen]) -> list[float | None]:
+    """Return the mean over ranks of each micro-batch's losses; None where a rank had none."""
+    return [mean(row) for row in zip(*(seen.losses for seen in ranks))]
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where a value is None."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def losses_apart(ours: Losses, theirs: Losses, noise: Losses | None, tolerance: float) -> Apart | None:
+    """Return the first losses that differ by more than rounding does.
+
+    Args:
+        ours: per micro-batch.
+        theirs: of one process.
+        noise: of one process with rounded weights; None where that isn't known.
+        tolerance: relative.
+    """
+    scale = max((abs(each) for each in theirs if each is not None), default=0.0)
+    noises = theirs if noise is None else noise
+    for index, (one, other) in enumerate(zip(ours, theirs)):
+        if one is None or other is None:
+            continue
+        rounded = noises[index] if index < len(noises) else other
+        allowed = tolerance * scale + NOISE * abs((other if rounded is None else rounded) - other)
+        if not (abs(one - other) <= allowed or (math.isnan(one) and math.isnan(other)) or one == other):
+            return Apart(f"micro-batch {index + 1}", one, other)
+    return None
+
+
+def gradients_apart(
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    start: Mapping[str, Tensor],
+    noise: Mapping[str, Tensor] | None,
+    names: Collection[str],
+    tolerance: float,
+) -> Apart | None:
+    """Return the parameter whose gradients differ most, if by more than rounding does.
+
+    Args:
+        ours: weights after a step of plain SGD.
+        theirs: those of one process.
+        start: those before.
+        noise: of one process with rounded weights, less what was rounded; None where that isn't known.
+        names: of the parameters.
+        tolerance: relative to the largest gradient of a parameter.
+    """
+    worst, found = 1.0, None
+    for name in names:
+        mine, other = (each[name].double() - start[name].double() for each in (ours, theirs))
+        size = float(other.abs().max()) if other.numel() else 0.0
+        epsilon = (
+            torch.finfo(start[name].dtype).eps * float(start[name].abs().max()) if other.numel() else 0.0
+        )
+        rounded = float((noise[name].double() - theirs[name].double()).abs().max()) if noise else 0.0
+        apart = float((mine - other).abs().max()) if other.numel() else 0.0
+        allowed = 10 * tolerance * size + 4 * epsilon + NOISE * rounded
+        if apart > worst * allowed:
+            worst = apart / max(allowed, 1e-300)
+            found = Apart(name, float(mine.norm()), float(other.norm()))
+    return found
+
+
+def weights_apart(
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    start: Mapping[str, Tensor],
+    noise: Mapping[str, Tensor] | None,
+    names: Collection[str],
+    share: float = TRAINED,
+) -> tuple[str, float] | None:
+    """Return the tensor that is furthest from one process's, in parts of its way, if by more than `share`."""
+    worst, found = 1.0, None
+    for name in names:
+        if not theirs[name].is_floating_point():
+            if not torch.equal(ours[name], theirs[name]):
+                return name, math.inf
+            continue
+        apart, way = (_norm(one[name], theirs[name]) for one in (ours, start))
+        rounded = _norm(noise[name], theirs[name]) if noise else 0.0
+        epsilon = 16 * torch.finfo(theirs[name].dtype).eps * float(theirs[name].double().norm())
+        allowed = share * way + NOISE * rounded + epsilon
+        if apart > worst * allowed:
+            worst = apart / max(allowed, 1e-300)
+            found = name, apart / way if way else math.inf
+    return found
+
+
+def unequal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
+    """Return the names under which tensors of the same shape aren't bitwise equal, or that one side lacks."""
+    lacking = sorted(ours.keys() ^ theirs.keys())
+    return lacking + [
+        name
+        for name in ours.keys() & theirs.keys()
+        if ours[name].shape == theirs[name].shape
+        and not torch.equal(ours[name].to(theirs[name].dtype).nan_to_num(), theirs[name].nan_to_num())
+    ]
+
+
+def _norm(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other.double()).norm())

@@ -1,0 +1,103 @@
+"""In which form one process repeats what the ranks did, and whether it comes to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from stratagem_verify.compare import (
+    Apart,
+    gradients_apart,
+    losses_apart,
+    mean,
+    mean_losses,
+    weights_apart,
+)
+from stratagem_verify.observed import Seen
+from stratagem_verify.runs import Form, Repetition
+from stratagem_verify.session import NotRepeatedError, Session, data_ranks
+
+Compare = Callable[[Session, Sequence[Seen], Seen, "Seen | None"], "Apart | None"]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A run under the strategy, and in which form one process comes to the same."""
+
+    ranks: Sequence[Seen]
+    source: str
+    form: Form | None
+    apart: Apart | None
+    """From one process with all batches joined, or else one after the other; None where it is none."""
+    why_not: str = ""
+    """Why batches can't be joined."""
+
+
+def try_forms(
+    session: Session, ranks: Sequence[Seen], source: str, compare: Compare, quiet: bool = False
+) -> Tried:
+    """Return the first form in which one process comes to what the ranks did."""
+    forms: list[Form] = ["whole"]
+    if data_ranks(ranks) > 1 and not ranks[0].manual:
+        forms.append("ranks")
+    apart, why_not = None, ""
+    for form in forms:
+        how = Repetition(source, form, ranks[0].steps, source.startswith("gradients"), quiet=quiet)
+        try:
+            apart = apart_from(session, ranks, how, compare)
+        except NotRepeatedError as error:
+            why_not = str(error)
+            continue
+        if apart is None:
+            return Tried(ranks, source, form, None, why_not)
+    return Tried(ranks, source, None, apart, why_not)
+
+
+def apart_from(session: Session, ranks: Sequence[Seen], how: Repetition, compare: Compare) -> Apart | None:
+    """Return where ranks and one process are apart by more than rounding; None where nowhere."""
+    alone = session.repeated(how)
+    found = compare(session, ranks, alone, None)
+    # Only where they differ it takes to know by how much rounding makes them do so.
+    return compare(session, ranks, alone, noisy(session, how)) if found is not None else None
+
+
+def noisy(session: Session, how: Repetition) -> Seen:
+    """Return what one process comes to from rounded weights."""
+    return session.repeated(replace(how, noise=session.plan.subject.tolerance(session.plan.precision) / 10))
+
+
+def by_losses(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
+    """Compare losses; in manual optimization, weights as well."""
+    count = len(alone.losses) // max(1, len(ranks[0].losses))
+    noise = by_step(noisy, count) if noisy is not None else None
+    found = losses_apart(mean_losses(ranks), by_step(alone, count), noise, session.tolerance)
+    if found is None and ranks[0].manual:
+        weights = by_weights(session, ranks, alone, noisy)
+        return Apart(weights[0], weights[1], 0.0) if weights is not None else None
+    return found
+
+
+def by_gradients(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
+    """Compare what a step of plain SGD changed."""
+    first = ranks[0]
+    noise = noisy.weights if noisy is not None else None
+    return gradients_apart(first.weights, alone.weights, first.start, noise, first.trained, session.tolerance)
+
+
+def by_weights(
+    session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None
+) -> tuple[str, float] | None:
+    """Compare weights at the end; return the tensor that is furthest, and how far in parts of its way."""
+    first = ranks[0]
+    left_out = first.normalization if first.batch_norms else set()
+    if data_ranks(ranks) > 1:
+        left_out = left_out | first.buffers.keys()  # compared between ranks, by a question of its own
+    names = [name for name in first.weights if name not in left_out and name in alone.weights]
+    return weights_apart(
+        first.weights, alone.weights, first.start, noisy.weights if noisy is not None else None, names
+    )
+
+
+def by_step(alone: Seen, ranks: int) -> list[float | None]:
+    """Return the mean over the ranks whose batches came one after the other."""
+    return [mean(alone.losses[at : at + ranks]) for at in range(0, len(alone.losses), ranks)]

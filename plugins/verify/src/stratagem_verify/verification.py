@@ -1,0 +1,210 @@
+"""`verify`: all questions about one module under one strategy, and what to tell of them."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stratagem_testing.report import subject_of
+from stratagem_testing.subject import StrategySubject
+from stratagem_testing.workers import RankError
+
+from stratagem import RunConfig
+from stratagem.errors import UsageError
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem.sdk.runs import assemble
+from stratagem_verify import continuing, keeping, runs, training
+from stratagem_verify.observed import Seen
+from stratagem_verify.plan import Plan
+from stratagem_verify.session import Finding, NotRepeatedError, Session, reason
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module.module import Module
+
+QUESTIONS: Mapping[str, Callable[[Session, Sequence[Seen]], Finding]] = {
+    "data": keeping.data,
+    "loss": training.loss,
+    "gradients": lambda session, ranks: training.gradients(session),
+    "training": training.training,
+    "optimizers": keeping.optimizers,
+    "buffers": keeping.buffers,
+    "validation": continuing.validation,
+    "evaluation": continuing.evaluation,
+    "checkpoint": continuing.checkpoint,
+    "resume": continuing.resume,
+}
+"""Name → what answers it, in the order in which they are asked: "loss" sets how later ones compare."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of verifying one module under one strategy."""
+
+    strategy: str
+    """Its name."""
+    accelerator: str
+    """Its name."""
+    devices: int
+    """How many."""
+    precision: str
+    """Its name."""
+    steps: int
+    """Optimizer steps of each run."""
+    findings: tuple[Finding, ...]
+    """In the order of the questions."""
+    seconds: float
+    """How long all of it took."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(finding.verdict == "wrong" for finding in self.findings)
+
+    def verdict(self, question: str) -> str:
+        """The verdict on a question: "right", "note" or "wrong"; empty where it wasn't asked."""
+        return next((found.verdict for found in self.findings if found.question == question), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; docs/guides/verify.md has the keys."""
+        import torch
+
+        import stratagem
+
+        return {
+            "strategy": self.strategy,
+            "accelerator": self.accelerator,
+            "devices": self.devices,
+            "precision": self.precision,
+            "steps": self.steps,
+            "stratagem": stratagem.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "right": self.is_right,
+            "seconds": self.seconds,
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+
+def verify(
+    make_module: Callable[[], Module],
+    strategy: str | Callable[..., Any] | StrategySubject,
+    *,
+    devices: int = 2,
+    accelerator: str = "cpu",
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    steps: int = 6,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+    tell: Callable[[str], None] | None = None,
+) -> Verification:
+    """Train a module a few steps under a strategy and in one process, and compare.
+
+    Args:
+        make_module: makes the module, which has its own data; pickled by where it is, and called in every worker.
+        strategy: a name, a class at the top level of a module, or a subject that has tolerances of its own.
+        devices: how many.
+        accelerator: a name.
+        options: keyword values for the strategy.
+        settings: further keywords of `Trainer`, such as precision, accumulate_grad_batches or gradient_clip_val.
+        steps: optimizer steps of each run; at least 2.
+        only: names from `QUESTIONS`; all when empty.
+        skip: names from `QUESTIONS` that aren't asked.
+        tell: called with the name of each run, before it.
+
+    Raises:
+        UsageError: there is no such question, or the run can't be as asked; nothing was trained then.
+    """
+    unknown = sorted({*only, *skip} - QUESTIONS.keys())
+    if unknown:
+        raise UsageError(f"there is no question {unknown[0]!r}; there are {', '.join(QUESTIONS)}")
+    if steps < 2:
+        raise UsageError(f"steps={steps} leaves no step after a checkpoint: give at least 2")
+    given = settings or {}
+    subject = replace(subject_for(strategy, options or {}), accelerator=accelerator, world_size=devices)
+    _refuse_impossible(subject, given)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="stratagem-verify-") as folder:
+        plan = Plan(replace(subject, folder=folder), make_module, given, steps)
+        asked = [name for name in QUESTIONS if name not in skip and (not only or name in only)]
+        findings = tuple(_findings(Session(plan, tell), asked))
+    return Verification(
+        subject.name,
+        accelerator,
+        devices,
+        plan.precision,
+        steps,
+        findings,
+        round(time.monotonic() - began, 1),
+    )
+
+
+def subject_for(
+    strategy: str | Callable[..., Any] | StrategySubject, options: Mapping[str, Any]
+) -> StrategySubject:
+    """Return what is verified; of a strategy that has a subject for the kit, with its tolerances."""
+    if isinstance(strategy, StrategySubject):
+        return replace(strategy, options={**strategy.options, **options})
+    subject = StrategySubject(strategy, options=options)
+    if not isinstance(strategy, str):
+        return subject
+    known = subject_of("strategy", strategy, load_catalogue().find("strategy", strategy))
+    return replace(subject, tolerances=known.tolerances, own_processes=known.own_processes)
+
+
+def _refuse_impossible(subject: StrategySubject, settings: Mapping[str, Any]) -> None:
+    """Refuse a run that isn't possible, before any process is started."""
+    named = isinstance(subject.strategy, str)
+    keywords = {("extensions" if key == "plugins" else key): value for key, value in settings.items()}
+    config = RunConfig(
+        **{key: value for key, value in keywords.items() if key in RunConfig.__dataclass_fields__},
+        strategy=subject.strategy if named else subject.strategy(**subject.options),  # type: ignore[operator]
+        strategy_options=dict(subject.options) if named else {},
+        accelerator=subject.accelerator,
+        devices=subject.world_size,
+    )
+    environment = assemble(config).environment
+    if not environment.creates_processes and environment.world_size > 1:
+        raise UsageError(
+            f"verify starts processes of its own, and this one is one of {environment.world_size} that a launcher "
+            "made: run it without the launcher"
+        )
+
+
+def _findings(session: Session, asked: Collection[str]) -> list[Finding]:
+    try:
+        ranks = session.under("training", runs.capture, "train")
+    except RankError as error:
+        return [_failed(session, error)]
+    steps, processes = ranks[0].steps, len(ranks)
+    found = [Finding("run", "right", f"{steps} steps in {processes} process{'es' * (processes > 1)}")]
+    for name, ask in QUESTIONS.items():
+        if name not in asked and not (name == "loss" and "training" in asked):
+            continue
+        try:
+            finding = ask(session, ranks)
+        except NotRepeatedError as error:
+            finding = Finding(name, "note", f"not compared: {error}")
+        except RankError as error:
+            finding = Finding(name, "wrong", f"a run fails: {reason(error)}")
+        if name in asked:
+            found.append(finding)
+    return found
+
+
+def _failed(session: Session, error: RankError) -> Finding:
+    """Say of a run that failed whether one process fails as well."""
+    why = reason(error)
+    if error.error is None and " hung" in str(error):
+        why = str(error).splitlines()[0]
+    try:
+        session.alone("training in one process", runs.train_alone, "train-alone")
+    except RankError as alone:
+        if isinstance(alone.error, UsageError) and alone.error.exit_code == 2:
+            raise alone.error from None
+        return Finding("run", "wrong", f"fails, also in one process: {reason(alone)}")
+    return Finding("run", "wrong", f"fails under {session.plan.subject.name}, and not in one process: {why}")
