@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class PreparedOptimizer(Optimizer):
     """The user's optimizer, whose `step` goes through the strategy and the precision.
 
-    Both objects have one `__dict__`, so that groups, states, defaults, hooks and every other attribute are the
-    user's optimizer's, also when they are replaced or loaded. Methods of its class are called on it.
+    Both objects have one `__dict__`, so that groups, defaults, hooks and every other attribute are the user's
+    optimizer's, also when they are replaced or loaded. Attributes are set on it, and methods of its class are called
+    on it. `state` is what the strategy shows of the states.
 
     Args:
         prepared: has the optimizer.
@@ -56,6 +57,21 @@ class PreparedOptimizer(Optimizer):
         # A scheduler replaces `step` of the object that it got. In the shared `__dict__` that would replace the
         # user's optimizer's own `step`, which this one calls.
         self._patched_step = value
+
+    @property
+    def state(self) -> Any:
+        """The states by parameter: the optimizer's own, unless each rank has states of its part alone."""
+        return self.prepared.optimizer_state(self.index)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.inner.state = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__dict__" or hasattr(PreparedOptimizer, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.inner, name, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         drop_gradients(self.prepared, self.index, set_to_none)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
-from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
+from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part, refuse_other_members
 from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
@@ -56,6 +57,26 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.param_groups = whole.param_groups
         # Hooks get all groups, and post-hooks the parameters that all ranks have stepped.
         move_step_hooks(whole, self.optim, self)
+        self._shared_out = _members(self.param_groups)
+        self._own_names = frozenset(vars(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in self.__dict__.get("_own_names", {name}):
+            # A setting of the user's class, which both read.
+            setattr(self.whole, name, value)
+            setattr(self.optim, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if "whole" not in self.__dict__:
+            raise AttributeError(name)
+        value = getattr(self.whole, name)
+        if isinstance(value, MethodType):
+            raise ConfigError(
+                f"{type(self.whole).__name__}.{name} was called under ddp_sharded, where each rank has the states of "
+                "some parameters: step by step(), or choose ddp"
+            )
+        return value
 
     @property
     def owned(self) -> list[torch.Tensor]:
@@ -68,6 +89,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def _take_up_groups(self) -> None:
         """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
+        refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
         count = len(self.optim.param_groups)
         if len(self.param_groups) == count:
             return
@@ -78,6 +100,12 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
                 self.optim.state[parameter] = self.whole.state[parameter]
         self.whole.state.clear()
         finish_sharing(self)
+        self._shared_out = _members(self.param_groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if "_shared_out" in self.__dict__:  # ZeroRedundancyOptimizer's constructor adds each group
+            refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
+        super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters and bring all ranks' to everybody. Collective."""
@@ -118,3 +146,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state
+
+
+def _members(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
+    return [list(group["params"]) for group in groups]

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map as tree_map
 
 __all__ = [
     "MODULE_TABLES",
+    "at_end_of_backward",
     "backward_hooks",
     "backward_number",
     "count_as_stepped",
@@ -230,6 +231,16 @@ tells."""
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def at_end_of_backward(function: Callable[[], object]) -> None:
+    """Call `function` when the backward that runs in this thread has ended, after what reducers do then.
+
+    DistributedDataParallel and `fully_shard` use the same queue; there is no public name.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    # A reducer enters its own end later in this backward: what is entered from an end comes after all of them.
+    engine.queue_callback(lambda: engine.queue_callback(function))
 
 
 def backward_number() -> int:
