@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from stratagem.errors import ConfigError
 from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
@@ -100,7 +101,12 @@ class PreparedOptimizer(Optimizer):
         return self.inner.__reduce_ex__(2)
 
 
-def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None) -> Any:
+def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **further: Any) -> Any:
+    if further:
+        raise ConfigError(
+            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: make "
+            "it an attribute of the optimizer, or a setting of its groups"
+        )
     _, loss = self._session.step(self.prepared, self.index, closure)
     self._session.guard(self.prepared).after_step()
     self._session.checkpointer.poll()

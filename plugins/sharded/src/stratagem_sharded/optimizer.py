@@ -16,6 +16,7 @@ from stratagem import ConfigError
 from stratagem_sharded.torch_private import (
     broadcast_parameters,
     finish_sharing,
+    is_of_scheduler,
     move_step_hooks,
     share_out_again,
 )
@@ -24,6 +25,10 @@ with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+_OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
+"""Attributes of an optimizer that the one over all parameters and the one over this rank's don't share."""
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
@@ -45,6 +50,12 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def __init__(self, whole: Optimizer, *, as_bucket_view: bool = False) -> None:
         self.whole = whole
+        patched = vars(whole).get("step")
+        if patched is not None and not is_of_scheduler(patched):
+            raise ConfigError(
+                f"step of this {type(whole).__name__} was replaced before setup(), and ddp_sharded steps a part of it "
+                "on each rank by its class's own: derive a class that overrides step, or choose ddp"
+            )
         super().__init__(
             whole.param_groups,
             optimizer_class=self._local,  # type: ignore[arg-type]  # anything that makes an optimizer
@@ -63,9 +74,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name not in self.__dict__.get("_own_names", {name}):
-            # A setting of the user's class, which both read.
-            setattr(self.whole, name, value)
-            setattr(self.optim, name, value)
+            setattr(self.whole, name, value)  # a setting of the user's class
 
     def __getattr__(self, name: str) -> Any:
         if "whole" not in self.__dict__:
@@ -112,9 +121,20 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state
+        self._copy_attributes(self.whole, self.optim)
         loss = super().step(closure and self._in_step_with_others(closure), **kwargs)
+        self._copy_attributes(self.optim, self.whole)
         count_as_stepped(self.whole)
         return loss
+
+    def _copy_attributes(self, source: Optimizer, target: Optimizer) -> None:
+        """Give one optimizer the attributes that the user's code, or the other's step, has set on the other."""
+        for name, value in vars(source).items():
+            if name not in _OWN_ATTRIBUTES and not name.startswith("_optimizer_"):
+                target.__dict__[name] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.whole.zero_grad(set_to_none)
 
     def _in_step_with_others(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return `closure`, which computes with what each rank has made of its parameters since the last call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ class _ShardedStates(Prepared):
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         optimizer = self._sharded()[index]
         load_optimizer(self.original_module, optimizer, index, reader, saved, owned=optimizer.owned)
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        yield from super().gradient_replicas(index)
+        # The step makes them equal again, by those of the rank that steps each.
+        yield from ((f"parameter {name!r}", each) for name, each in self.original_module.named_parameters())
 
     def optimizer_state(self, index: int) -> Any:
         if self._request.collectives.world_size == 1:

@@ -65,6 +65,10 @@ class GradientTracker:
         """The first: a forward has prepared a reduction, which isn't known to be finished."""
         self._backward = self._completing = -1
         self._completions = 0
+        self._averaged: dict[torch.Tensor, int] = {}
+        """Versions of averaged gradients: the user's code may change them, on all ranks alike."""
+        self.changes = torch.zeros(1, dtype=torch.int64, device=device)
+        """A fingerprint of the gradients that were changed after they were averaged, of all steps so far."""
         self._handles: list[Any] = []
         self.add(named)
 
@@ -106,7 +110,11 @@ class GradientTracker:
             self._local.pop(parameter, None)
             self._reducing.discard(parameter)
             if parameter.grad is not None:
-                setattr(parameter.grad, _ACCUMULATED, True)
+                self._note_averaged(parameter, parameter.grad)
+
+    def _note_averaged(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        setattr(gradient, _ACCUMULATED, True)
+        self._averaged[parameter] = tensor_version(gradient)
 
     def is_local(self, parameter: torch.Tensor) -> bool:
         """Whether autograd added to its gradient since the last average."""
@@ -187,7 +195,7 @@ class GradientTracker:
             if gradient is None or self._local.get(parameter) == tensor_version(gradient):
                 continue
             self._local.pop(parameter, None)
-            setattr(gradient, _ACCUMULATED, True)
+            self._note_averaged(parameter, gradient)
 
     # Before they are used ---------------------------------------------------------------------------
 
@@ -222,6 +230,7 @@ class GradientTracker:
         changed = [p for p in parameters if p in self._changed and p.grad is not None]
         if changed:
             raise self._was_changed(changed[0])
+        self._note_changes(parameters)
         added_to = [p for p in parameters if p in self._assigned and p.grad is not None]
         if not assigned and not local and not added_to:
             return
@@ -231,6 +240,18 @@ class GradientTracker:
                 raise self._was_changed(parameter)
         self._require_equal(assigned, added_to)
         self._average([parameter in self._local for parameter in parameters], parameters)
+
+    def _note_changes(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take gradients that were changed since they were averaged into `changes`, which ranks compare now and then."""
+        changed = [
+            parameter.grad
+            for parameter in parameters
+            if parameter.grad is not None
+            and parameter not in self._local
+            and tensor_version(parameter.grad) != self._averaged.get(parameter)
+        ]
+        if changed:
+            self.changes = self.changes * 31 + fingerprint(changed, self._device)
 
     def _was_changed(self, parameter: torch.Tensor) -> GradientError:
         return GradientError(
@@ -339,6 +360,7 @@ class GradientTracker:
         self._local.clear()
         self._changed.clear()
         self._assigned.clear()
+        self._averaged.clear()
         self._reducing.clear()
 
 

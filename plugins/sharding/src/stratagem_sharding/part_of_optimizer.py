@@ -41,7 +41,9 @@ class StatesOfPart:
     get = items = keys = values = pop = popitem = setdefault = update = copy = _refuse
 
 
-def refuse_other_members(groups: list[dict[str, Any]], shared: list[list[torch.Tensor]], strategy: str) -> None:
+def refuse_other_members(
+    groups: list[dict[str, Any]], shared: list[list[torch.Tensor]], strategy: str
+) -> None:
     """Refuse groups whose parameters aren't those that were shared out; further groups may follow them.
 
     Args:
