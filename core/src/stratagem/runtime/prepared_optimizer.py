@@ -104,8 +104,8 @@ class PreparedOptimizer(Optimizer):
 def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **further: Any) -> Any:
     if further:
         raise ConfigError(
-            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: make "
-            "it an attribute of the optimizer, or a setting of its groups"
+            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: "
+            "make it an attribute of the optimizer, or a setting of its groups"
         )
     _, loss = self._session.step(self.prepared, self.index, closure)
     self._session.guard(self.prepared).after_step()

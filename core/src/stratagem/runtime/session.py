@@ -28,6 +28,7 @@ from stratagem.runtime.retrial import Retrial
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import bind_session, unbind_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
+from stratagem.strategies.replaced_parameters import refuse_use
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Session:
         replaced = ledger.replaced()
         if not self.steps_alone or replaced or not prepared.steps_directly:
             self._watch.add(prepared, given, replaced)
+        refuse_use(parameter for each in replaced if (parameter := each()) is not None)
         self._prepared[prepared] = (ledger, module)
         if not self.steps_alone and "whole_optimizer" not in self.run.capabilities.features:
             self._retrials[prepared] = [

@@ -39,9 +39,10 @@ class ReplicaGuard:
         """Whether there is anything to compare."""
 
     def before_step(self, index: int) -> None:
-        """Compare gradients, and what else the strategy names, before a step after which `after_step` compares. Collective where it does.
+        """Compare gradients, and what else the strategy names, before a step after which `after_step` compares.
 
-        Under some strategies ranks become equal again in the step, whatever their gradients were.
+        Collective where it does. Under some strategies ranks become equal again in the step, whatever their gradients
+        were.
 
         Args:
             index: of the optimizer that is about to step.

@@ -53,8 +53,8 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         patched = vars(whole).get("step")
         if patched is not None and not is_of_scheduler(patched):
             raise ConfigError(
-                f"step of this {type(whole).__name__} was replaced before setup(), and ddp_sharded steps a part of it "
-                "on each rank by its class's own: derive a class that overrides step, or choose ddp"
+                f"step of this {type(whole).__name__} was replaced before setup(), and ddp_sharded steps a part of "
+                "it on each rank by its class's own: derive a class that overrides step, or choose ddp"
             )
         super().__init__(
             whole.param_groups,

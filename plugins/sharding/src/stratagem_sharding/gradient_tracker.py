@@ -59,7 +59,7 @@ class GradientTracker:
         self._local: dict[torch.Tensor, int] = {}
         self._changed: set[torch.Tensor] = set()
         self._assigned: dict[torch.Tensor, torch.Tensor] = {}
-        """Parameters whose gradient was assigned before a backward added to it: the fingerprint of what was assigned."""
+        """Parameters whose gradient was assigned before a backward added to it: fingerprints of what was assigned."""
         self._reducing: set[torch.Tensor] = set()
         self.expects_reduction = self._has_looked = False
         """The first: a forward has prepared a reduction, which isn't known to be finished."""
@@ -242,7 +242,7 @@ class GradientTracker:
         self._average([parameter in self._local for parameter in parameters], parameters)
 
     def _note_changes(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take gradients that were changed since they were averaged into `changes`, which ranks compare now and then."""
+        """Take gradients that were changed since they were averaged into `changes`, which ranks compare."""
         changed = [
             parameter.grad
             for parameter in parameters
@@ -319,7 +319,7 @@ class GradientTracker:
             )
 
     def _require_equal(self, assigned: Iterable[torch.Tensor], added_to: Iterable[torch.Tensor]) -> None:
-        """Refuse gradients that were assigned and differ between ranks, also if a backward was added to them since."""
+        """Refuse gradients that were assigned and differ between ranks, also if a backward has added to them."""
         before = {parameter: self._assigned.pop(parameter) for parameter in added_to}
         numbers = {p: fingerprint([p.grad], self._device) for p in assigned if p.grad is not None}
         different = self._first_different({**numbers, **before})

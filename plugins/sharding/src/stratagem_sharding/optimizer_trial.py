@@ -26,7 +26,7 @@ LATER = (16, 128, 1024, 16384)
 FURTHER = 6
 """Steps one after the other before that: some mix elements in every so many steps."""
 ELEMENTS = 1 << 17
-"""The most elements of a stand-in: smaller parameters are tried in their own shape, so that what depends on a tensor's
+"""The most elements of a stand-in: smaller parameters are tried in their own shape, so that what depends on their
 size, as a factored moment, is seen."""
 TOLERANCE = 1e-6
 """How far results may be apart, relative to the largest change."""

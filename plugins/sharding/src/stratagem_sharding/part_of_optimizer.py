@@ -34,7 +34,7 @@ class StatesOfPart:
     def _refuse(self, *_: Any) -> Any:
         raise ConfigError(
             f"optimizer.state was read or changed under {self._strategy}, where each rank has the states of some "
-            "parameters: save states by runtime.save(path), drop all of them by optimizer.state.clear(), or choose ddp"
+            "parameters: save states by runtime.save(path), drop all by optimizer.state.clear(), or choose ddp"
         )
 
     __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = __bool__ = _refuse

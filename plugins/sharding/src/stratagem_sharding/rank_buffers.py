@@ -24,8 +24,8 @@ NORMALIZATIONS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
-"""Layers whose `STATISTICS` rank 0 has for all ranks, as under DistributedDataParallel. Buffers of these names in other
-modules, as in a normalizer of observations, are compared."""
+"""Layers whose `STATISTICS` rank 0 has for all ranks, as under DistributedDataParallel. Buffers of these names in
+other modules, as in a normalizer of observations, are compared."""
 FIRST = 16
 """So many forwards are checked each, and after them those whose number is a power of two."""
 EQUAL, LOCAL = "equal", "local"

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map as tree_map
 
+from stratagem.sdk.torch_private import without_subclass_functions as without_subclass_functions
+
 __all__ = [
     "MODULE_TABLES",
     "at_end_of_backward",
@@ -113,13 +115,6 @@ def detached(tensor: Any) -> Any:
     alias = tensor.detach()
     alias._local_tensor = tensor._local_tensor
     return alias
-
-
-without_subclass_functions = torch._C.DisableTorchFunctionSubclass
-"""A context in which `__torch_function__` of tensor subclasses isn't called.
-
-torch's page on extending PyTorch names it by this private path, and nothing else does the same.
-"""
 
 
 def memory_number(tensor: torch.Tensor) -> int:
