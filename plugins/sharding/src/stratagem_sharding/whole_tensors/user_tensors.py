@@ -265,7 +265,9 @@ def _refuse_shared_memory(attribute: str, target: Any, value: torch.Tensor) -> N
             f".{attribute} of a sharded parameter was given a part of a larger tensor, which it would not follow: "
             f"give it a copy, as by .{attribute} = part.clone()"
         )
-    if attribute == "data" and any(each() is not None for each in getattr(target, _ALIASES, ())):
+    held = [alias for each in getattr(target, _ALIASES, ()) if (alias := each()) is not None]
+    # `parameter.data -= tensor` gives `.data` the very object that it got.
+    if attribute == "data" and any(alias is not value for alias in held):
         raise ShardedUseError(
             "`parameter.data = ...` would overwrite what your code holds as `.data` of the same sharded parameter: "
             "hold a copy, parameter.data.clone(), or write by parameter.data.copy_(tensor)"
