@@ -1725,6 +1725,337 @@ def copied_with_parametrization(run: Loop) -> None:
     run.keep(ema=ema)
 
 
+# What is done before a backward, without an optimizer, or to what a strategy has replaced ----------------
+
+
+@row
+def assigned_before_backward(run: Loop) -> None:
+    """A clipped gradient of `autograd.grad` in `p.grad`, to which the main loss's backward adds."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(model(x).abs().mean(), parameters)
+        norm = torch.sqrt(sum((g * g).sum() for g in gradients))
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient * torch.clamp(0.2 / norm, max=1.0)
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def assigned_within_a_window(run: Loop) -> None:
+    """`p.grad = p.grad.sign()` after a backward within `no_sync`, and then another backward."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        with run.no_sync(model):
+            run.backward(model(x).abs().mean(), model)
+        for parameter in model.parameters():
+            parameter.grad = 0.01 * parameter.grad.sign()
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def decay_before_backward(run: Loop) -> None:
+    """`p.grad = 0.1 * p` (weight decay by hand), to which the backward adds."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        for parameter in model.parameters():
+            parameter.grad = 0.1 * parameter.detach()
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def losses_weighed_by_norms(run: Loop) -> None:
+    """GradNorm: raw backwards of one graph, whose norms weigh the losses."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(4):
+        output = model(x)
+        losses = (F.mse_loss(output, y), output.abs().mean())
+        norms = []
+        for loss in losses:
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            norms.append(sum(float(p.grad.norm()) ** 2 for p in model.parameters()) ** 0.5)
+        run.note("the norms", sum(norms))
+        optimizer.zero_grad()
+        run.backward(sum(loss * norm for loss, norm in zip(losses, reversed(norms))) / sum(norms), model)
+        optimizer.step()
+
+
+@row
+def without_an_optimizer(run: Loop) -> None:
+    """Gradient descent by hand: `p -= 0.1 * p.grad`, and no optimizer."""
+    model = run.setup(net())
+    for x, y in run.batches(3):
+        run.backward(F.mse_loss(model(x), y), model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad.zero_()
+
+
+@row
+def without_an_optimizer_raw(run: Loop) -> None:
+    """The same with `loss.backward()` and `p.data`."""
+    model = run.setup(net())
+    for x, y in run.batches(3):
+        F.mse_loss(model(x), y).backward()
+        for parameter in model.parameters():
+            parameter.data -= 0.1 * parameter.grad
+            parameter.grad = None
+
+
+@row
+def frozen_after_the_forward(run: Loop) -> None:
+    """`requires_grad_(False)` between a forward and its backward."""
+    model, optimizer = ready(run)
+    for index, (x, y) in enumerate(run.batches(4)):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        model[0].weight.requires_grad_(index % 2 == 0)
+        run.backward(loss, model)
+        optimizer.step()
+        model[0].weight.requires_grad_(True)
+
+
+class Centralizes(torch.optim.SGD):
+    """Removes each gradient's mean, where the group or the attribute says so."""
+
+    bound: float | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if group.get("centralize") and parameter.grad is not None:
+                    parameter.grad -= parameter.grad.mean()
+        if self.bound is not None:
+            nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], self.bound)
+        return super().step(closure)
+
+
+@row
+def option_switched_on(run: Loop) -> None:
+    """A group's option that makes steps need whole tensors, set in the middle."""
+    model, optimizer = ready(run, lambda module: Centralizes(module.parameters(), lr=0.1))
+    for index, (x, y) in enumerate(run.batches(5)):
+        if index == 2:
+            for group in optimizer.param_groups:
+                group["centralize"] = True
+        step(run, model, optimizer, x, y)
+
+
+@row
+def attribute_switched_on(run: Loop) -> None:
+    """The same with an attribute of the optimizer, for the norm of all gradients."""
+    model, optimizer = ready(run, lambda module: Centralizes(module.parameters(), lr=0.1))
+    for index, (x, y) in enumerate(run.batches(5)):
+        if index == 2:
+            optimizer.bound = 0.1
+        step(run, model, optimizer, x, y)
+
+
+@row
+def members_of_groups_changed(run: Loop) -> None:
+    """A parameter that moves to another group in the middle, and one that leaves."""
+    model = net()
+    parameters = list(model.parameters())
+    groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.02}]
+    model, optimizer = run.setup(model, torch.optim.SGD(groups, lr=0.1, momentum=0.9))
+    for index, (x, y) in enumerate(run.batches(5)):
+        if index == 2:
+            moved = optimizer.param_groups[1]["params"].pop(0)
+            optimizer.param_groups[0]["params"].append(moved)
+            del optimizer.param_groups[1]["params"][-1]
+        model.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        optimizer.step()
+
+
+@row
+def states_read(run: Loop) -> None:
+    """The norm of all momenta, read from `opt.state.values()`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        states = optimizer.state.values()
+        run.note("momenta", sum(float(state["momentum_buffer"].norm()) ** 2 for state in states))
+
+
+@row
+def step_replaced_before(run: Loop) -> None:
+    """`given.step` that was replaced before `setup` by one that halves gradients."""
+    model = net()
+    given = sgd(model)
+    own_step = given.step
+
+    def halved(*args: Any, **kwargs: Any) -> Any:
+        for group in given.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.5)
+        return own_step(*args, **kwargs)
+
+    given.step = halved  # type: ignore[method-assign]
+    model, optimizer = run.setup(model, given)
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def zero_grad_of_its_own(run: Loop) -> None:
+    """An optimizer whose `zero_grad` keeps half of each gradient."""
+
+    class Keeps(torch.optim.SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(0.5)
+
+    model, optimizer = ready(run, lambda module: Keeps(module.parameters(), lr=0.05))
+    for x, y in run.batches(4):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def clip_of_an_older_list(run: Loop) -> None:
+    """`clip_grad_norm_` of a list of parameters from before `setup`."""
+    module = net()
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    model, optimizer = run.setup(module, sgd(module))
+    for x, y in run.batches(3):
+        optimizer.zero_grad()
+        run.backward(F.mse_loss(model(x), y), model)
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimizer.step()
+
+
+@row
+def average_of_an_older_list(run: Loop) -> None:
+    """A moving average of a list of parameters from before `setup`."""
+    module = net()
+    parameters = list(module.parameters())
+    average = [parameter.detach().clone() for parameter in parameters]
+    model, optimizer = run.setup(module, sgd(module))
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        for kept, parameter in zip(average, parameters):
+            kept.lerp_(parameter.detach(), 0.5)
+    run.note("the average", sum(float(each.sum()) for each in average))
+
+
+@row
+def weights_swapped_by_data(run: Loop) -> None:
+    """`backup = p.data; p.data = average; …; p.data = backup` around an evaluation."""
+    model, optimizer = ready(run)
+    average = [parameter.data.clone() for parameter in model.parameters()]
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        for kept, parameter in zip(average, model.parameters()):
+            kept.lerp_(parameter.data, 0.5)
+        backup = []
+        for kept, parameter in zip(average, model.parameters()):
+            backup.append(parameter.data)
+            parameter.data = kept
+        with torch.no_grad():
+            run.note("evaluation", run.mean(F.mse_loss(model(x), y)))
+        for kept, parameter in zip(backup, model.parameters()):
+            parameter.data = kept
+
+
+@row
+def weights_swapped_by_copies(run: Loop) -> None:
+    """The same with `p.data.clone()`."""
+    model, optimizer = ready(run)
+    other = [parameter.detach() for parameter in net(seed=9).parameters()]
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+        backup = [parameter.data.clone() for parameter in model.parameters()]
+        for kept, parameter in zip(other, model.parameters()):
+            parameter.data = kept.clone()
+        with torch.no_grad():
+            run.note("evaluation", run.mean(F.mse_loss(model(x), y)))
+        for kept, parameter in zip(backup, model.parameters()):
+            parameter.data = kept
+
+
+@row
+def gradients_in_one_buffer(run: Loop) -> None:
+    """`p.grad` are views of one flat buffer, which is clipped."""
+    model, optimizer = ready(run)
+    flat = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+    begin = 0
+    for parameter in model.parameters():
+        parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
+        begin += parameter.numel()
+    for x, y in run.batches(3):
+        flat.zero_()
+        run.backward(F.mse_loss(model(x), y), model)
+        flat.mul_(torch.clamp(0.2 / (flat.norm() + 1e-6), max=1.0))
+        optimizer.step()
+
+
+@row
+def gradients_of_a_copy(run: Loop) -> None:
+    """First order MAML: the gradients of an adapted copy, assigned to `p.grad`."""
+    model, optimizer = ready(run)
+    for x, y in run.batches(3):
+        adapted = copy.deepcopy(model)
+        F.mse_loss(adapted(x), y).backward()
+        optimizer.zero_grad()
+        for parameter, adapted_parameter in zip(model.parameters(), adapted.parameters()):
+            parameter.grad = adapted_parameter.grad
+        optimizer.step()
+
+
+class Normalizer(nn.Module):
+    """Running statistics of a module's own, as of observations in reinforcement learning."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.running_mean = 0.9 * self.running_mean + 0.1 * x.mean(0)
+        return x - self.running_mean
+
+
+@row
+def normalizer_of_its_own(run: Loop) -> None:
+    """A normalizer with a running mean of this rank's samples, by the name that BatchNorm uses."""
+    model, optimizer = ready(run, module=nn.Sequential(Normalizer(6), *net()))
+    for x, y in run.batches(3):
+        step(run, model, optimizer, x, y)
+
+
+OF_REPLACED = (
+    "assigned_before_backward",
+    "assigned_within_a_window",
+    "decay_before_backward",
+    "losses_weighed_by_norms",
+    "without_an_optimizer",
+    "without_an_optimizer_raw",
+    "frozen_after_the_forward",
+    "option_switched_on",
+    "attribute_switched_on",
+    "members_of_groups_changed",
+    "states_read",
+    "step_replaced_before",
+    "zero_grad_of_its_own",
+    "clip_of_an_older_list",
+    "average_of_an_older_list",
+    "weights_swapped_by_data",
+    "weights_swapped_by_copies",
+    "gradients_in_one_buffer",
+    "gradients_of_a_copy",
+    "normalizer_of_its_own",
+)
+"""Rows about gradients before a backward, steps by hand, and what a strategy has replaced."""
 OF_GRADIENTS = (
     "raw_backward",
     "original_called",

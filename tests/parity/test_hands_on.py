@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.parity.hands_on_open import OPEN, why_open
-from tests.parity.hands_on_rows import ROWS
+from tests.parity.hands_on_rows import OF_REPLACED, ROWS
 from tests.support.hands_on import Loop, column_of, run_plainly, run_program, run_rows
 
 SHORT = (
@@ -25,6 +25,35 @@ SHORT = (
     "parameter_averaged_by_hand",
 )
 SHARDED = ("changed_within_no_sync", "dropped_within_no_sync", "copied_with_parametrization")
+EQUAL_ANYWHERE = (
+    "decay_before_backward",
+    "losses_weighed_by_norms",
+    "without_an_optimizer",
+    "without_an_optimizer_raw",
+    "zero_grad_of_its_own",
+    "weights_swapped_by_copies",
+)
+REFUSED_ON_SHARDS = {
+    "option_switched_on": "needs whole tensors",
+    "attribute_switched_on": "needs whole tensors",
+    "clip_of_an_older_list": "had before setup()",
+    "average_of_an_older_list": "had before setup()",
+    "weights_swapped_by_data": "hold a copy",
+    "gradients_in_one_buffer": "part of a larger tensor",
+    "gradients_of_a_copy": "other values on each rank",
+    "normalizer_of_its_own": "differs between ranks",
+}
+REFUSED_ON_COPIES = {
+    "assigned_before_backward": "a backward was added to it",
+    "assigned_within_a_window": "a backward was added to it",
+    "frozen_after_the_forward": "between a forward and the step after it",
+    "attribute_switched_on": "all parameters at once",
+    "members_of_groups_changed": "shared out among the ranks",
+    "states_read": "optimizer.state was read or changed",
+    "step_replaced_before": "was replaced before setup()",
+    "gradients_of_a_copy": "differs between ranks",
+    "normalizer_of_its_own": "differs between ranks",
+}
 
 
 def test_usual_loops_under_ddp() -> None:
@@ -47,6 +76,16 @@ def test_a_module_called_without_the_precision_is_refused() -> None:
 def test_gradients_within_no_sync_under_fsdp() -> None:
     outcomes = run_rows("fsdp", SHARDED, devices=2)
     assert {name: each.verdict for name, each in outcomes.items()} == dict.fromkeys(SHARDED, "equal")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "refused"), [("fsdp", REFUSED_ON_SHARDS), ("ddp_sharded", REFUSED_ON_COPIES)]
+)
+def test_what_a_strategy_has_replaced(strategy: str, refused: dict[str, str]) -> None:
+    outcomes = run_rows(strategy, OF_REPLACED, devices=2)
+    assert [str(each) for each in outcomes.values() if not each.is_right] == []
+    assert {outcomes[name].verdict for name in EQUAL_ANYWHERE} == {"equal"}
+    assert [name for name, words in refused.items() if words not in outcomes[name].sentence] == []
 
 
 @pytest.mark.long

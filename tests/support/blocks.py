@@ -54,14 +54,14 @@ class Blocks(stratagem.Module):
         self.gain = nn.Parameter(torch.tensor(1.5))
         self.unused = nn.Linear(3, 3)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("running_mean", torch.zeros(WIDTH))
+        self.statistics = nn.BatchNorm1d(WIDTH, affine=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         if self.training:
             self.steps += 1
-            # Differs among ranks, as a BatchNorm's does; no number of the training depends on it.
-            self.running_mean.lerp_(x.detach().mean((0, 1)).to(self.running_mean.dtype), 0.1)
+            # Its running statistics differ among ranks; no number of the training depends on them.
+            self.statistics(x.detach().flatten(0, 1).to(self.statistics.running_mean.dtype))
         for block in self.blocks:
             x = block(x)
         return self.out(self.head(x).mean(1)) * self.gain

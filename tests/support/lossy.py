@@ -9,12 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from averaging import AveragedPrepared, Averaging
+from planting import FAULTS, Fault, strategy_of
 from torch import Tensor
 
 from stratagem import Prepared, hookimpl
-
-PLANTED: dict[str, tuple[type[Averaging], str, str]] = {}
-"""Name of a mistake → the strategy, the check that must catch it, and words of the failure."""
 
 
 class LocalPrepared(AveragedPrepared):
@@ -137,13 +135,12 @@ class Rounding(Averaging):
 
 
 def caught_by(check: str, words: str) -> Any:
-    """Make a strategy of a class of `Prepared`, which workers find under its name."""
+    """Plant a fault in one of the two."""
 
     def register(cls: Any) -> Any:
-        base, name = (Local if issubclass(cls, LocalPrepared) else Rounding), f"{cls.__name__}Strategy"
-        own = {"prepared": cls, "__module__": __name__, "__qualname__": name}
-        strategy = globals()[name] = type(name, (base,), own)
-        PLANTED[cls.__name__] = (strategy, check, words)
+        strategy = strategy_of(cls, Local if issubclass(cls, LocalPrepared) else Rounding)
+        feeds_back = {"feeds_errors_back": True}
+        FAULTS.append(Fault("lossy", cls.__name__, strategy, check, words, subject=feeds_back))
         return cls
 
     return register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from averaging import Averaging
-from wrong_strategies import caught_by
+from planting import caught_by
 
 
 @caught_by("configuration", "another value of 'opened' during a run")
@@ -27,6 +27,7 @@ class KeepsCollectives(Averaging):
         return {**self.__dict__, "opened": None}
 
 
+@caught_by("configuration", "'runs' after a run")
 class CountsRuns(Averaging):
     """Leaves a trace of each run."""
 
@@ -36,6 +37,7 @@ class CountsRuns(Averaging):
         self.runs = (*self.runs, len(self.runs))
 
 
+@caught_by("configuration", "'every' in its pickle")
 class PicklesLess(Averaging):
     """A worker has other settings than the process that launches it."""
 

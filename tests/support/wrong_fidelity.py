@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from averaging import AveragedPrepared
+from planting import caught_by
 from torch import nn
-from wrong_strategies import caught_by
 
 
 @caught_by("frozen_for_one_loss", "the loss of micro-batch 1 is")

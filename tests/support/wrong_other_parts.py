@@ -37,12 +37,12 @@ def read_lines(run_dir: str) -> list[Any]:
     return [json.loads(line) for line in Path(run_dir, "lines.jsonl").read_text().splitlines()]
 
 
-@caught_by("logger", "made", "overrides neither")
+@caught_by("logger", "made", "overrides neither", read=read_lines)
 class TakesNothing(Logger):
     pass
 
 
-@caught_by("logger", "takes_rows", "JSON compliant")
+@caught_by("logger", "takes_rows", "JSON compliant", read=read_lines)
 class RefusesNan(Lines):
     def write(self, rows: Any) -> None:
         for row in rows:
@@ -50,20 +50,20 @@ class RefusesNan(Lines):
         super().write(rows)
 
 
-@caught_by("logger", "reads_back", "is read back as step")
+@caught_by("logger", "reads_back", "is read back as step", read=read_lines)
 class KeepsWhatWasKilled(Lines):
     def open(self, run_dir: str, config: Any, resumed_step: int | None = None) -> None:
         super().open(run_dir, config)
 
 
-@caught_by("logger", "drops_when_muted", "has no attribute")
+@caught_by("logger", "drops_when_muted", "has no attribute", read=read_lines)
 class HasNoExperiment(Lines):
     @property
     def experiment(self) -> Any:
         return None
 
 
-@caught_by("logger", "changes_nothing", "the run that is logged")
+@caught_by("logger", "changes_nothing", "the run that is logged", read=read_lines)
 class DrawsNumbers(Lines):
     def log_hyperparams(self, params: Any) -> None:
         pass

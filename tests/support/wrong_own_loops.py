@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from averaging import AveragedPrepared, Averaging
+from averaging import AveragedPrepared
+from planting import caught_by
 from torch import nn
-from wrong_strategies import caught_by, compares_nothing
 
 
 @caught_by("own_loop", "the loss of the critic in step 1")
@@ -22,26 +22,20 @@ class AveragesTheFirst(AveragedPrepared):
         return firsts[0].parameters()
 
 
-class KeepsNoOptimizersPrepared(AveragedPrepared):
+@caught_by("own_loop", "after loading, the loss of the actor in step 3")
+class KeepsNoOptimizers(AveragedPrepared):
     """Starts again with each optimizer where modules have names."""
 
     def load(self, reader: Any, state: dict[str, Any], *, model_only: bool = False) -> None:
         super().load(reader, state, model_only=model_only or "modules" in reader.state["prepared"])
 
 
-class KeepsNoOptimizers(Averaging):
-    prepared = KeepsNoOptimizersPrepared
-
-
-class StepsPastTheModulePrepared(AveragedPrepared):
+@caught_by("own_loop", "the loss of the actor in step 0")
+class StepsPastTheModule(AveragedPrepared):
     """Calls the user's module where it is given another to call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.original_module(*(each for each in args if not isinstance(each, str)), **kwargs)
-
-
-class StepsPastTheModule(Averaging):
-    prepared = StepsPastTheModulePrepared
 
 
 # Backwards that a loop runs itself -----------------------------------------------------------------------
@@ -62,6 +56,7 @@ class LeavesTheLastWindow(AveragedPrepared):
             super().complete_gradients(index)
 
 
+@caught_by("own_backwards", "two forwards and two backwards: the loss")
 class AveragesOncePerForward(AveragedPrepared):
     """As hooks that a forward arms once: the second of two backwards isn't averaged."""
 
@@ -82,6 +77,7 @@ class AveragesOncePerForward(AveragedPrepared):
             super().complete_gradients(index)
 
 
+@caught_by("own_backwards", "exception that all ranks catch: the loss")
 class StaysWithinAForward(AveragedPrepared):
     """An exception leaves it as if the forward went on, in which nothing is averaged."""
 
@@ -109,6 +105,7 @@ class DropsClosures(AveragedPrepared):
         return super().step(index)
 
 
+@caught_by("own_steps", "schedule from before a load: the loss")
 class StepsFormerGroups(AveragedPrepared):
     """Steps a copy of the optimizer after a load, whose groups no schedule moves."""
 
@@ -119,6 +116,7 @@ class StepsFormerGroups(AveragedPrepared):
             each.param_groups = [dict(group) for group in each.param_groups]
 
 
+@caught_by("own_steps", "optimizer made after setup: the loss")
 class LeavesLateOptimizers(AveragedPrepared):
     """Averages what the optimizers step that `setup` got, and lets others step."""
 
@@ -211,45 +209,6 @@ class AnswersForItsShard(HoldsOthers):
     held = _Shard
 
 
+@caught_by("own_tensors", "rows that are written: the loss")
 class WritesToCopies(HoldsOthers):
     held = _Gathered
-
-
-class AveragesOncePerForwardStrategy(Averaging):
-    prepared = AveragesOncePerForward
-
-
-class StaysWithinAForwardStrategy(Averaging):
-    prepared = StaysWithinAForward
-
-
-class StepsFormerGroupsStrategy(Averaging):
-    prepared = StepsFormerGroups
-
-
-class LeavesLateOptimizersStrategy(Averaging):
-    prepared = LeavesLateOptimizers
-
-
-class WritesToCopiesStrategy(Averaging):
-    prepared = WritesToCopies
-
-
-for _wrong in (
-    AveragesOncePerForward,
-    StaysWithinAForward,
-    StepsFormerGroups,
-    LeavesLateOptimizers,
-    WritesToCopies,
-):
-    _wrong.replicas = compares_nothing  # or that would notice before the check does
-
-
-FURTHER: list[tuple[str, type[Averaging], str]] = [
-    ("own_backwards", AveragesOncePerForwardStrategy, "two forwards and two backwards: the loss"),
-    ("own_backwards", StaysWithinAForwardStrategy, "exception that all ranks catch: the loss"),
-    ("own_steps", StepsFormerGroupsStrategy, "schedule from before a load: the loss"),
-    ("own_steps", LeavesLateOptimizersStrategy, "optimizer made after setup: the loss"),
-    ("own_tensors", WritesToCopiesStrategy, "rows that are written: the loss"),
-]
-"""Check, a strategy that it must catch, and words of the failure: where a check looks for several faults."""

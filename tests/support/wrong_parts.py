@@ -6,10 +6,12 @@ import glob
 import os
 import signal
 import socket
+import threading
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
+from planting import FAULTS, Fault
 from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_clusters import Env
 from stratagem_cpu import CpuAccelerator
@@ -22,13 +24,28 @@ from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
 from stratagem.precision.true16 import TruePrecision
 
-WRONG: dict[tuple[str, str], tuple[Any, str]] = {}
-"""(kind, check) → a component that fails it, and words of the failure."""
+AREAS = {"checkpoint": "checkpoint", "precision": "precision"}
+VARIABLES = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "host",
+    "MASTER_PORT": "29501",
+}
 
 
-def caught_by(kind: str, check: str, words: str) -> Any:
+def caught_by(kind: str, check: str, words: str, **subject: Any) -> Any:
+    """Plant a fault in a part: a class, with further fields of its subject."""
+
     def register(cls: Any) -> Any:
-        WRONG[kind, check] = (cls, words)
+        usual: dict[str, Any] = {}
+        if kind == "precision":
+            usual = {"asked_as": "32-true"}
+        elif kind == "environment":
+            usual = {"examples": ((VARIABLES, {"global_rank": 3}),)}
+        given, area = {**usual, **subject}, AREAS.get(kind, "others")
+        FAULTS.append(Fault(area, cls.__name__, cls, check, words, kind, given))
         return cls
 
     return register
@@ -104,7 +121,7 @@ class ConvertsIntegers(Double):
         return converted
 
 
-@caught_by("precision", "contexts_end", "torch.float32, and not torch.bfloat16")
+@caught_by("precision", "contexts_end", "torch.float32, and not torch.bfloat16", asked_as="bf16-mixed")
 class EntersOnce(MixedPrecision):
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)
@@ -117,7 +134,17 @@ class EntersOnce(MixedPrecision):
         return nullcontext() if before else super().autocast()
 
 
-@caught_by("precision", "true_gradients", "after unscale")
+@caught_by("precision", "contexts_end", "returns one object twice", asked_as="bf16-mixed")
+class ReusesOneContext(MixedPrecision):
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name, device)
+        self.context = super().autocast()
+
+    def autocast(self) -> Any:
+        return self.context
+
+
+@caught_by("precision", "true_gradients", "after unscale", asked_as="16-mixed")
 class UnscalesTwice(ScaledPrecision):
     def unscale(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:
@@ -125,7 +152,7 @@ class UnscalesTwice(ScaledPrecision):
                 parameter.grad /= 65536.0
 
 
-@caught_by("precision", "skips_overflows", "step says True")
+@caught_by("precision", "skips_overflows", "step says True", asked_as="16-mixed")
 class StepsAnyway(ScaledPrecision):
     def step(self, optimizer: Any, closure: Any = None) -> bool:
         super().step(optimizer)
@@ -143,18 +170,18 @@ class RoundsParameters(FullPrecision):
         return True
 
 
-@caught_by("precision", "state", "comes back as")
+@caught_by("precision", "state", "comes back as", asked_as="16-mixed")
 class ForgetsItsState(ScaledPrecision):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
-@caught_by("precision", "computes_as_named", "'bf16-mixed' says torch.bfloat16")
+@caught_by("precision", "computes_as_named", "'bf16-mixed' says torch.bfloat16", asked_as="bf16-mixed")
 class ComputesInAnother(MixedPrecision):
     compute_dtype = torch.float16
 
 
-@caught_by("precision", "keeps_weights", "a step rounds weights")
+@caught_by("precision", "keeps_weights", "a step rounds weights", asked_as="bf16-mixed")
 class RoundsMixedWeights(MixedPrecision):
     def step(self, optimizer: Any, closure: Any = None) -> bool:
         optimizer.step()
@@ -192,12 +219,12 @@ class RoundsByChance(TruePrecision):
         return True
 
 
-@caught_by("precision", "resumes", "continued after step 1")
+@caught_by("precision", "resumes", "continued after step 1", asked_as="bf16-true")
 class ForgetsItsGenerator(RoundsByChance):
     pass
 
 
-@caught_by("precision", "same_on_all_ranks", "have other weights than each other")
+@caught_by("precision", "same_on_all_ranks", "have other weights than each other", asked_as="bf16-true")
 class RoundsByRank(RoundsByChance):
     def seed(self) -> int:
         return int(os.environ.get("RANK", 0))
@@ -212,14 +239,64 @@ class RoundsByRank(RoundsByChance):
 # Checkpointers ------------------------------------------------------------------------------------------
 
 
-@caught_by("checkpoint", "round_trip", "model/transposed comes back")
-class ReadsRows(DirectoryCheckpointer):
+class ChangesTensors(DirectoryCheckpointer):
+    """Saves what `changed` returns of each tensor."""
+
     def save(self, path: str, checkpoint: Any) -> None:
-        tensors = {
-            key: value if value.is_contiguous() else value.T.contiguous().reshape(value.shape)
-            for key, value in checkpoint.tensors.items()
-        }
+        tensors = {key: self.changed(value) for key, value in checkpoint.tensors.items()}
         super().save(path, type(checkpoint)(tensors, checkpoint.state, checkpoint.rank_state))
+
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@caught_by("checkpoint", "round_trip", "model/transposed comes back")
+class ReadsRows(ChangesTensors):
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_contiguous() else tensor.T.contiguous().reshape(tensor.shape)
+
+
+class LosesBits(ChangesTensors):
+    """Saves a dtype by way of another one."""
+
+    lost: torch.dtype
+    by_way_of: torch.dtype
+
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.by_way_of).to(self.lost) if tensor.dtype == self.lost else tensor
+
+
+@caught_by("checkpoint", "round_trip", "model/double comes back")
+class RoundsDoubles(LosesBits):
+    lost, by_way_of = torch.float64, torch.float32
+
+
+@caught_by("checkpoint", "round_trip", "model/float16 comes back")
+class RoundsHalves(LosesBits):
+    lost, by_way_of = torch.float16, torch.bfloat16
+
+
+@caught_by("checkpoint", "round_trip", "model/complex128 comes back")
+class RoundsComplex(LosesBits):
+    lost, by_way_of = torch.complex128, torch.complex64
+
+
+@caught_by("checkpoint", "round_trip", "model/int8 comes back")
+class LosesSigns(ChangesTensors):
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clamp(min=0) if tensor.dtype == torch.int8 else tensor
+
+
+@caught_by("checkpoint", "round_trip", "model/uint8 comes back")
+class TakesBytesForSigned(ChangesTensors):
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clamp(max=127) if tensor.dtype == torch.uint8 else tensor
+
+
+@caught_by("checkpoint", "round_trip", "model/float8_e5m2 comes back")
+class RoundsEightBits(ChangesTensors):
+    def changed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float().round().to(tensor.dtype) if tensor.dtype == torch.float8_e5m2 else tensor
 
 
 @caught_by("checkpoint", "replaces", "the first's")
@@ -273,6 +350,22 @@ class RaisesPlainErrors(DirectoryCheckpointer):
         return super().open(path, verify)
 
 
+@caught_by("checkpoint", "refuses", "filled in part")
+class FillsHalf(DirectoryCheckpointer):
+    """Fills one target after the other, until one is refused."""
+
+    def open(self, path: str, verify: bool = True) -> Any:
+        reader = super().open(path, verify)
+        read = reader.read
+
+        def read_each(targets: Any) -> None:
+            for key, value in targets.items():
+                read({key: value})
+
+        reader.read = read_each
+        return reader
+
+
 @caught_by("checkpoint", "refuses_damage", "without a CheckpointError")
 class PutsUpWithDamage(DirectoryCheckpointer):
     def open(self, path: str, verify: bool = True) -> Any:
@@ -323,13 +416,38 @@ class ReadsLater(DirectoryCheckpointer):
         return reader
 
 
-@caught_by("checkpoint", "lets_go", "files are open")
+@caught_by("checkpoint", "lets_go", "open files are left behind")
 class LeavesFilesOpen(DirectoryCheckpointer):
     left: ClassVar[list[int]] = []
 
     def open(self, path: str, verify: bool = True) -> Any:
         self.left.append(os.open(os.path.dirname(path), os.O_RDONLY))
         return super().open(path, verify)
+
+
+@caught_by("checkpoint", "lets_go", "threads are left behind")
+class LeavesThreads(DirectoryCheckpointer):
+    def save(self, path: str, checkpoint: Any) -> None:
+        super().save(path, checkpoint)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+@caught_by("checkpoint", "lets_go", "tensors are left behind")
+class KeepsTensors(DirectoryCheckpointer):
+    kept: ClassVar[list[Any]] = []
+
+    def save(self, path: str, checkpoint: Any) -> None:
+        super().save(path, checkpoint)
+        self.kept.append(checkpoint.tensors)
+
+
+@caught_by("checkpoint", "lets_go", "tensors and readers are left behind")
+class KeepsReaders(DirectoryCheckpointer):
+    kept: ClassVar[list[Any]] = []
+
+    def open(self, path: str, verify: bool = True) -> Any:
+        self.kept.append(super().open(path, verify))
+        return self.kept[-1]
 
 
 @caught_by("checkpoint", "killed_while_replacing", "leaves neither")

@@ -5,46 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import sys
 import threading
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from averaging import FEATURES, AveragedPrepared, Averaging
+from planting import caught_by, compares_nothing
 from torch import nn
 
 from stratagem import Capabilities, Launcher, ParallelStrategy, ProcessGroupCollectives, hookimpl
-
-WRONG: dict[str, tuple[type[Averaging], str]] = {}
-"""Check → a strategy that fails it, and words of the failure."""
-
-
-def compares_nothing(self: Any) -> Any:
-    return iter(())
-
-
-def caught_by(check: str, words: str) -> Any:
-    """Make a strategy of a class of `Prepared` or `Collectives`, to be caught by `check` with these words."""
-
-    def register(cls: Any) -> Any:
-        strategy = cls
-        if not issubclass(cls, Averaging):
-            # Workers find it under its name.
-            name = f"{cls.__name__}Strategy"
-            part = "prepared" if issubclass(cls, AveragedPrepared) else "collectives_class"
-            if part == "prepared" and check != "replicas_are_compared":
-                cls.replicas = compares_nothing  # or that would notice before the check does
-            parts = {part: cls, "__module__": cls.__module__, "__qualname__": name}
-            strategy = type(name, (Averaging,), parts)
-            setattr(sys.modules[cls.__module__], name, strategy)
-        WRONG[check] = (strategy, words)
-        return cls
-
-    return register
-
 
 # What it says of itself ---------------------------------------------------------------------------------
 
@@ -77,6 +49,7 @@ class SumsProducts(ProcessGroupCollectives):
         return super().all_reduce(tensor, "sum" if op == "product" else op)
 
 
+@caught_by("collectives", "unequal shapes")
 class MixesShapes(ProcessGroupCollectives):
     """Takes tensors of unequal shapes, of which torch makes what it likes."""
 
@@ -84,17 +57,10 @@ class MixesShapes(ProcessGroupCollectives):
         pass
 
 
-class MixesShapesStrategy(Averaging):
-    collectives_class = MixesShapes
-
-
+@caught_by("collectives", "has passed the barrier before rank 0")
 class PassesBarriers(ProcessGroupCollectives):
     def barrier(self, name: Any = None) -> None:
         pass
-
-
-class PassesBarriersStrategy(Averaging):
-    collectives_class = PassesBarriers
 
 
 @caught_by("all_gather_gradients", "does not require grad")
@@ -124,6 +90,7 @@ class StaysInFloat32(AveragedPrepared):
             self.is_direct = True
 
 
+@caught_by("precisions", "at a rate of zero")
 class RoundsWeights(AveragedPrepared):
     """Begins under mixed precision with what 16 bits leave of the weights."""
 
@@ -134,6 +101,7 @@ class RoundsWeights(AveragedPrepared):
                 parameter.data = parameter.data.bfloat16().float()
 
 
+@caught_by("precisions", "torch.bfloat16")
 class LeavesHalves(AveragedPrepared):
     """Leaves a module behind that has its weights in 16 bits."""
 
@@ -141,14 +109,6 @@ class LeavesHalves(AveragedPrepared):
         super().release()
         if self.precision.name == "bf16-mixed":
             self.original_module.bfloat16()
-
-
-class RoundsWeightsStrategy(Averaging):
-    prepared = RoundsWeights
-
-
-class LeavesHalvesStrategy(Averaging):
-    prepared = LeavesHalves
 
 
 @caught_by("accumulation", "accumulate=2")
@@ -324,6 +284,24 @@ class LosesWhatItTrained(AveragedPrepared):
         self.original_module.load_state_dict(self.first)
 
 
+@caught_by("lets_go", "are left behind")
+class StaysAlive(AveragedPrepared):
+    """Keeps itself, a tensor and an open file."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.kept.append((self, torch.zeros(1000), open(os.devnull)))  # noqa: SIM115  # it stays open
+
+
+@caught_by("lets_go", "threads are left behind")
+class LeavesThreads(AveragedPrepared):
+    def release(self) -> None:
+        super().release()
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
 @caught_by("norm_clipping", "max_norm=0.05")
 class ClipsEachParameter(AveragedPrepared):
     def clip(self, index: int, clipping: Any) -> Any:
@@ -347,6 +325,32 @@ class ReturnsTheLimit(AveragedPrepared):
     def clip(self, index: int, clipping: Any) -> Any:
         norm = super().clip(index, clipping)
         return None if norm is None else norm.clamp(max=clipping.max_norm)
+
+
+@caught_by("returned_norm", "clip returns")
+class CountsTiesTwice(AveragedPrepared):
+    def clip(self, index: int, clipping: Any) -> Any:
+        self.precision.unscale(self.optimizers[index])
+        named = self.original_module.named_parameters(remove_duplicate=False)
+        grads = [parameter.grad for _, parameter in named if parameter.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack([grad.norm() for grad in grads]))
+        for grad in dict.fromkeys(grads):
+            grad *= min(1.0, float(clipping.max_norm / norm))
+        return norm
+
+
+@caught_by("returned_norm", "clip returns")
+class LeavesScalarsOut(AveragedPrepared):
+    """Doesn't average gradients of parameters without dims."""
+
+    def averaged(self) -> Any:
+        return [parameter for parameter in self.original_module.parameters() if parameter.dim()]
+
+
+@caught_by("scaled_steps", "away from that of one process")
+class ClipsScaledGradients(AveragedPrepared):
+    def clip(self, index: int, clipping: Any) -> Any:
+        return nn.utils.clip_grad_norm_(self._parameters[index], clipping.max_norm)
 
 
 @caught_by("scaled_steps", "says that it made")
@@ -428,6 +432,16 @@ class ThawsAll(AveragedPrepared):
         self.original_module.requires_grad_(True)
 
 
+@caught_by("buffers", "buffer 'net.0.shift' differs between ranks")
+class LeavesUnsavedBuffersApart(AveragedPrepared):
+    def start(self) -> None:
+        super().start()
+        saved = self.original_module.state_dict()
+        for name, buffer in self.original_module.named_buffers():
+            if name not in saved:
+                buffer += dist.get_rank()
+
+
 @caught_by("buffers", "in its checkpoint")
 class ForgetsABuffer(AveragedPrepared):
     def model_tensors(self) -> Any:
@@ -441,6 +455,14 @@ class StartsApart(AveragedPrepared):
         # Buffers that differ are refused by themselves.
         for buffer in self.original_module.buffers():
             dist.broadcast(buffer.detach(), 0)
+
+
+@caught_by("same_start", "the loss of micro-batch 0 is")
+class LeavesFrozenOnesApart(AveragedPrepared):
+    def start(self) -> None:
+        for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
+            if tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+                dist.broadcast(tensor.detach(), 0)
 
 
 # Data ---------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def fit(run: str, steps: int, ckpt_path: Path | None = None, **how: Any) -> dict
         **how,
     )
     trainer.fit(module, ckpt_path=ckpt_path)
-    return {name: value.clone() for name, value in module.state_dict().items() if name != "running_mean"}
+    return {name: value.clone() for name, value in module.state_dict().items() if "statistics" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +95,10 @@ def test_buffers_are_those_of_rank_0(saved: Any) -> None:
     # Rank 0 of two averaged its own half of each batch: another mean than one process has.
     module = Blocks()
     read(module, saved("fsdp2"))
-    mean = module.running_mean.clone()
+    mean = module.statistics.running_mean.clone()
     for run in ("ddp2", "single"):
         read(module, saved(run))
-        same = torch.allclose(module.running_mean, mean, atol=1e-6)
+        same = torch.allclose(module.statistics.running_mean, mean, atol=1e-6)
         assert same == (run == "ddp2")
 
 

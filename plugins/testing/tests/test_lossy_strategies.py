@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from averaging import Averaging
-from lossy import PLANTED, Local, Rounding
+from lossy import AveragesOneStepLateStrategy, Local, Rounding
+from planting import Fault, faults_of
 from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject, run_check
 from stratagem_testing.strategies import STRATEGY_CHECKS, consistency
 
@@ -18,12 +19,11 @@ def test_the_checks_of_a_run_with_itself_are_named() -> None:
     assert named == set(COMPARED_WITH_ITSELF)
 
 
-@pytest.mark.parametrize("mistake", PLANTED)
-def test_a_mistake_is_caught(mistake: str) -> None:
-    strategy, name, words = PLANTED[mistake]
-    outcome = run_check(CHECKS[name], StrategySubject(strategy, feeds_errors_back=True), 2)
+@pytest.mark.parametrize("fault", faults_of("lossy"), ids=lambda fault: fault.name)
+def test_a_fault_is_caught(fault: Fault) -> None:
+    outcome = fault.run_check()
     assert outcome.verdict == "failed"
-    assert words in outcome.reason
+    assert fault.words in outcome.reason
 
 
 @pytest.mark.parametrize("name", COMPARED_WITH_ITSELF)
@@ -48,4 +48,4 @@ def test_a_strategy_is_tried_with_its_own_period(period: int) -> None:
         return run_check(CHECKS["save_and_load"], own, 2).verdict
 
     assert tried(Local) == "passed"
-    assert tried(PLANTED["AveragesOneStepLate"][0]) == "failed"
+    assert tried(AveragesOneStepLateStrategy) == "failed"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from stratagem.errors import ConfigError
 from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class PreparedOptimizer(Optimizer):
     """The user's optimizer, whose `step` goes through the strategy and the precision.
 
-    Both objects have one `__dict__`, so that groups, states, defaults, hooks and every other attribute are the
-    user's optimizer's, also when they are replaced or loaded. Methods of its class are called on it.
+    Both objects have one `__dict__`, so that groups, defaults, hooks and every other attribute are the user's
+    optimizer's, also when they are replaced or loaded. Attributes are set on it, and methods of its class are called
+    on it. `state` is what the strategy shows of the states.
 
     Args:
         prepared: has the optimizer.
@@ -57,6 +59,21 @@ class PreparedOptimizer(Optimizer):
         # user's optimizer's own `step`, which this one calls.
         self._patched_step = value
 
+    @property
+    def state(self) -> Any:
+        """The states by parameter: the optimizer's own, unless each rank has states of its part alone."""
+        return self.prepared.optimizer_state(self.index)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.inner.state = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__dict__" or hasattr(PreparedOptimizer, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.inner, name, value)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         drop_gradients(self.prepared, self.index, set_to_none)
 
@@ -84,7 +101,12 @@ class PreparedOptimizer(Optimizer):
         return self.inner.__reduce_ex__(2)
 
 
-def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None) -> Any:
+def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **further: Any) -> Any:
+    if further:
+        raise ConfigError(
+            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: "
+            "make it an attribute of the optimizer, or a setting of its groups"
+        )
     _, loss = self._session.step(self.prepared, self.index, closure)
     self._session.guard(self.prepared).after_step()
     self._session.checkpointer.poll()

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -23,9 +24,11 @@ from stratagem.plugin.requests import (
     SetupRequest,
 )
 from stratagem.runtime.optimizer_watch import OptimizerWatch
+from stratagem.runtime.retrial import Retrial
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import bind_session, unbind_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
+from stratagem.strategies.replaced_parameters import refuse_use
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         self._guards: dict[Prepared, ReplicaGuard] = {}
+        self._retrials: dict[Prepared, list[Retrial]] = {}
         self.opened: Collectives | None = None
         """What the strategy opened; `collectives` is that, with what extensions wrapped around it."""
         self.closing = ExitStack()
@@ -144,7 +148,13 @@ class Session:
         replaced = ledger.replaced()
         if not self.steps_alone or replaced or not prepared.steps_directly:
             self._watch.add(prepared, given, replaced)
+        refuse_use(parameter for each in replaced if (parameter := each()) is not None)
         self._prepared[prepared] = (ledger, module)
+        if not self.steps_alone and "whole_optimizer" not in self.run.capabilities.features:
+            self._retrials[prepared] = [
+                Retrial(own, partial(self._refuse_unshardable, [tried]))
+                for own, tried in zip(prepared.optimizers, given)
+            ]
         return prepared
 
     def set_up_modules(self) -> list[tuple[Prepared, nn.Module]]:
@@ -250,6 +260,8 @@ class Session:
 
     def step_prepared(self, prepared: Prepared, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Call `Prepared.step`, for a loop that completes gradients itself; return whether it was applied."""
+        if prepared in self._retrials:
+            self._retrials[prepared][index].before_step()
         with self._watch.strategy_steps():
             return prepared.step(index, closure)
 
@@ -273,6 +285,7 @@ class Session:
     def _release(self, failed: bool) -> None:
         self._watch.close()
         self._guards.clear()
+        self._retrials.clear()
         while self._prepared:
             prepared, (ledger, _) = self._prepared.popitem()
             try:

@@ -1,6 +1,6 @@
 """What torch keeps private of tensors and stores: hooks of tensors, counts of writes, a group's store."""
 
 from stratagem.collectives.torch_private import store_of
-from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version
+from stratagem.strategies.torch_private import PARAMETER_HOOKS, tensor_version, without_subclass_functions
 
-__all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version"]
+__all__ = ["PARAMETER_HOOKS", "store_of", "tensor_version", "without_subclass_functions"]

@@ -193,6 +193,10 @@ class Prepared:
         """Return the name of the class of the user's optimizer `index`, for messages."""
         return optimizer_name(self.optimizers[index])
 
+    def optimizer_state(self, index: int) -> Any:
+        """Return what `optimizer.state` is in the user's own training loop: states by parameter."""
+        return self.optimizers[index].state
+
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
         """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""
         return iter(())

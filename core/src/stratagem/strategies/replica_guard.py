@@ -39,9 +39,10 @@ class ReplicaGuard:
         """Whether there is anything to compare."""
 
     def before_step(self, index: int) -> None:
-        """Compare gradients before a step after which `after_step` compares. Collective where it does.
+        """Compare gradients, and what else the strategy names, before a step after which `after_step` compares.
 
-        Under some strategies ranks become equal again in the step, whatever their gradients were.
+        Collective where it does. Under some strategies ranks become equal again in the step, whatever their gradients
+        were.
 
         Args:
             index: of the optimizer that is about to step.
@@ -156,8 +157,8 @@ def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
 
 
 _GRADIENT_ADVICE = (
-    "compute gradients by runtime.backward(loss) and the module that setup() returned, or average what you computed "
-    "otherwise by runtime.average_gradients(optimizer)"
+    "compute gradients by runtime.backward(loss) and the module that setup() returned, average what you computed "
+    "otherwise by runtime.average_gradients(optimizer), and change parameters alike on all ranks"
 )
 _ADVICE = (
     "look for what depends on the rank, as a step that only one rank makes; check_replicas_every=0 goes on without "

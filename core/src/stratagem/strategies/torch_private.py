@@ -12,6 +12,13 @@ PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 from the very dict, so that a tensor which takes another's place needs the dict itself; torch has no way to ask."""
 
 
+without_subclass_functions = torch._C.DisableTorchFunctionSubclass
+"""A context in which `__torch_function__` of tensor subclasses isn't called.
+
+torch's page on extending PyTorch names it by this private path, and nothing else does the same.
+"""
+
+
 def tensor_version(tensor: torch.Tensor) -> int:
     """Return how often a tensor has been written to in place; its views count with it.
 

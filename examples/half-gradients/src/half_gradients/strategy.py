@@ -66,27 +66,37 @@ class HalfGradientsPrepared(ReplicatedPrepared):
         has_one = [parameter.grad is not None for parameter in everything.values()]
         gradients_of_any(list(everything.values()), has_one, self.device)
         named = [(name, p) for name, p in everything.items() if p.grad is not None]
+        # A precision that scales the loss scales the gradients, and changes the scale between steps.
+        scale = float(self.precision.state_dict().get("scale", 1.0))
         for dtype in dict.fromkeys(p.grad.dtype for _, p in named if p.grad is not None):
             same = {name: p.grad for name, p in named if p.grad is not None and p.grad.dtype == dtype}
             for name, gradient in same.items():
-                gradient += self.residuals.get(name, 0)
+                gradient += scale * self.residuals.get(name, 0)
             flat = torch.cat([gradient.reshape(-1) for gradient in same.values()])
             mean, rounded_off = self.reduce(flat)
             sizes = [gradient.numel() for gradient in same.values()]
-            parts = zip(same.items(), torch.split(mean, sizes), torch.split(rounded_off, sizes))
-            for (name, gradient), part, rest in parts:
+            for gradient, part in zip(same.values(), torch.split(mean, sizes)):
                 gradient.copy_(part.view_as(gradient))
-                self.residuals[name] = rest.view_as(gradient).clone()
+            if rounded_off is not None:
+                for name, rest in zip(same, torch.split(rounded_off, sizes)):
+                    self.residuals[name] = rest.view_as(same[name]) / scale
 
-    def reduce(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean over the ranks of a vector, and what this rank didn't send. Collective."""
-        largest = self.collectives.all_reduce(flat.abs().max(), "max")
-        if not torch.isfinite(largest) or largest == 0:
-            # An overflow has to be seen, as by a precision that scales the loss; a zero has no scale.
-            return self.collectives.all_reduce(flat, "mean"), torch.zeros_like(flat)
-        sent = (flat / largest).half()
-        mean = self.collectives.all_reduce(sent, "mean").to(flat.dtype) * largest
-        return mean, flat - sent.to(flat.dtype) * largest
+    def reduce(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the mean over the ranks of a vector, and what this rank didn't send. Collective.
+
+        Whole numbers up to 2,048 are numbers of 16 bits, and so are their sums over the ranks: nothing is rounded
+        off but what this rank knows of. Where some rank's vector isn't finite, nothing was sent, and the second is
+        None.
+        """
+        ranks = self.collectives.world_size
+        # NaN counts as infinite: the largest of a number and NaN is the number for some backends.
+        largest = self.collectives.all_reduce(flat.abs().max().nan_to_num(torch.inf, torch.inf), "max")
+        if not torch.isfinite(largest):
+            return self.collectives.all_reduce(flat, "mean"), None  # an overflow has to be seen by all
+        unit = largest.clamp(min=2048 * torch.finfo(flat.dtype).tiny) / (2048 // ranks)
+        sent = (flat / unit).round().half()
+        total = self.collectives.all_reduce(sent, "sum").to(flat.dtype)
+        return total * (unit / ranks), flat - sent.to(flat.dtype) * unit
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimizers' states, and what this rank still has to send."""

@@ -62,7 +62,8 @@ SUBJECTS = {
     "bagua_low_precision_decentralized": _within(
         "bagua_low_precision_decentralized", 0.15, **_DRIFT, **_OWN_GRADIENTS
     ),
-    # In 8 bits from the sixth step on.
+    # In 8 bits from the sixth step on. It feeds back what is rounded off momenta, not gradients, so that
+    # `feeds_errors_back` isn't true of it: tests/test_qadam.py compares it with the algorithm by hand.
     "bagua_qadam": replace(
         _within("bagua_qadam", 2e-2),
         optimizer=qadam_of,

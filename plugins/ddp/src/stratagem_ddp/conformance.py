@@ -67,7 +67,11 @@ SUBJECTS = {
         "ddp_powersgd",
         1e-4,
         options={**SUBJECT.options, "ddp_comm_state": _WHOLE_RANK},
-        options_for={**SUBJECT.options_for, **dict.fromkeys(_SEVERAL_STEPS_APART, _LOW_RANK)},
+        options_for={
+            **SUBJECT.options_for,
+            **dict.fromkeys((*_SEVERAL_STEPS_APART, "error_feedback"), _LOW_RANK),
+        },
+        feeds_errors_back=True,
         waivers={**_MANUAL, **_SCALED, **_SEARCH},
     ),
     "ddp_post_local_sgd": replace(

@@ -51,6 +51,8 @@ class DDPPrepared(TrackedGradients):
     on with; and each rank's own beside them, so that as many ranks continue exactly.
     """
 
+    _in_backward = False
+
     def __init__(self, request: SetupRequest, strategy: DDPStrategy) -> None:
         refuse_own_parameters(request.original_module)
         self._replica = place(request)
@@ -82,6 +84,7 @@ class DDPPrepared(TrackedGradients):
                 self._exchange,
                 request.device,
                 self._tracked.is_reduced,
+                self._completes_raw_backwards,
             )
         if self._tracked.ddp is None:
             settings = strategy.without_init_sync()
@@ -204,10 +207,24 @@ class DDPPrepared(TrackedGradients):
     # Of this module it completes gradients here; those of other modules are completed before their step.
     @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        super().backward(loss, **kwargs)
+        if self._gradients is None:
+            super().backward(loss, **kwargs)
+            return
+        if self._gradients.expects_reduction:
+            self._tracked.refuse_changed_flags()
+        self._gradients.before_backward()
+        self._in_backward = True
+        try:
+            super().backward(loss, **kwargs)
+        finally:
+            self._in_backward = False
         ddp = self._tracked.ddp
-        if self._gradients is not None and ddp is not None and ddp.require_backward_grad_sync:
+        if ddp is not None and ddp.require_backward_grad_sync:
             self._gradients.complete_backward()
+
+    def _completes_raw_backwards(self) -> bool:
+        ddp = self._tracked.ddp
+        return not self._in_backward and ddp is not None and ddp.require_backward_grad_sync
 
     def abandon_backward(self) -> None:
         if self._gradients is None or self._gradients.abandon_reduction():
@@ -217,6 +234,8 @@ class DDPPrepared(TrackedGradients):
         if self._gradients is not None:
             if self._gradients.is_interrupted():
                 self._tracked.check_reduced()
+            if self._gradients.expects_reduction:
+                self._tracked.refuse_changed_flags()
             super().complete_gradients(index)
             self._tracked.forget_stray()
 

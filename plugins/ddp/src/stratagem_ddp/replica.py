@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class ReplicaPrepared(TrackedGradients):
     """A replica that starts as rank 0's and isn't trained by DistributedDataParallel.
 
-    Gradients are averaged before an optimizer steps them that was made after `setup`.
+    Gradients are averaged after each backward: your own training loop may step an optimizer that it made after
+    `setup`, or change parameters by hand.
 
     Args:
         request: as everywhere.
@@ -42,7 +43,13 @@ class ReplicaPrepared(TrackedGradients):
         if request.collectives.world_size > 1:
             named = request.original_module.named_parameters()
             exchange = StoreExchange(request.collectives)
-            self._gradients = GradientTracker(named, exchange, request.device)
+            self._gradients = GradientTracker(
+                named, exchange, request.device, completes_at_end=self._completes_at_end
+            )
+
+    def _completes_at_end(self) -> bool:
+        """Whether gradients are averaged at the end of a backward that this object didn't start."""
+        return True
 
     def step_late_optimizer(self, optimizer: Optimizer) -> None:
         super().step_late_optimizer(optimizer)
@@ -80,9 +87,9 @@ class ManualDDPPrepared(ReplicaPrepared):
     def __init__(
         self, request: SetupRequest, dtype: torch.dtype | None = None, *, local_buffers: bool = False
     ) -> None:
+        self._syncing, self._in_backward = True, False
         super().__init__(request, local_buffers=local_buffers)
         self._dtype = dtype
-        self._syncing = True
         # Those that are frozen now, too: they may be unfrozen later.
         self._trainable = [p for p in self.module.parameters() if p.is_floating_point() or p.is_complex()]
 
@@ -91,9 +98,18 @@ class ManualDDPPrepared(ReplicaPrepared):
         return self.forward(*args)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        super().backward(loss, **kwargs)
+        if self._gradients is not None:
+            self._gradients.before_backward()
+        self._in_backward = True
+        try:
+            super().backward(loss, **kwargs)
+        finally:
+            self._in_backward = False
         if self._syncing:
             self._average_gradients()
+
+    def _completes_at_end(self) -> bool:
+        return self._syncing and not self._in_backward
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -106,6 +122,7 @@ class ManualDDPPrepared(ReplicaPrepared):
     def _average_gradients(self) -> None:
         if self._gradients is None:
             return
+        self._gradients.refuse_changed()
         touched = [self._gradients.is_local(parameter) for parameter in self._trainable]
         for flat in flattened_buckets(gradients_of_any(self._trainable, touched, self.device)):
             if self._dtype is None:

@@ -124,6 +124,25 @@ class TrackedDDP:
             dist.all_reduce(flat)
             flat.div_(dist.get_world_size())
 
+    # After a forward ----------------------------------------------------------------------------------
+
+    def refuse_changed_flags(self) -> None:
+        """Refuse parameters that were frozen or unfrozen since the forward that prepared a reduction.
+
+        DistributedDataParallel would fill the gradient of one that was frozen with zeros, which an optimizer steps.
+
+        Raises:
+            DataError: names the first one.
+        """
+        flags = list(map(_requires_grad, self._parameters))
+        if self.ddp is None or flags == self._flags:
+            return
+        index = next(at for at, flag in enumerate(flags) if flag != self._flags[at])
+        raise DataError(
+            f"requires_grad of {self._named[index][0]!r} has become {flags[index]} between a forward and the step "
+            "after it: freeze and unfreeze parameters before the forward, or detach() what the loss shouldn't reach"
+        )
+
     # After a backward ---------------------------------------------------------------------------------
 
     def check_reduced(self) -> None:

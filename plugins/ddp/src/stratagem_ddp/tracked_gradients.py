@@ -43,6 +43,11 @@ class TrackedGradients(Prepared):
         if self._gradients is not None:
             yield from self._gradients.replicas(self._parameters[index])
 
+    def replicas(self) -> Iterator[tuple[str, Any]]:
+        yield from super().replicas()
+        if self._gradients is not None:
+            yield "what your code made of averaged gradients", self._gradients.changes
+
     def zero_grad(self, index: int) -> None:
         super().zero_grad(index)
         if self._gradients is not None and self._gradients.has_local:

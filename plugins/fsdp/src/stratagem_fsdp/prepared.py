@@ -101,6 +101,8 @@ class FSDPPrepared(Prepared):
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
         self._equal_buffers.note_forward(self.original_module.training)
+        if not torch.is_grad_enabled():
+            self._reshard()  # no backward will
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -214,10 +216,10 @@ class FSDPPrepared(Prepared):
         if not model_only:
             self._rank_buffers.load(reader)
 
-    def replicas(self) -> Iterator[tuple[str, Any]]:
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
         yield from super().replicas()
         yield "which sharded blocks and parameters were used", self._order.history
-        yield "the changes in place of parameters", self._mirror.changes
+        yield from self._mirror.replicas()
 
     def restore_module(self) -> None:
         super().restore_module()

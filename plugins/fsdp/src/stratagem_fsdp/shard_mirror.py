@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import torch
 from stratagem_sharding.torch_private import (
@@ -34,6 +35,9 @@ from stratagem.sdk.shards import fingerprint
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_fsdp.eager import eager
 from stratagem_fsdp.torch_private import local_of
+
+NONE, COUNTED, UNCOUNTED = "none", "counted", "uncounted"
+"""Changes of a gathered parameter in place: those through `.data` don't count in autograd's version counters."""
 
 
 class ShardMirror:
@@ -58,6 +62,8 @@ class ShardMirror:
         self._handles: list[RemovableHandle] = []
         self.changes = torch.zeros((), dtype=torch.int64)
         """A number of all changes in place that autograd's version counters told of, equal where these were."""
+        self._uncounted = torch.zeros((), dtype=torch.int64)
+        self._uncounted_in = 0
         for unit in self._units:
             module = unit.module
             # Before torch's, which would compute with other tensors than the module has.
@@ -123,10 +129,31 @@ class ShardMirror:
     def _take_up(self, unit: _Unit) -> None:
         if unit.is_gathered():
             unit.match_requires_grad()
-            changed = [pair.whole for pair in unit.pairs if pair.take_up_change()]
-            if changed:
-                number = fingerprint(changed, changed[0].device)
+            counted, uncounted = [], []
+            for pair in unit.pairs:
+                change = pair.take_up_change()
+                if change == COUNTED:
+                    counted.append(pair.whole)
+                elif change == UNCOUNTED:
+                    uncounted.append(pair.whole)
+                    self._uncounted_in = crc32(pair.name.encode(), self._uncounted_in)
+            if counted:
+                number = fingerprint(counted, counted[0].device)
                 self.changes = self.changes.to(number.device) * 31 + number
+            if uncounted:
+                number = fingerprint(uncounted, uncounted[0].device)
+                self._uncounted = self._uncounted.to(number.device) * 31 + number
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        """Yield what tells of changes within forwards; see `Prepared.replicas`."""
+        yield "the changes in place of parameters", self.changes
+        # Only ranks whose shards it changed notice a change through `.data`.
+        yield (
+            "what your code wrote to parameters through .data",
+            self._uncounted,
+            "changes",
+            str(self._uncounted_in),
+        )
 
 
 class _Pair:
@@ -183,8 +210,8 @@ class _Pair:
             set_post_accumulate_hooks(self.sharded, accumulated)
             set_post_accumulate_hooks(self.copy, None)
 
-    def take_up_change(self) -> bool:
-        """Write to the shard what was changed in the copy; whether version counters tell of a change."""
+    def take_up_change(self) -> str:
+        """Write to the shard what was changed in the copy; return what tells of a change."""
         whole, shard = self.whole, local_of(self.sharded)
         if local_of(self.copy).data_ptr() != whole.data_ptr():
             self._take_back(whole)
@@ -196,18 +223,21 @@ class _Pair:
                 "self.layer.weight.clamp_(...)"
             )
         # Changes through `.data` aren't counted; comparing shards costs a part of what gathering them did.
-        part = self.part
+        part, is_other = self.part, False
         if part.device.type == shard.device.type == "cpu" and part.dtype == shard.dtype:
-            if not torch.equal(part, shard):
+            is_other = not torch.equal(part, shard)
+            if is_other:
                 _write(shard, part)
         else:
             # Without waiting for the device; in the copy's dtype, so that rounding alone counts for no change.
             ours = shard.to(part.device)
             _write(shard, torch.where(part == ours.to(part.dtype), ours, part.to(ours.dtype)))
-        # Ranks that share a copy of the model have other values of what is split among them.
-        told = versions[0] != self.versions[0] and not isinstance(self.copy, DTensor)
+        is_counted = versions[0] != self.versions[0]
         self.versions = (versions[0], _version(self.sharded))
-        return told
+        # Ranks that share a copy of the model have other values of what is split among them.
+        if isinstance(self.copy, DTensor):
+            return NONE
+        return COUNTED if is_counted else UNCOUNTED if is_other else NONE
 
     def _take_back(self, whole: torch.Tensor) -> None:
         """`parameter.data = tensor` took the copy out of the memory into which torch gathers."""

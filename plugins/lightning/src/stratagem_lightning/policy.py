@@ -3,20 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
-from stratagem_trainer.loops.policy import EpochEnd, LoopPolicy
+import torch
+from stratagem_trainer.data.shared_sampler import SharedSampler, ShuffledOrder, is_shuffled, share_sampler
+from stratagem_trainer.loops.policy import EpochEnd, LoopPolicy, SavedUserState
 from stratagem_trainer.stage.progress import Progress
+from stratagem_trainer.stage.seeding import random_numbers_kept
+
+from stratagem import Collectives
+from stratagem.sdk.loops import with_sampler
 
 
 class LightningPolicy(LoopPolicy):
     """Gives Lightning's programs Lightning's numbers."""
 
-    shares_samplers = True
-    restores_user_state_first = True
-    evaluations_draw = True
-    shuffles_evaluations = True
-    seeds_data = True
-    counts_evaluation_steps = True
+    def data_seed(self, seed: int | None, global_seed: int | None) -> int:
+        """Return the run's seed, or that of `seed_everything`."""
+        return super().data_seed(global_seed if seed is None else seed, None)
+
+    def training_loader(self, loader: Any, ranks: Collectives, seed: int) -> Any:
+        """Let each rank read its share of what a sampler of the user's draws."""
+        return share_sampler(loader, ranks, seed)
+
+    def evaluation_loader(self, loader: Any, stage: str, ranks: Collectives, seed: int) -> tuple[Any, bool]:
+        """Let a validation or test read a loader with `shuffle=True` in a random order.
+
+        On one rank that is the loader's own; on several it is drawn as torch's DistributedSampler does, by the seed
+        and the epoch, and each sample is read once.
+        """
+        if stage == "predict" or not is_shuffled(loader):
+            return super().evaluation_loader(loader, stage, ranks, seed)
+        if ranks.world_size == 1:
+            return loader, False
+        sampler = SharedSampler(ShuffledOrder(len(loader.dataset), seed), ranks, seed, pad=False)
+        return with_sampler(loader, sampler, drop_last=False), True
+
+    def begin_evaluation(self, loader: Any, epoch: int) -> None:
+        """Draw another order in each epoch."""
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+
+    def evaluation_random_numbers(self, device: torch.device) -> AbstractContextManager[None]:
+        """Let a validation draw from the training's numbers, which go on where it has stopped."""
+        return random_numbers_kept(device, only_after_error=True)
+
+    def evaluation_step(self, step: int, batch: int) -> int:
+        """Return the number of the batch."""
+        return batch
+
+    def before_restore(self, saved: SavedUserState) -> None:
+        """Call `on_load_checkpoint` before optimizers and loaders are made and weights are read."""
+        saved.call_module()
+        saved.call_callbacks()
+        saved.restore_datamodule()
+
+    def after_restore(self, saved: SavedUserState) -> None:
+        """Do nothing more."""
+
+    def restore_for_evaluation(self, saved: SavedUserState) -> None:
+        """Restore the data module and callbacks too."""
+        self.before_restore(saved)
+        saved.restore_callbacks()
 
     def divisors(self, size: int, micro_batches: int, last_share: float) -> Sequence[float]:
         """Divide by `accumulate_grad_batches`, in the epoch's last, smaller step too."""

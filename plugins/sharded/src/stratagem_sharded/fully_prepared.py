@@ -132,6 +132,8 @@ class FullyShardedPrepared(Prepared):
         with self._explaining(), self._recovering():
             output = super().forward(*args, **kwargs)
         self._order.end_forward(output is None and torch.is_grad_enabled())
+        if not torch.is_grad_enabled():
+            self._let_go()  # no backward will
         return output
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -244,10 +246,10 @@ class FullyShardedPrepared(Prepared):
         self._sharded.clear()
         del self._root, self._shards
 
-    def replicas(self) -> Iterator[tuple[str, Any]]:
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
         yield from super().replicas()
         yield "which sharded blocks and parameters were used", self._order.history
-        yield "the changes in place of parameters", self._mirror.changes
+        yield from self._mirror.replicas()
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.original_module, self._sharded, "ddp_fully_sharded", ADVICE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
-from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
+from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part, refuse_other_members
 from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
@@ -15,6 +16,7 @@ from stratagem import ConfigError
 from stratagem_sharded.torch_private import (
     broadcast_parameters,
     finish_sharing,
+    is_of_scheduler,
     move_step_hooks,
     share_out_again,
 )
@@ -23,6 +25,10 @@ with warnings.catch_warnings():
     # Importing it, torch warns of its own use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+_OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
+"""Attributes of an optimizer that the one over all parameters and the one over this rank's don't share."""
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
@@ -44,6 +50,12 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def __init__(self, whole: Optimizer, *, as_bucket_view: bool = False) -> None:
         self.whole = whole
+        patched = vars(whole).get("step")
+        if patched is not None and not is_of_scheduler(patched):
+            raise ConfigError(
+                f"step of this {type(whole).__name__} was replaced before setup(), and ddp_sharded steps a part of "
+                "it on each rank by its class's own: derive a class that overrides step, or choose ddp"
+            )
         super().__init__(
             whole.param_groups,
             optimizer_class=self._local,  # type: ignore[arg-type]  # anything that makes an optimizer
@@ -56,6 +68,24 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.param_groups = whole.param_groups
         # Hooks get all groups, and post-hooks the parameters that all ranks have stepped.
         move_step_hooks(whole, self.optim, self)
+        self._shared_out = _members(self.param_groups)
+        self._own_names = frozenset(vars(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in self.__dict__.get("_own_names", {name}):
+            setattr(self.whole, name, value)  # a setting of the user's class
+
+    def __getattr__(self, name: str) -> Any:
+        if "whole" not in self.__dict__:
+            raise AttributeError(name)
+        value = getattr(self.whole, name)
+        if isinstance(value, MethodType):
+            raise ConfigError(
+                f"{type(self.whole).__name__}.{name} was called under ddp_sharded, where each rank has the states of "
+                "some parameters: step by step(), or choose ddp"
+            )
+        return value
 
     @property
     def owned(self) -> list[torch.Tensor]:
@@ -68,6 +98,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def _take_up_groups(self) -> None:
         """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
+        refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
         count = len(self.optim.param_groups)
         if len(self.param_groups) == count:
             return
@@ -78,15 +109,32 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
                 self.optim.state[parameter] = self.whole.state[parameter]
         self.whole.state.clear()
         finish_sharing(self)
+        self._shared_out = _members(self.param_groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if "_shared_out" in self.__dict__:  # ZeroRedundancyOptimizer's constructor adds each group
+            refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
+        super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters, then broadcast each rank's to all. Collective."""
         self._take_up_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state
+        self._copy_attributes(self.whole, self.optim)
         loss = super().step(closure and self._in_step_with_others(closure), **kwargs)
+        self._copy_attributes(self.optim, self.whole)
         count_as_stepped(self.whole)
         return loss
+
+    def _copy_attributes(self, source: Optimizer, target: Optimizer) -> None:
+        """Give one optimizer the attributes that the user's code, or the other's step, has set on the other."""
+        for name, value in vars(source).items():
+            if name not in _OWN_ATTRIBUTES and not name.startswith("_optimizer_"):
+                target.__dict__[name] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.whole.zero_grad(set_to_none)
 
     def _in_step_with_others(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return `closure`, which computes with what each rank has made of its parameters since the last call."""
@@ -118,3 +166,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state
+
+
+def _members(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
+    return [list(group["params"]) for group in groups]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_ddp import DDPPrepared, ManualDDPPrepared
 from stratagem_sharding.optimizer_values import share_values
+from stratagem_sharding.part_of_optimizer import StatesOfPart
 
 from stratagem import ConfigError, Prepared, SetupRequest
 from stratagem.sdk.states import load_optimizer
@@ -41,6 +42,16 @@ class _ShardedStates(Prepared):
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         optimizer = self._sharded()[index]
         load_optimizer(self.original_module, optimizer, index, reader, saved, owned=optimizer.owned)
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        yield from super().gradient_replicas(index)
+        # The step makes them equal again, by those of the rank that steps each.
+        yield from ((f"parameter {name!r}", each) for name, each in self.original_module.named_parameters())
+
+    def optimizer_state(self, index: int) -> Any:
+        if self._request.collectives.world_size == 1:
+            return super().optimizer_state(index)
+        return StatesOfPart(self.optimizers[index], "ddp_sharded")
 
     def _sharded(self) -> list[ShardedOptimizer]:
         return [optimizer for optimizer in self.optimizers if isinstance(optimizer, ShardedOptimizer)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from stratagem.errors import GradientError
 from stratagem.sdk.shards import fingerprint
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
-from stratagem_sharding.torch_private import backward_number, post_accumulate_hooks
+from stratagem_sharding.torch_private import at_end_of_backward, backward_number, post_accumulate_hooks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,13 +34,15 @@ class GradientTracker:
     Averaging a gradient again leaves the part that is equal on all ranks as it is. What autograd accumulated is
     therefore always completed by one more average, however many reductions it went through before. A gradient that
     the user's code assigned, or changed before it was complete, may be no sum over batches: it has to be equal on all
-    ranks already.
+    ranks already, also where a backward has added to it since.
 
     Args:
         named: all parameters of the replica, frozen ones too.
         exchange: between the same ranks.
         device: of messages.
         is_reduced: whether a reducer has finished the reduction that `expect_reduction` announced.
+        completes_at_end: asked when a backward that no reduction was prepared for adds to a gradient: whether its end
+            averages that, so that a loop may read it. False within `no_sync`, and where the caller averages itself.
     """
 
     def __init__(
@@ -49,15 +51,24 @@ class GradientTracker:
         exchange: StoreExchange,
         device: torch.device,
         is_reduced: Callable[[], bool] | None = None,
+        completes_at_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._names: dict[Any, str] = {}
         self._exchange, self._device, self._is_reduced = exchange, device, is_reduced
+        self._completes_at_end = completes_at_end
         self._local: dict[torch.Tensor, int] = {}
         self._changed: set[torch.Tensor] = set()
+        self._assigned: dict[torch.Tensor, torch.Tensor] = {}
+        """Parameters whose gradient was assigned before a backward added to it: fingerprints of what was assigned."""
         self._reducing: set[torch.Tensor] = set()
-        self._expects_reduction = False
-        self._backward = -1
+        self.expects_reduction = self._has_looked = False
+        """The first: a forward has prepared a reduction, which isn't known to be finished."""
+        self._backward = self._completing = -1
         self._completions = 0
+        self._averaged: dict[torch.Tensor, int] = {}
+        """Versions of averaged gradients: the user's code may change them, on all ranks alike."""
+        self.changes = torch.zeros(1, dtype=torch.int64, device=device)
+        """A fingerprint of the gradients that were changed after they were averaged, of all steps so far."""
         self._handles: list[Any] = []
         self.add(named)
 
@@ -76,7 +87,21 @@ class GradientTracker:
         """A forward has prepared a reduction of what the next backward accumulates."""
         self._settle()
         self._reducing.clear()
-        self._expects_reduction = True
+        self.expects_reduction = True
+
+    def before_backward(self) -> None:
+        """Note which gradients the user's code has assigned, before the next backward adds to them.
+
+        Without this call, the first hook within a backward looks, when one gradient has been added to already.
+        """
+        self._has_looked = True
+        for parameter in self._names:
+            gradient = parameter.grad
+            if gradient is None:
+                self._assigned.pop(parameter, None)
+            elif not hasattr(gradient, _ACCUMULATED):
+                self._assigned[parameter] = fingerprint([gradient], self._device)
+                setattr(gradient, _ACCUMULATED, True)
 
     def note_average(self, parameters: Iterable[torch.Tensor]) -> None:
         """All that `parameters` have as gradients by now was averaged over ranks."""
@@ -85,7 +110,11 @@ class GradientTracker:
             self._local.pop(parameter, None)
             self._reducing.discard(parameter)
             if parameter.grad is not None:
-                setattr(parameter.grad, _ACCUMULATED, True)
+                self._note_averaged(parameter, parameter.grad)
+
+    def _note_averaged(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        setattr(gradient, _ACCUMULATED, True)
+        self._averaged[parameter] = tensor_version(gradient)
 
     def is_local(self, parameter: torch.Tensor) -> bool:
         """Whether autograd added to its gradient since the last average."""
@@ -104,7 +133,7 @@ class GradientTracker:
             if parameter.grad is not None:
                 self._local[parameter] = tensor_version(parameter.grad)
         self._reducing.clear()
-        self._expects_reduction = False
+        self.expects_reduction = False
         return was_reducing
 
     def _note(self, parameter: torch.Tensor) -> None:
@@ -115,12 +144,19 @@ class GradientTracker:
         if number != self._backward:
             self._settle()
             self._backward = number
+            if not self._has_looked:
+                setattr(gradient, _ACCUMULATED, True)  # of this one it can't be told any more
+                self.before_backward()
+            self._has_looked = False
         if self._local:
             self._look_for_change(parameter, gradient)
-        if self._expects_reduction:
+        if self.expects_reduction:
             self._reducing.add(parameter)
         else:
             self._local[parameter] = tensor_version(gradient)
+            if number != self._completing and self._completes_at_end():
+                self._completing = number
+                at_end_of_backward(self.complete_backward)
         setattr(gradient, _ACCUMULATED, True)
 
     def _look_for_change(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -136,19 +172,20 @@ class GradientTracker:
     @property
     def has_local(self) -> bool:
         """Whether there are gradients that autograd added to since the last average."""
-        return bool(self._local or self._changed)
+        return bool(self._local or self._changed or self._assigned)
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
         """The gradients of `parameters` are dropped, or filled with zeros."""
         for parameter in parameters:
             self._local.pop(parameter, None)
             self._changed.discard(parameter)
+            self._assigned.pop(parameter, None)
 
     def _settle(self) -> None:
         """Take what a reducer has finished as averaged."""
         if not self._reducing or self._is_reduced is None or not self._is_reduced():
             return
-        self._expects_reduction = False
+        self.expects_reduction = False
         for parameter in self._reducing:
             self._local.pop(parameter, None)
         self._reducing.clear()
@@ -158,7 +195,7 @@ class GradientTracker:
             if gradient is None or self._local.get(parameter) == tensor_version(gradient):
                 continue
             self._local.pop(parameter, None)
-            setattr(gradient, _ACCUMULATED, True)
+            self._note_averaged(parameter, gradient)
 
     # Before they are used ---------------------------------------------------------------------------
 
@@ -193,14 +230,28 @@ class GradientTracker:
         changed = [p for p in parameters if p in self._changed and p.grad is not None]
         if changed:
             raise self._was_changed(changed[0])
-        if not assigned and not local:
+        self._note_changes(parameters)
+        added_to = [p for p in parameters if p in self._assigned and p.grad is not None]
+        if not assigned and not local and not added_to:
             return
         self._meet(optimizer)
         for parameter in local:
             if tensor_version(parameter.grad) != self._local[parameter]:  # type: ignore[arg-type]  # it has one
                 raise self._was_changed(parameter)
-        self._require_equal(assigned)
+        self._require_equal(assigned, added_to)
         self._average([parameter in self._local for parameter in parameters], parameters)
+
+    def _note_changes(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take gradients that were changed since they were averaged into `changes`, which ranks compare."""
+        changed = [
+            parameter.grad
+            for parameter in parameters
+            if parameter.grad is not None
+            and parameter not in self._local
+            and tensor_version(parameter.grad) != self._averaged.get(parameter)
+        ]
+        if changed:
+            self.changes = self.changes * 31 + fingerprint(changed, self._device)
 
     def _was_changed(self, parameter: torch.Tensor) -> GradientError:
         return GradientError(
@@ -210,6 +261,16 @@ class GradientTracker:
             "(optimizer.average_gradients() and optimizer.clip(...) in a Module)"
         )
 
+    def refuse_changed(self) -> None:
+        """Refuse gradients that were changed before they are averaged. Call it before each average of one's own.
+
+        Raises:
+            GradientError: the user's code has changed one, and a backward has added to it since.
+        """
+        changed = [parameter for parameter in self._changed if parameter.grad is not None]
+        if changed:
+            raise self._was_changed(changed[0])
+
     def complete_backward(self) -> None:
         """Average what a backward has accumulated for which no reduction was prepared. Collective.
 
@@ -218,6 +279,7 @@ class GradientTracker:
         self._settle()
         if self._local and not self._reducing:
             self._meet("backward")
+            self._require_equal([], list(self._assigned))
             parameters = list(self._names)
             self._average([parameter in self._local for parameter in parameters], parameters)
 
@@ -244,6 +306,8 @@ class GradientTracker:
     def average(self, parameters: Sequence[torch.Tensor]) -> None:
         """Average all gradients of `parameters`, whatever made them. Collective."""
         self._settle()
+        for parameter in parameters:
+            self._assigned.pop(parameter, None)
         self._average([parameter.grad is not None for parameter in parameters], parameters)
 
     def _average(self, has_one: list[bool], parameters: Sequence[torch.Tensor]) -> None:
@@ -264,24 +328,40 @@ class GradientTracker:
                 f"{missing[0]} has none: run the same backwards on all ranks"
             )
 
-    def _require_equal(self, assigned: list[torch.Tensor]) -> None:
-        numbers = torch.zeros(len(self._names), dtype=torch.int64, device=self._device)
-        positions = {parameter: position for position, parameter in enumerate(self._names)}
-        for parameter in assigned:
-            assert parameter.grad is not None
-            numbers[positions[parameter]] = fingerprint([parameter.grad], self._device)
-        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, numbers)
+    def _require_equal(self, assigned: Iterable[torch.Tensor], added_to: Iterable[torch.Tensor]) -> None:
+        """Refuse gradients that were assigned and differ between ranks, also if a backward has added to them."""
+        before = {parameter: self._assigned.pop(parameter) for parameter in added_to}
+        numbers = {p: fingerprint([p.grad], self._device) for p in assigned if p.grad is not None}
+        different = self._first_different({**numbers, **before})
+        if different in before:
+            raise GradientError(
+                f"the gradient of {self._names[different]!r} was assigned by your code, differed between ranks, and "
+                "a backward was added to it, so that it is neither this rank's own nor an average: call "
+                "runtime.average_gradients(optimizer) before that backward (optimizer.average_gradients() in a "
+                "Module), or run one backward of the sum of the losses"
+            )
+        if different is not None:
+            raise GradientError(
+                f"the gradient of {self._names[different]!r} was assigned by your code "
+                "and differs between ranks, as what torch.autograd.grad returns does: if you want its average "
+                "over the ranks, call runtime.average_gradients(optimizer) before the step "
+                "(optimizer.average_gradients() in a Module), or else compute it by backward(loss)"
+            )
+        self.note_average(assigned)
+
+    def _first_different(self, numbers: Mapping[torch.Tensor, torch.Tensor]) -> Any:
+        """Return the first parameter whose number differs between ranks; None where all are equal. Collective."""
+        sent = torch.zeros(len(self._names), dtype=torch.int64, device=self._device)
+        for position, parameter in enumerate(self._names):
+            if parameter in numbers:
+                sent[position] = numbers[parameter]
+        gathered = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, sent)
         for each in gathered[1:]:
             different = (each != gathered[0]).nonzero()
             if len(different):
-                raise GradientError(
-                    f"the gradient of {list(self._names.values())[int(different[0])]!r} was assigned by your code "
-                    "and differs between ranks, as what torch.autograd.grad returns does: if you want its average "
-                    "over the ranks, call runtime.average_gradients(optimizer) before the step "
-                    "(optimizer.average_gradients() in a Module), or else compute it by backward(loss)"
-                )
-        self.note_average(assigned)
+                return list(self._names)[int(different[0])]
+        return None
 
     def release(self) -> None:
         """Let go of the parameters."""
@@ -289,6 +369,8 @@ class GradientTracker:
             handle.remove()
         self._local.clear()
         self._changed.clear()
+        self._assigned.clear()
+        self._averaged.clear()
         self._reducing.clear()
 
 

@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,9 @@ LATER = (16, 128, 1024, 16384)
 """What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
 FURTHER = 6
 """Steps one after the other before that: some mix elements in every so many steps."""
-SIDE = 256
-"""The longest side of a stand-in: what depends on a tensor's size, as a factored moment, does so from there on."""
+ELEMENTS = 1 << 17
+"""The most elements of a stand-in: smaller parameters are tried in their own shape, so that what depends on their
+size, as a factored moment, is seen."""
 TOLERANCE = 1e-6
 """How far results may be apart, relative to the largest change."""
 
@@ -279,7 +281,9 @@ def _stand_ins(
     for group in optimizer.param_groups:
         kinds: dict[Any, torch.Tensor] = {}
         for parameter in group["params"]:
-            kinds.setdefault((parameter.dim(), parameter.dtype), parameter)
+            kind = (parameter.dim(), parameter.dtype)
+            if kind not in kinds or parameter.numel() > kinds[kind].numel():
+                kinds[kind] = parameter
         settings = tuple((key, repr(value)) for key, value in group.items() if _tells_kinds_apart(value))
         stand_ins: list[torch.Tensor] = []
         for kind, parameter in kinds.items():
@@ -296,9 +300,10 @@ def _stand_ins(
 
 
 def _small(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape of as many sides, small, and even where shards could have more than a row."""
-    limit = SIDE if len(shape) < 3 else 4
-    sides = [max(1, min(limit, side)) for side in shape]
+    """A shape of at most `ELEMENTS` elements, even where shards could have more than a row."""
+    sides = [max(1, side) for side in shape]
+    while prod(sides) > ELEMENTS:
+        sides[sides.index(max(sides))] //= 2
     return tuple(side if side < 2 or at > 1 else side - side % 2 for at, side in enumerate(sides))
 
 

@@ -3,11 +3,66 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import is_
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
-__all__ = ["load_part", "optimizer_of_part"]
+from stratagem.errors import ConfigError
+
+__all__ = ["StatesOfPart", "load_part", "optimizer_of_part", "refuse_other_members"]
+
+
+class StatesOfPart:
+    """`optimizer.state` in the user's hands, where each rank has the states of some parameters: only `clear()` works.
+
+    The rank that has a state could read or write it. The other ranks would have nothing, so all are refused alike.
+
+    Args:
+        optimizer: has this rank's states.
+        strategy: the strategy's name, for messages.
+    """
+
+    def __init__(self, optimizer: Optimizer, strategy: str) -> None:
+        self._optimizer, self._strategy = optimizer, strategy
+
+    def clear(self) -> None:
+        """Drop the states of all parameters."""
+        self._optimizer.state.clear()
+
+    def _refuse(self, *_: Any) -> Any:
+        raise ConfigError(
+            f"optimizer.state was read or changed under {self._strategy}, where each rank has the states of some "
+            "parameters: save states by runtime.save(path), drop all by optimizer.state.clear(), or choose ddp"
+        )
+
+    __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = __bool__ = _refuse
+    get = items = keys = values = pop = popitem = setdefault = update = copy = _refuse
+
+
+def refuse_other_members(
+    groups: list[dict[str, Any]], shared: list[list[torch.Tensor]], strategy: str
+) -> None:
+    """Refuse groups whose parameters aren't those that were shared out; further groups may follow them.
+
+    Args:
+        groups: the optimizer's, as they are now.
+        shared: the parameters of each group that was shared out among ranks.
+        strategy: the strategy's name, for messages.
+
+    Raises:
+        ConfigError: a group or a parameter was removed, moved or added.
+    """
+    same = len(groups) >= len(shared) and all(
+        len(group["params"]) == len(members) and all(map(is_, group["params"], members))
+        for group, members in zip(groups, shared)
+    )
+    if not same:
+        raise ConfigError(
+            f"the parameters of optimizer.param_groups aren't those that {strategy} has shared out among the ranks: "
+            "freeze parameters by requires_grad_(False), add new ones by add_param_group, or choose ddp"
+        )
 
 
 def optimizer_of_part(whole: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["RankBuffers", "check_buffers"]
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of BatchNorm and its kind: rank 0's stand for all ranks', as under DistributedDataParallel."""
+NORMALIZATIONS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+"""Layers whose `STATISTICS` rank 0 has for all ranks, as under DistributedDataParallel. Buffers of these names in
+other modules, as in a normalizer of observations, are compared."""
 FIRST = 16
 """So many forwards are checked each, and after them those whose number is a power of two."""
 EQUAL, LOCAL = "equal", "local"
@@ -146,14 +151,15 @@ class RankBuffers:
     def _has_any(self) -> bool:
         """Whether there is a buffer to compare, also one that is None so far."""
         return any(
-            name not in STATISTICS and not _is_sharded(buffer)
+            not _is_statistic(each, name) and not _is_sharded(buffer)
             for each in self._module.modules()
             for name, buffer in own_buffers(each).items()
         )
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in self._all_named():
-            if name.rpartition(".")[2] not in STATISTICS:
+            owner, _, key = name.rpartition(".")
+            if not _is_statistic(self._module.get_submodule(owner), key):
                 yield name, buffer
 
     def _all_named(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -162,6 +168,10 @@ class RankBuffers:
     def _described(self, buffer: torch.Tensor) -> tuple[list[int], str, int]:
         number = fingerprint([buffer.detach()], self._collectives.device).item()
         return list(buffer.shape), str(buffer.dtype), int(number)
+
+
+def _is_statistic(owner: nn.Module, name: str) -> bool:
+    return name in STATISTICS and isinstance(owner, NORMALIZATIONS)
 
 
 def _is_sharded(buffer: object) -> bool:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map as tree_map
 
 __all__ = [
     "MODULE_TABLES",
+    "at_end_of_backward",
     "backward_hooks",
     "backward_number",
     "count_as_stepped",
@@ -33,7 +34,6 @@ __all__ = [
     "post_accumulate_hooks",
     "set_backward_hooks",
     "set_post_accumulate_hooks",
-    "without_subclass_functions",
 ]
 
 # TorchDispatchMode: torch.overrides has the mode for torch's functions, and none for the operations under them.
@@ -112,13 +112,6 @@ def detached(tensor: Any) -> Any:
     alias = tensor.detach()
     alias._local_tensor = tensor._local_tensor
     return alias
-
-
-without_subclass_functions = torch._C.DisableTorchFunctionSubclass
-"""A context in which `__torch_function__` of tensor subclasses isn't called.
-
-torch's page on extending PyTorch names it by this private path, and nothing else does the same.
-"""
 
 
 def memory_number(tensor: torch.Tensor) -> int:
@@ -230,6 +223,16 @@ tells."""
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def at_end_of_backward(function: Callable[[], object]) -> None:
+    """Call `function` when the backward that runs in this thread has ended, after what reducers do then.
+
+    DistributedDataParallel and `fully_shard` use the same queue; there is no public name.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    # A reducer enters its own end later in this backward: what is entered from an end comes after all of them.
+    engine.queue_callback(lambda: engine.queue_callback(function))
 
 
 def backward_number() -> int:

@@ -19,6 +19,7 @@ from stratagem.sdk.states import load_model, optimizer_tensors
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
 from stratagem_xla.gathered import use_of_shard
+from stratagem_xla.held_shards import computing_with_shards, hold_shards, let_go, stepping
 from stratagem_xla.pieces import PiecesReader, broadcast_coalesced, whole
 from stratagem_xla.prepared import XlaPrepared
 from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
@@ -55,7 +56,9 @@ def prepare(
         wrapped = wrap(request, policy, options, sync)
     for optimizer in optimizers:
         point_at_pieces(optimizer, wrapped, request.collectives.rank)
-    return ProcessShardsPrepared(request, layout, wrapped, optimizers)
+    prepared = ProcessShardsPrepared(request, layout, wrapped, optimizers)
+    hold_shards(wrapped.pieces.values())
+    return prepared
 
 
 class ProcessShardsPrepared(XlaPrepared):
@@ -84,6 +87,8 @@ class ProcessShardsPrepared(XlaPrepared):
         self._reduce: Callable[[str, torch.Tensor], torch.Tensor] = xm.all_reduce
         super().__init__(request, layout, wrapped.root, optimizers)
         self._mesh = _mesh(request.collectives.world_size)
+        self._forwards = 0
+        """With gradients, since the last backward."""
         for optimizer in self.optimizers:
             # A parameter that a forward gathered and no backward freed would outlive what is stepped.
             optimizer.register_step_pre_hook(lambda *_: self._free())
@@ -96,7 +101,9 @@ class ProcessShardsPrepared(XlaPrepared):
             if not isinstance(value, torch.Tensor):
                 yield name, value
 
+    @computing_with_shards()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._forwards += torch.is_grad_enabled()
         try:
             output = super().forward(*args, **kwargs)
         except RuntimeError as error:
@@ -108,12 +115,27 @@ class ProcessShardsPrepared(XlaPrepared):
             self._free()
         return output
 
+    @computing_with_shards()
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        if not self._forwards:
+            raise ShardedUseError(
+                "under xla_fsdp with spmd=False, backward was called without a forward since the backward before it, "
+                "which freed the gathered parameters: add the losses and call backward once, or leave spmd=True"
+            )
+        self._forwards = 0
         for unit in self._wrapped.gathered:
             unit.settle()
         super().backward(loss, **kwargs)
         # What got no gradient is still gathered.
         self._free()
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        with stepping(self.optimizers[index]):
+            return super().step(index, closure)
+
+    @computing_with_shards()
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
 
     def _shard_used_in(self, error: RuntimeError) -> str | None:
         """Return the name of the shard with which the user's code computed; None where it was none."""
@@ -132,6 +154,7 @@ class ProcessShardsPrepared(XlaPrepared):
     def evaluating(self) -> AbstractContextManager[Any]:
         return self._evaluating()
 
+    @computing_with_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         """Limit by the norm over all processes' pieces of optimizer `index`'s parameters."""
         super().clip(index, replace(clipping, max_norm=None))
@@ -146,12 +169,14 @@ class ProcessShardsPrepared(XlaPrepared):
         nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
         return total
 
+    @computing_with_shards()
     def _free(self) -> None:
         for wrapper in self._wrapped.wrappers:
             free(wrapper)
 
     # Checkpoint ---------------------------------------------------------------------------------
 
+    @computing_with_shards()
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU; of several ranks, each has some rows. Collective."""
         self._free()
@@ -171,6 +196,7 @@ class ProcessShardsPrepared(XlaPrepared):
                 others[key] = value
         return {**tensors, **on_cpu(others)}
 
+    @computing_with_shards()
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """As `model_tensors`: a shard's states are sharded, too. Collective."""
         self._free()
@@ -184,6 +210,7 @@ class ProcessShardsPrepared(XlaPrepared):
             tensors[key] = self._rows(value, piece) if is_piece else value.detach().cpu()
         return tensors
 
+    @computing_with_shards()
     def state(self) -> dict[str, Any]:
         self._free()
         return super().state()
@@ -191,6 +218,7 @@ class ProcessShardsPrepared(XlaPrepared):
     def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
         return row_shard(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
 
+    @computing_with_shards()
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._free()
         shapes = {
@@ -212,11 +240,13 @@ class ProcessShardsPrepared(XlaPrepared):
             self.load_random_state(state)
         send_off()
 
+    @computing_with_shards()
     def release(self) -> None:
         self._free()
         if self._collectives.world_size == 1:
             # Among several, one may have failed, and the others mustn't wait for it.
             self._wrapped.restore()
+        let_go(self._wrapped.pieces.values())
         for unit in self._wrapped.gathered:
             unit.release()
         super().release()

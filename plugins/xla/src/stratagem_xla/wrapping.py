@@ -99,7 +99,12 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     for unit in [*found, module]:
         _move(unit, request.device, moved)
         body = Body(unit, wrappers if unit is module else ())
+        buffers = _buffers(unit)
         wrapper = XlaFullyShardedDataParallel(body, **options)
+        if not {"buffer_dtype", "compute_dtype"} & options.keys():
+            # torch_xla casts all of them to float32, and a checkpoint would have that.
+            for owner, name, buffer in buffers:
+                own_buffers(owner)[name] = buffer
         wrapper.optimization_barrier_op = _barrier
         if unit is not module:
             # torch_xla may have set another, on a Linear.
@@ -230,6 +235,10 @@ def _move(
                 if id(buffer) not in moved:
                     moved[id(buffer)] = buffer, buffer.to(device)
                 own_buffers(owner)[name] = moved[id(buffer)][1]
+
+
+def _buffers(module: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor | None]]:
+    return [(owner, name, each) for owner in module.modules() for name, each in own_buffers(owner).items()]
 
 
 def _barrier(tensors: Sequence[torch.Tensor]) -> None:

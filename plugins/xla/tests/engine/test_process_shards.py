@@ -67,6 +67,9 @@ class TestTwoProcesses(StrategyContract):
             "evaluation_once",
             "save_and_load",
             "other_world_size",
+            "own_backwards",
+            "own_gradients",
+            "own_tensors",
         )
     )
 

@@ -10,7 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem.errors import ShardedUseError
-from stratagem_sharding.torch_private import detached, local_shard, without_subclass_functions
+from stratagem.sdk.shards import fingerprint
+from stratagem.sdk.torch_private import without_subclass_functions
+from stratagem_sharding.torch_private import detached, local_shard
 from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 
 __all__ = ["gather", "gather_with_grad", "make_equal", "shard_like", "write"]
@@ -89,6 +91,34 @@ def write(sharded: DTensor, whole: torch.Tensor) -> None:
     part = shard_like(whole.to(sharded.device), sharded)
     with without_subclass_functions():
         local_shard(sharded).copy_(local_shard(part))
+
+
+def require_equal(whole: torch.Tensor, sharded: DTensor, operation: str) -> None:
+    """Refuse a whole tensor that differs between the ranks that are to write their parts of it. Collective.
+
+    Raises:
+        ShardedUseError: it differs, so that the shards would be parts of different tensors.
+    """
+    mesh = sharded.device_mesh
+    if mesh.size() == 1:
+        return
+    agree(sharded, operation)
+    own = fingerprint([whole.detach()], mesh_device(mesh)).reshape(1)
+    for dim in range(mesh.ndim):
+        group = mesh.get_group(dim)
+        numbers = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(numbers, own, group=group)
+        if any(int(number) != int(numbers[0]) for number in numbers):
+            raise ShardedUseError(
+                f"{operation} would write other values on each rank to a sharded tensor of shape "
+                f"{tuple(sharded.shape)}: make them equal first, as by runtime.all_reduce(values)"
+            )
+        own = torch.stack(numbers).sum(0)
+
+
+def mesh_device(mesh: DeviceMesh) -> torch.device:
+    """Return the device of messages among the ranks of a mesh."""
+    return torch.device(mesh.device_type)
 
 
 def make_equal(whole: torch.Tensor, mesh: DeviceMesh) -> None:

@@ -133,7 +133,7 @@ ELEMENTWISE = frozenset(
 """Operations whose result at one element depends on the operands at this element alone."""
 
 RANDOM_LIKE = frozenset({"rand_like", "randn_like", "randint_like"})
-NEW = frozenset({"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
+NEW = frozenset({"new", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
 SHAPED_AS = frozenset({"view_as", "expand_as", "reshape_as", "type_as"})
 """Methods that need the second tensor's shape or dtype alone."""
 

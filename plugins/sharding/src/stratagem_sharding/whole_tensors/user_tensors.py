@@ -10,25 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.torch_private import tensor_version
+from stratagem.sdk.torch_private import tensor_version, without_subclass_functions
 from stratagem_sharding.torch_private import (
     detached,
     local_shard,
     tree_flatten,
     tree_map,
-    without_subclass_functions,
 )
 from stratagem_sharding.whole_tensors.gathering import (
     agree,
     gather,
     gather_with_grad,
     make_equal,
+    require_equal,
     shard_like,
     write,
 )
@@ -54,6 +55,9 @@ torch.utils._python_dispatch). Users hold torch's DTensors there."""
 
 KEPT_GRADIENT = "_stratagem_kept_gradient"
 """Attribute of a parameter whose gradient may be kept elsewhere: a `KeptGradient`."""
+
+_ALIASES = "_stratagem_aliases"
+"""Attribute of a sharded parameter: weak references to what the user's code got as its `.data`."""
 
 _READ_NO_VALUES: set[Callable[..., Any]] = set()
 """Operations met so far that neither read nor give values: strategies ask for some twenty of a parameter per step."""
@@ -157,8 +161,8 @@ class _Source:
     def is_changed(self) -> bool:
         return tensor_version(self.whole) != self.version
 
-    def write(self, equal: bool) -> None:
-        """Write the whole tensor's values to the shards; the first rank's where `equal`."""
+    def write(self, operation: str, is_random: bool) -> None:
+        """Write the whole tensor's values to the shards: the first rank's where they are random. Collective."""
         if torch.is_grad_enabled() and self.sharded.requires_grad and self.sharded.is_leaf:
             raise RuntimeError(
                 "a parameter that requires grad is being changed in place: do it within torch.no_grad()"
@@ -168,9 +172,11 @@ class _Source:
                 f"a sharded tensor of shape {tuple(self.sharded.shape)} can't be given the shape "
                 f"{tuple(self.whole.shape)} in place: make a new one, as with reshape"
             )
-        if equal:
+        if is_random:
             agree(self.sharded, "random values")
             make_equal(self.whole, self.sharded.device_mesh)
+        else:
+            require_equal(self.whole, self.sharded, operation)
         write(self.sharded, self.whole)
         self.remember()
 
@@ -236,9 +242,35 @@ def _attribute(function: Callable[..., Any], args: Any, name: str) -> Any:
 
 def _detach(tensor: Any) -> Any:
     with without_subclass_functions():
-        if isinstance(tensor, DTensor):
-            return _as_whole(detached(tensor))
-        return _view(tensor.detach(), tensor._source)
+        if not isinstance(tensor, DTensor):
+            return _view(tensor.detach(), tensor._source)
+    alias = detached_as_whole(tensor)
+    kept = [each for each in getattr(tensor, _ALIASES, ()) if each() is not None]
+    setattr(tensor, _ALIASES, [*kept, ref(alias)])
+    return alias
+
+
+def detached_as_whole(tensor: Any) -> Any:
+    """Return the same shards without a gradient, held as a whole tensor."""
+    with without_subclass_functions():
+        return _as_whole(detached(tensor))
+
+
+def _refuse_shared_memory(attribute: str, target: Any, value: torch.Tensor) -> None:
+    """Refuse what relies on which tensors share memory: shards are copies of what they are given."""
+    base = None if isinstance(value, (DTensor, WholeView)) else value._base
+    if base is not None and base.numel() > value.numel():
+        raise ShardedUseError(
+            f".{attribute} of a sharded parameter was given a part of a larger tensor, which it would not follow: "
+            f"give it a copy, as by .{attribute} = part.clone()"
+        )
+    held = [alias for each in getattr(target, _ALIASES, ()) if (alias := each()) is not None]
+    # `parameter.data -= tensor` gives `.data` the very object that it got.
+    if attribute == "data" and any(alias is not value for alias in held):
+        raise ShardedUseError(
+            "`parameter.data = ...` would overwrite what your code holds as `.data` of the same sharded parameter: "
+            "hold a copy, parameter.data.clone(), or write by parameter.data.copy_(tensor)"
+        )
 
 
 def _set_attribute(function: Callable[..., Any], args: Any, name: str) -> None:
@@ -252,13 +284,18 @@ def _set_attribute(function: Callable[..., Any], args: Any, name: str) -> None:
                 f"{name[4:]} of a sharded parameter is {_kind(target)}, and was given {_kind(value)}: give it a "
                 "tensor of the same shape and dtype, or make a new module and set that up"
             )
+        _refuse_shared_memory(name[4:], target, value)
         if name == "set data":
             with torch.no_grad():
-                _copy(_detach(target), value)
+                _copy(detached_as_whole(target), value)
             return
         if not (isinstance(value, DTensor) and _layout(value) == _layout(target)):
-            plain = gather(value, ".grad =") if isinstance(value, DTensor) else value
-            value = _as_whole(shard_like(_plain(plain, ".grad ="), target))
+            if isinstance(value, DTensor):
+                plain = gather(value, ".grad =")
+            else:
+                plain = _plain(value, ".grad =")
+                require_equal(plain, target, ".grad =")
+            value = _as_whole(shard_like(plain, target))
         args = target, value
     elif name == "set data" and isinstance(target, WholeView):
         target.copy_(value)
@@ -278,7 +315,11 @@ def _copy(target: WholeDTensor, value: torch.Tensor) -> WholeDTensor:
             with without_subclass_functions():
                 local_shard(target).copy_(local_shard(value))
             return target
-        whole = gather(value, "copy_") if isinstance(value, DTensor) else _plain(value, "copy_")
+        if isinstance(value, DTensor):
+            whole = gather(value, "copy_")
+        else:
+            whole = _plain(value, "copy_")
+            require_equal(whole, target, "copy_")
         write(target, whole.expand(target.shape))
     return target
 
@@ -372,7 +413,7 @@ def _on_whole(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -
         now = [torch.get_rng_state(), *_device_states(found)]
         is_random = bool(kwargs.get("generator")) or any(not torch.equal(a, b) for a, b in zip(random, now))
         for source in changed:
-            source.write(equal=is_random)
+            source.write(operation, is_random)
 
     def to_user(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or isinstance(value, (DTensor, WholeView)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -16,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from stratagem_clusters import TorchElastic
 
-from stratagem import Checkpoint, Checkpointer, LocalCollectives, ProcessGroupCollectives
+from stratagem import Checkpoint, Checkpointer, CheckpointReader, LocalCollectives, ProcessGroupCollectives
 from stratagem.errors import CheckpointError
 from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.left_over import count_held, expect_nothing_left
 from stratagem_testing.parts.subject import CheckpointSubject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SIZES = (1, 2)
+_Held = dict[str, int]
+"""What → how much of it is held."""
 
 STATE: dict[str, Any] = {
     "nested": {"list": [1, 2.5, None, True], "tuple": (1, "two"), "bytes": b"\x00\xff"},
@@ -182,24 +184,32 @@ def _read_after_the_next_save(checkpointer: Checkpointer, rank: int, path: str) 
 
 @check(world_sizes=(1,))
 def check_lets_go(subject: CheckpointSubject) -> None:
-    """Saving, reading and closing leave no open files and no threads behind."""
-    if not Path("/proc/self/fd").exists():
-        raise NotApplicable("this system doesn't tell which files are open")
-    left = subject.run(_in_group, _open_files_of_rounds, f"{subject.folder}/one")[0]
-    # The first rounds may fill caches; what grows from round to round is a leak.
-    expect(left[-1] <= left[1], f"after each of {len(left)} saves and reads, {left} files are open")
+    """Saving, reading and closing leave no open files, threads, tensors and readers behind."""
+    within, afterwards = subject.run(_held_after_rounds, f"{subject.folder}/one")[0]
+    expect_nothing_left(within, "save and read")
+    expect_nothing_left(afterwards, "checkpointer that was closed")
 
 
-def _open_files_of_rounds(checkpointer: Checkpointer, rank: int, path: str) -> list[int]:
-    left = []
-    for _ in range(5):
+def _held_after_rounds(subject: CheckpointSubject, path: str) -> tuple[list[_Held], list[_Held]]:
+    """Return what is held after each of five rounds of one checkpointer, and after each of four checkpointers."""
+    lives = []
+    for rounds in (5, 1, 1, 1):
+        within = _in_group(subject, _save_and_read, path, rounds)
+        lives.append((within, _held()))
+    return lives[0][0], [afterwards for _, afterwards in lives]
+
+
+def _save_and_read(checkpointer: Checkpointer, rank: int, path: str, rounds: int) -> list[_Held]:
+    held = []
+    for _ in range(rounds):
         _save(checkpointer, rank, path)
-        reader = checkpointer.open(path)
-        reader.read({"model/weight": torch.zeros(3, 4)})
-        del reader
-        gc.collect()
-        left.append(len(os.listdir("/proc/self/fd")))
-    return left
+        checkpointer.open(path).read({"model/weight": torch.zeros(3, 4)})
+        held.append(_held())
+    return held
+
+
+def _held() -> _Held:
+    return count_held(tensors=torch.Tensor, readers=CheckpointReader)
 
 
 @check(world_sizes=(1,))

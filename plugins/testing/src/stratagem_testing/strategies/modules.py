@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
@@ -222,12 +221,13 @@ def check_buffers(subject: StrategySubject) -> None:
 
 
 class _Own(_Buffered):
-    """Differs from rank to rank when it is made."""
+    """Differs from rank to rank when it is made, in what is frozen, too."""
 
     def __init__(self) -> None:
         super().__init__()
-        (counting, *_) = self
+        counting, _, frozen, _ = self
         assert isinstance(counting, _Counting)
+        frozen.requires_grad_(False)
         counting.scale += int(os.environ.get("RANK", 0))
 
 
@@ -238,8 +238,8 @@ class _OwnStart(Recipe):
     def net(self) -> nn.Module:
         return _seeded(3 + int(os.environ.get("RANK", 0)), _Own)
 
-    def loss(self, net: nn.Module, batch: Any) -> Tensor:
-        return F.cross_entropy(net(batch[0]), batch[1])
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        return [torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1, momentum=0.9)]
 
 
 @check

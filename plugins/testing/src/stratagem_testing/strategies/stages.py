@@ -1,4 +1,4 @@
-"""Stages one after the other on one module, in processes that stay, as under torchrun."""
+"""Stages one after the other in processes that stay, as under torchrun, and what they leave."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from stratagem import Prepared
 from stratagem.errors import CombinationError
 from stratagem_testing.checks import NotApplicable, check, expect
+from stratagem_testing.left_over import count_held, expect_nothing_left
 from stratagem_testing.recipe import Recipe, train_plainly
 from stratagem_testing.same import expect_close
 from stratagem_testing.subject import StrategySubject
@@ -71,3 +75,24 @@ def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) 
     expect_close({"a prediction": told[0]}, {"a prediction": plain["outputs"]}, 10 * tolerance, "rank 0")
     for rank, trained in enumerate(ranks):
         expect_close(trained["weights"], plain["weights"], tolerance, f"after the second fit, rank {rank}")
+
+
+# What is left ---------------------------------------------------------------------------------------------
+
+
+@check(world_sizes=(1, 2))
+def check_lets_go(subject: StrategySubject) -> None:
+    """What a run made is gone after it: modules, tensors, `Prepared`, threads and open files."""
+    for held in subject.run(_held_after_runs):
+        expect_nothing_left(held, "run")
+
+
+def _held_after_runs(subject: StrategySubject) -> list[dict[str, int]]:
+    """Train several times. Run by every rank."""
+    held = []
+    for _ in range(4):
+        subject.trainer(max_steps=1).fit(module_of(subject, _RECIPE))
+        held.append(
+            count_held(modules=nn.Module, tensors=Tensor, optimizers=Optimizer, prepared_modules=Prepared)
+        )
+    return held

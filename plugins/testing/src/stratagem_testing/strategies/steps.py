@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_trainer.callbacks.base import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -25,6 +26,9 @@ from stratagem_testing.torch_private import collective_calls
 from stratagem_testing.trained import plainly_for, train
 
 if TYPE_CHECKING:
+    from stratagem_trainer.module.module import Module
+    from stratagem_trainer.trainer import Trainer
+
     from stratagem import Runtime
 
 
@@ -152,28 +156,41 @@ def check_scaled_steps(subject: StrategySubject) -> None:
     plain = plainly_for(subject, recipe)
     for rank, results in enumerate(by_rank):
         assert not isinstance(results, str)
-        whole, *continued = results
+        (whole, scale), *continued = results
         expect(
             whole.steps == plain.steps - 1,
             f"rank {rank} says that it made {whole.steps} optimizer steps, and one process made {plain.steps - 1} "
             "and left out one that overflowed",
         )
         expect_close(whole.weights, plain.weights, subject.tolerance("16-mixed"), f"rank {rank}")
-        for after, resumed in zip((1, 3), continued):
+        for after, (resumed, its_scale) in zip((1, 3), continued):
             who = f"rank {rank}, continued after micro-batch {after}"
             expect_identical(resumed, whole, who, "the run that was never interrupted")
+            expect(its_scale == scale, f"{who}, ends with the scaler's state {its_scale}, and not {scale}")
 
 
-def _train_scaled(subject: StrategySubject, recipe: Recipe) -> list[Trained] | str:
+@dataclass
+class _Scale(Callback):
+    """Keeps what a checkpoint of the last step has of the scale."""
+
+    found: Any = None
+
+    def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        self.found = trainer.prepared.state()["precision"]
+
+
+def _train_scaled(subject: StrategySubject, recipe: Recipe) -> list[tuple[Trained, Any]] | str:
     """Train, and continue from two micro-batches; return why it is refused where it is. Run by every rank."""
+    scales = [_Scale() for _ in range(3)]
     try:
-        whole = train(subject, recipe, [SaveAfter((1, 3), subject.folder)])
+        whole = train(subject, recipe, [SaveAfter((1, 3), subject.folder), scales[0]])
     except UsageError as error:
         return str(error)
     continued = [
-        train(subject, _From(first=after), ckpt_path=f"{subject.folder}/after-{after}") for after in (1, 3)
+        train(subject, _From(first=after), [scale], ckpt_path=f"{subject.folder}/after-{after}")
+        for after, scale in zip((1, 3), scales[1:])
     ]
-    return [whole, *continued]
+    return [(trained, scale.found) for trained, scale in zip([whole, *continued], scales)]
 
 
 @dataclass(frozen=True)

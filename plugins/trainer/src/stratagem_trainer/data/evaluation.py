@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.utils.data import DataLoader
 
 from stratagem.errors import DataError
-from stratagem.sdk.loops import EvalData, with_sampler
+from stratagem.sdk.loops import EvalData
 from stratagem_trainer.data.combined_loader import (
     CombinedLoader,
     as_combined,
@@ -17,7 +17,6 @@ from stratagem_trainer.data.combined_loader import (
     filled,
     side_by_side,
 )
-from stratagem_trainer.data.shared_sampler import SharedSampler, ShuffledOrder, is_shuffled, share_sampler
 
 if TYPE_CHECKING:
     from stratagem import Collectives, Runtime
@@ -57,16 +56,9 @@ def eval_loaders(
     in_turn = combined is None or combined.mode == "sequential"
 
     def of_one(one: Any) -> EvalData:
-        ranks, is_shared = runtime.collectives.data, settings.use_distributed_sampler
-        shared = one
-        if is_shared and settings.policy.shuffles_evaluations and stage != "predict" and is_shuffled(one):
-            if ranks.world_size == 1:
-                is_shared = False  # it is read as it is
-            elif in_turn:
-                order = ShuffledOrder(len(one.dataset), seed)
-                shared = with_sampler(one, SharedSampler(order, ranks, seed, pad=False), drop_last=False)
-        elif is_shared and in_turn:
-            shared = share_sampler(one, ranks, seed, evaluation=True)
+        ranks, shared, is_shared = runtime.collectives.data, one, settings.use_distributed_sampler
+        if is_shared and (in_turn or ranks.world_size == 1):
+            shared, is_shared = settings.policy.evaluation_loader(one, stage, ranks, seed)
         return (EvalData if shared is one else OwnOrder)(
             shared,
             collectives=ranks,

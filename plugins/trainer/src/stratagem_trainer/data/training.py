@@ -17,7 +17,6 @@ from stratagem_trainer.data.combined_loader import (
     filled,
     side_by_side,
 )
-from stratagem_trainer.data.shared_sampler import share_sampler
 
 if TYPE_CHECKING:
     from stratagem import Runtime
@@ -41,8 +40,8 @@ def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any, seed: i
     """
 
     def of_one(one: Any) -> TrainData:
-        if settings.policy.shares_samplers and settings.use_distributed_sampler:
-            one = share_sampler(one, runtime.collectives.data, seed)
+        if settings.use_distributed_sampler:
+            one = settings.policy.training_loader(one, runtime.collectives.data, seed)
         return TrainData(
             one,
             collectives=runtime.collectives.data,

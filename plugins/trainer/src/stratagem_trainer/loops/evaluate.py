@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from stratagem.errors import ConfigError, DataError
-from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_trainer.data.transfer import on_device
 from stratagem_trainer.loops.boundary import StopNow
@@ -20,6 +19,7 @@ from stratagem_trainer.loops.predictions import in_order
 from stratagem_trainer.metrics.metric_objects import states_kept
 from stratagem_trainer.metrics.preview import show_so_far
 from stratagem_trainer.settings import limited
+from stratagem_trainer.stage.seeding import random_numbers_kept
 from stratagem_trainer.stage.state import STEPS, StageState
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
         hooks("on_evaluation_start", stage)
         _start(state, stage)
         # One that is broken off is run again as a whole.
-        kept = random_numbers_kept(state.runtime.device, state.settings.policy.evaluations_draw)
+        kept = state.settings.policy.evaluation_random_numbers(state.runtime.device)
         with kept, states_kept(state.module, only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
@@ -189,8 +189,7 @@ def _outputs(
         most: at most so many batches.
     """
     step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
-    if hasattr(data, "set_epoch") and state.settings.policy.shuffles_evaluations:
-        data.set_epoch(state.progress.epoch if state.stage == "fit" else 0)
+    state.settings.policy.begin_evaluation(data, state.progress.epoch if state.stage == "fit" else 0)
     index = _index_arguments(state, step, loader)
     starts = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_start")]
     ends = [with_loader_index(hook, loader) for hook in hooks.of(f"on_{HOOKS[stage]}_batch_end")]
@@ -235,19 +234,6 @@ def _index_arguments(state: StageState, step: str, loader: int | None) -> tuple[
         f"{kind}.{step} is called with the batches of several loaders and doesn't take which: define it as "
         f"{step}(self, batch, batch_idx, dataloader_idx=0)"
     )
-
-
-@contextmanager
-def random_numbers_kept(device: torch.device, only_after_error: bool = False) -> Iterator[None]:
-    """Whatever is drawn meanwhile, as by a loader's iterator, training goes on with the numbers it would have."""
-    states = capture_rng(device)
-    try:
-        yield
-    except BaseException:
-        restore_rng(states, device)
-        raise
-    if not only_after_error:
-        restore_rng(states, device)
 
 
 @contextmanager

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from stratagem import Collectives
     from stratagem_trainer.stage.progress import Progress
 
 
@@ -39,29 +44,104 @@ class EpochEnd(Protocol):
         """Call `on_train_epoch_end` of all callbacks, only of those with `judges_epochs`, or only of the others."""
 
 
+class SavedUserState(Protocol):
+    """What a checkpoint has for the user's objects beside weights; `LoopPolicy` says what gets it, and when."""
+
+    def call_module(self) -> None:
+        """Call the module's `on_load_checkpoint`."""
+
+    def call_callbacks(self) -> None:
+        """Call `on_load_checkpoint` of all callbacks."""
+
+    def restore_datamodule(self) -> None:
+        """Call the data module's `load_state_dict`, where there is one."""
+
+    def restore_callbacks(self) -> None:
+        """Call `load_state_dict` of the callbacks with `is_restored_in_evaluations`."""
+
+
 class LoopPolicy:
     """Decides where trainers differ. Derive from it to run another trainer's programs with its numbers.
 
     It goes to the workers with the settings, so that it must be picklable.
     """
 
-    shares_samplers = False
-    """Under several ranks each reads its share of what a training `DataLoader`'s sampler of the user's draws."""
-    restores_user_state_first = False
-    """`on_load_checkpoint`, of the module and then of callbacks, is called before optimizers and loaders are made and
-    weights are read. Evaluations of a checkpoint also restore the data module and callbacks with
-    `is_restored_in_evaluations`."""
-    evaluations_draw = False
-    """A validation draws from the training's random numbers, which go on where it has stopped; a sanity check leaves
-    them as they were."""
-    shuffles_evaluations = False
-    """A validation or test reads a loader with `shuffle=True` in a random order: on one rank as the loader draws it,
-    on several as torch's DistributedSampler does, by the seed and the epoch, each sample once."""
-    seeds_data = False
-    """Random orders of data depend on the seed of `seed_everything`, where the run has none."""
-    counts_evaluation_steps = False
-    """What single steps of an evaluation log has the number of the batch as its step, counted over the evaluations of
-    a run, rather than the optimizer steps before."""
+    # Data -----------------------------------------------------------------------------------------
+
+    def data_seed(self, seed: int | None, global_seed: int | None) -> int:
+        """Return the seed of random orders of data.
+
+        Args:
+            seed: of the run; None where it has none.
+            global_seed: of `seed_everything`; None where it wasn't called.
+        """
+        return seed or 0
+
+    def training_loader(self, loader: Any, ranks: Collectives, seed: int) -> Any:
+        """Return a training loader whose samples the trainer then shares among the ranks. Collective.
+
+        Args:
+            loader: the user's.
+            ranks: those that read different data.
+            seed: of random orders.
+        """
+        return loader
+
+    def evaluation_loader(self, loader: Any, stage: str, ranks: Collectives, seed: int) -> tuple[Any, bool]:
+        """Return a loader of an evaluation, and whether the trainer then shares its samples. Collective.
+
+        Args:
+            loader: the user's.
+            stage: "validate", "test" or "predict".
+            ranks: those that read different data.
+            seed: of random orders.
+        """
+        from stratagem_trainer.data.shared_sampler import share_sampler
+
+        return share_sampler(loader, ranks, seed, evaluation=True), True
+
+    def begin_evaluation(self, loader: Any, epoch: int) -> None:
+        """Prepare a loader that an evaluation is about to read.
+
+        Args:
+            loader: what the evaluation reads; it has `set_epoch` where ranks share what a sampler draws.
+            epoch: of the fit; 0 outside of one.
+        """
+
+    # Evaluations ----------------------------------------------------------------------------------
+
+    def evaluation_random_numbers(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return the context of a validation or test: training goes on with the numbers that it would have drawn."""
+        from stratagem_trainer.stage.seeding import random_numbers_kept
+
+        return random_numbers_kept(device)
+
+    def evaluation_step(self, step: int, batch: int) -> int:
+        """Return the step with which loggers get what a single batch of an evaluation has logged.
+
+        Args:
+            step: completed optimizer steps before the evaluation.
+            batch: the batch's index, counted over all evaluations of the run that read its loader.
+        """
+        return step
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    def before_restore(self, saved: SavedUserState) -> None:
+        """Restore what loaders, optimizers and weights may depend on, when a fit is resumed."""
+        saved.restore_datamodule()
+
+    def after_restore(self, saved: SavedUserState) -> None:
+        """Restore what needs the weights, optimizers and callbacks of the resumed fit."""
+        saved.call_callbacks()
+        saved.call_module()
+
+    def restore_for_evaluation(self, saved: SavedUserState) -> None:
+        """Restore what an evaluation of a checkpoint needs, before its weights are read."""
+        saved.call_callbacks()
+        saved.call_module()
+
+    # Training -------------------------------------------------------------------------------------
 
     def divisors(self, size: int, micro_batches: int, last_share: float) -> Sequence[float]:
         """Return by what the loss of each micro-batch of a step is divided.

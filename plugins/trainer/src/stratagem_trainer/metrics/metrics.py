@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,32 @@ if TYPE_CHECKING:
 class Metrics:
     """Takes what steps log, and hands rows to the loggers in groups.
 
-    Values stay tensors until a group is written or somebody asks, so that logging never waits for
+    Values stay tensors until a group is written or a user asks, so that logging never waits for
     the device. Where ranks are several, each logging point (every `every` steps, and the end of an
     epoch or evaluation) is one collective, whatever is logged.
+
+    Args:
+        collectives: of the ranks that read different batches.
+        loggers: empty on all ranks but 0.
+        every: after how many steps there is a row; 0 for never.
+        module: whose metric objects are logged.
+        evaluation_step: `LoopPolicy.evaluation_step`.
     """
 
     def __init__(
-        self, collectives: Collectives, loggers: list[Logger], every: int, module: nn.Module | None = None
+        self,
+        collectives: Collectives,
+        loggers: list[Logger],
+        every: int,
+        module: nn.Module | None = None,
+        evaluation_step: Callable[[int, int], int] = lambda step, batch: step,
     ) -> None:
         self.batch: Any = None
         """The current batch: its size weighs means."""
         self.muted = False
-        self.eval_batches: dict[tuple[str, int], int] | None = None
-        """Stage and index of a loader → batches that evaluations have read of it so far; None where the rows of
-        single steps have the optimizer step before the evaluation."""
+        self._evaluation_step = evaluation_step
+        self._eval_batches: dict[tuple[str, int], int] = {}
+        """Stage and index of a loader → batches that evaluations have read of it so far."""
         self._collectives, self._is_alone = collectives, collectives.world_size == 1
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
@@ -201,7 +213,6 @@ class Metrics:
         """While an evaluation runs, or one of its several loaders: what is logged is its own."""
         suffix = "" if loader is None else f"{LOADER}{loader}"
         before, batch, self._scope = self._scope, self.batch, Scope(stage, suffix)
-        self._scope.numbers_rows = self.eval_batches is not None
         try:
             yield self._scope
         finally:
@@ -256,13 +267,13 @@ class Metrics:
         self, of_scopes: Sequence[tuple[Scope, Sequence[Mapping[str, float]]]], step: int
     ) -> list[tuple[int, Mapping[str, float]]]:
         """Say for each row of a single step of an evaluation which step it is written with."""
-        if self.eval_batches is None:
-            return [(step, row) for _, rows in of_scopes for row in rows]
         numbered = []
         for index, (scope, rows) in enumerate(of_scopes):
-            first = self.eval_batches.get((scope.stage, index), 0)
-            self.eval_batches[scope.stage, index] = first + scope.num_batches
-            numbered += [(first + offset, row) for offset, row in enumerate(rows) if row]
+            first = self._eval_batches.get((scope.stage, index), 0)
+            self._eval_batches[scope.stage, index] = first + scope.num_batches
+            numbered += [
+                (self._evaluation_step(step, first + offset), row) for offset, row in enumerate(rows) if row
+            ]
         return numbered
 
     def _take(

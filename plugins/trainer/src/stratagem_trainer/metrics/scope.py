@@ -87,8 +87,6 @@ class Scope:
         """Whether a step runs: a value that is logged outside one belongs to the epoch."""
         self.had_batches = False
         """Whether a step of an evaluation has run on this rank."""
-        self.numbers_rows = False
-        """Whether the rows of single evaluation steps have the places of their batches."""
         self.num_batches = 0
         """Steps of an evaluation that have run on this rank."""
         self.step = StepRow({}, {})
@@ -217,8 +215,7 @@ class Scope:
         self.num_batches += 1
         if self.step.values:
             # Those before it that logged nothing: a row's place is its batch's.
-            empty = self.num_batches - 1 - len(self._rows) if self.numbers_rows else 0
-            self._rows += [StepRow({}, {})] * empty
+            self._rows += [StepRow({}, {})] * (self.num_batches - 1 - len(self._rows))
             self._rows.append(self.take_step())
 
     def take_rows(self) -> list[dict[str, Partial]]:

@@ -13,6 +13,7 @@ from stratagem import Checkpoint
 from stratagem.errors import CheckpointError, ConfigError
 from stratagem.sdk.loops import capture_rng, restore_rng
 from stratagem.sdk.states import fitting, resumption, same_ranks, writing
+from stratagem_trainer.loops.policy import SavedUserState
 from stratagem_trainer.saving.load_module import OF_DATA, OF_MODULE
 from stratagem_trainer.saving.scheduler_state import named_functions, own_functions
 from stratagem_trainer.saving.user_state import OwnState
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem_trainer.data.data_module import DataModule
     from stratagem_trainer.data.training import AnyTrainData
-    from stratagem_trainer.loops.policy import LoopPolicy
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.stage.hooks import HookRunner
     from stratagem_trainer.stage.state import StageState
@@ -113,43 +113,45 @@ def epoch_of(reader: CheckpointReader) -> int:
     return _saved(reader).progress.epoch
 
 
-def restore_datamodule(datamodule: DataModule | None, reader: CheckpointReader) -> None:
-    """Give a data module the state that a checkpoint has of one."""
-    saved = reader.state.get("datamodule")
-    if datamodule is not None and isinstance(saved, Mapping) and saved:
-        with fitting(reader, "the state of the data module"):
-            datamodule.load_state_dict(dict(saved))
+class UserState(SavedUserState):
+    """What a checkpoint has for the module, the data module and the callbacks of a stage.
 
+    Args:
+        hooks: of the module and the callbacks.
+        datamodule: of the stage, where there is one.
+        reader: of the checkpoint.
+    """
 
-def call_load_hooks(hooks: HookRunner, reader: CheckpointReader, module_first: bool = False) -> None:
-    """Call `on_load_checkpoint` with what was added to a checkpoint; not for one that no module could add to."""
-    user = reader.state.get("user")
-    if not isinstance(user, Mapping):
-        return
-    with fitting(reader):
-        added = OwnState("on_load_checkpoint", dict(user))
-        if module_first:
-            hooks.of_module("on_load_checkpoint", added)
-            hooks.of_callbacks("on_load_checkpoint", added)
-        else:
-            hooks("on_load_checkpoint", added)
+    def __init__(self, hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader) -> None:
+        self._hooks, self._datamodule, self._reader = hooks, datamodule, reader
+        user = reader.state.get("user")
+        # No module could add anything to one that `Runtime.save` wrote.
+        self._added = OwnState("on_load_checkpoint", dict(user)) if isinstance(user, Mapping) else None
 
+    def call_module(self) -> None:
+        if self._added is not None:
+            with fitting(self._reader):
+                self._hooks.of_module("on_load_checkpoint", self._added)
 
-def restore_for_evaluation(
-    hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader, policy: LoopPolicy
-) -> None:
-    """Give the module, and others where the policy says so, what a checkpoint has for them beside weights."""
-    call_load_hooks(hooks, reader, policy.restores_user_state_first)
-    if not policy.restores_user_state_first:
-        return
-    restore_datamodule(datamodule, reader)
-    saved = reader.state.get("callbacks")
-    if not isinstance(saved, Mapping):
-        return  # of weights alone
-    for callback in hooks.callbacks:
-        if callback.is_restored_in_evaluations and callback.state_key in saved:
-            with fitting(reader, f"the state of the callback {callback.state_key!r}"):
-                callback.load_state_dict(saved[callback.state_key])
+    def call_callbacks(self) -> None:
+        if self._added is not None:
+            with fitting(self._reader):
+                self._hooks.of_callbacks("on_load_checkpoint", self._added)
+
+    def restore_datamodule(self) -> None:
+        saved = self._reader.state.get("datamodule")
+        if self._datamodule is not None and isinstance(saved, Mapping) and saved:
+            with fitting(self._reader, "the state of the data module"):
+                self._datamodule.load_state_dict(dict(saved))
+
+    def restore_callbacks(self) -> None:
+        saved = self._reader.state.get("callbacks")
+        if not isinstance(saved, Mapping):
+            return  # of weights alone
+        for callback in self._hooks.callbacks:
+            if callback.is_restored_in_evaluations and callback.state_key in saved:
+                with fitting(self._reader, f"the state of the callback {callback.state_key!r}"):
+                    callback.load_state_dict(saved[callback.state_key])
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
@@ -172,7 +174,7 @@ def begin_with(state: StageState, weights: InitialWeights) -> None:
 
 
 def restore(
-    state: StageState, reader: CheckpointReader, data: AnyTrainData
+    state: StageState, reader: CheckpointReader, data: AnyTrainData, user_state: UserState
 ) -> tuple[Any, Callable[[], None]]:
     """Bring a run to where the checkpoint was written. Collective.
 
@@ -204,8 +206,7 @@ def restore(
             with fitting(reader, f"the state of the callback {callback.state_key!r}"):
                 callback.load_state_dict(saved.callbacks[callback.state_key])
                 callback.load_tensors(state.prepared, reader)
-    if not state.settings.policy.restores_user_state_first:
-        state.hooks("on_load_checkpoint", OwnState("on_load_checkpoint", saved.user))
+    state.settings.policy.after_restore(user_state)
     progress = state.progress
     for name, value in asdict(saved.progress).items():
         setattr(progress, name, value)

@@ -111,7 +111,13 @@ def begin_stage(
         run_dir=run_dir,
         loggers=loggers,
         hooks=hooks,
-        metrics=Metrics(runtime.collectives.data, loggers, settings.steps_per_row, module),
+        metrics=Metrics(
+            runtime.collectives.data,
+            loggers,
+            settings.steps_per_row,
+            module,
+            settings.policy.evaluation_step,
+        ),
         prepared=prepared,
         guard=runtime.session.guard(prepared),
         schedules=schedules,
@@ -119,8 +125,6 @@ def begin_stage(
         wants_closure=is_training and any(map(needs_closure, prepared.optimizers)),
     )
     state.metrics.muted = settings.barebones
-    if settings.policy.counts_evaluation_steps:
-        state.metrics.eval_batches = {}
     if module.trainer.profiler.is_active:
         from stratagem_trainer.profilers.instrument import instrument
 

@@ -49,7 +49,7 @@ from stratagem_trainer.stage.preemption import (
     stop_watch,
 )
 from stratagem_trainer.stage.request import StageRequest, StageResult
-from stratagem_trainer.stage.seeding import data_seed, worker_seed
+from stratagem_trainer.stage.seeding import worker_seed
 from stratagem_trainer.stage.torch_settings import torch_settings
 
 if TYPE_CHECKING:
@@ -116,12 +116,11 @@ def _fit(
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
         # Loaders may be made by it.
         trainer.begin_at(resume.epoch_of(reader))
-    if reader is not None:
-        if settings.policy.restores_user_state_first:
-            resume.call_load_hooks(hooks, reader, module_first=True)
-        # Its loaders may depend on it.
-        resume.restore_datamodule(source.datamodule, reader)
-    data = FitData(runtime, settings, source, trainer.current_epoch, data_seed(runtime, trainer))
+    user_state = None if reader is None else resume.UserState(hooks, source.datamodule, reader)
+    if user_state is not None:
+        settings.policy.before_restore(user_state)
+    seed = settings.policy.data_seed(runtime.config.seed, trainer.given_seed)
+    data = FitData(runtime, settings, source, trainer.current_epoch, seed)
     trainer.show_data(data)
     if runtime.is_main:
         announce_data(data.train.description, data.val_description)
@@ -142,8 +141,8 @@ def _fit(
     data_state, restore_generators = None, None
     if reader is None and settings.initial_weights is not None:
         resume.begin_with(state, settings.initial_weights)
-    if reader is not None:
-        data_state, restore_generators = resume.restore(state, reader, data.train)
+    if reader is not None and user_state is not None:
+        data_state, restore_generators = resume.restore(state, reader, data.train, user_state)
 
     def validate() -> list[dict[str, float]]:
         return evaluation.evaluate(state, data.val, "validate")
@@ -209,14 +208,15 @@ def _evaluate(
     request: StageRequest,
     loggers: list[Logger],
 ) -> StageResult:
-    stage, module = request.stage, source.module
+    stage, module, policy = request.stage, source.module, trainer.settings.policy
     hooks = prepare_module(runtime, trainer, module, stage, source.datamodule)
     reader = None
     if request.ckpt_path is not None:
         reader = runtime.session.open_checkpoint(request.ckpt_path, trainer.settings.verify_checkpoints)
-        resume.restore_for_evaluation(hooks, source.datamodule, reader, trainer.settings.policy)
+        policy.restore_for_evaluation(resume.UserState(hooks, source.datamodule, reader))
     loader = source.of(stage)
-    data = eval_loaders(runtime, trainer.settings, loader, stage, data_seed(runtime, trainer))
+    seed = policy.data_seed(runtime.config.seed, trainer.given_seed)
+    data = eval_loaders(runtime, trainer.settings, loader, stage, seed)
     state = begin_stage(
         trainer.settings,
         runtime,

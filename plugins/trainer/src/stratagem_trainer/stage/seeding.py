@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from stratagem.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from stratagem import Runtime
-    from stratagem_trainer.view import TrainerView
 
 _MOST = 2**32 - 1
 _latest: int | None = None
@@ -59,12 +60,24 @@ def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
     return latest
 
 
-def data_seed(runtime: Runtime, trainer: TrainerView) -> int:
-    """The seed of random orders of data."""
-    seed = runtime.config.seed
-    if seed is None and trainer.settings.policy.seeds_data:
-        seed = trainer.given_seed
-    return seed or 0
+@contextmanager
+def random_numbers_kept(device: torch.device, only_after_error: bool = False) -> Iterator[None]:
+    """A context after which training goes on with the numbers that it would have drawn without it.
+
+    Args:
+        device: of the rank.
+        only_after_error: whether numbers that are drawn within are used up, unless it ends by an error.
+    """
+    from stratagem.sdk.loops import capture_rng, restore_rng
+
+    states = capture_rng(device)
+    try:
+        yield
+    except BaseException:
+        restore_rng(states, device)
+        raise
+    if not only_after_error:
+        restore_rng(states, device)
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""`Retrial`: whether an optimizer may still step shards, after its settings have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from torch.optim import Optimizer
+
+
+class Retrial:
+    """Tries an optimizer on shards again when a setting was switched on or off since the trial in `setup`.
+
+    An option that is set later, as `group["centralize"] = True`, may make a step need whole tensors. A setting counts
+    as switched when a flag, a text or None changes, or a number becomes zero, infinite or neither. Rates and momenta
+    that move from step to step don't count.
+
+    Args:
+        optimizer: whose settings are looked at.
+        refuse: tries the optimizer, and raises where it can't step shards.
+    """
+
+    def __init__(self, optimizer: Optimizer, refuse: Callable[[], None]) -> None:
+        self._optimizer, self._refuse = optimizer, refuse
+        self._switches = _switches(optimizer)
+
+    def before_step(self) -> None:
+        """Try again where a setting was switched. Not collective: all ranks have the same settings.
+
+        Raises:
+            CombinationError: the optimizer would come to other numbers on shards.
+        """
+        switches = _switches(self._optimizer)
+        if switches != self._switches:
+            self._switches = switches
+            self._refuse()
+
+
+def _switches(optimizer: Optimizer) -> list[Any]:
+    holders: list[Mapping[str, Any]] = [vars(optimizer), *optimizer.param_groups]
+    return [(key, _switch(value)) for holder in holders for key, value in holder.items()]
+
+
+def _switch(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        return (value != 0, isfinite(value))
+    return type(value)

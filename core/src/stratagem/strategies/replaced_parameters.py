@@ -1,0 +1,91 @@
+"""Parameters that `setup` has replaced, and that the user's code still has, as in a list made before.
+
+They are no longer trained, and have no gradients: a loop that clips, averages or clamps them would do nothing,
+without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from stratagem.errors import ShardedUseError
+from stratagem.strategies.torch_private import without_subclass_functions
+
+_ALLOWED = frozenset(
+    [
+        *(
+            "__repr__",
+            "__hash__",
+            "__len__",
+            "size",
+            "dim",
+            "ndimension",
+            "numel",
+            "nelement",
+            "element_size",
+        ),
+        *("is_floating_point", "is_complex", "get_device", "stride"),
+        *(
+            "get shape",
+            "get ndim",
+            "get dtype",
+            "get device",
+            "get layout",
+            "get requires_grad",
+            "get is_leaf",
+        ),
+        *(
+            "get is_sparse",
+            "get is_meta",
+            "get is_cuda",
+            "get is_cpu",
+            "get itemsize",
+            "get nbytes",
+            "get name",
+        ),
+    ]
+)
+"""What is the same of the parameter that took its place, or does no harm."""
+
+
+class ReplacedParameter(nn.Parameter):
+    """A parameter that is no longer its module's: it refuses to be computed with, and says where the new one is."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__"):
+            owner: Any = getattr(func, "__self__", None)
+            name = f"{name.strip('_')} {getattr(owner, '__name__', '')}"
+        if name in _ALLOWED:
+            with without_subclass_functions():
+                return func(*args, **(kwargs or {}))
+        raise ShardedUseError(
+            f"a parameter of shape {_shape_of(args)} was used that your code had before setup(), which has put "
+            "another in its place: make lists of parameters after setup(), or take them from the module again, as by "
+            "module.parameters()"
+        )
+
+
+def refuse_use(parameters: Iterable[nn.Parameter]) -> None:
+    """Let these parameters refuse what would be done to the ones in their place."""
+    for parameter in parameters:
+        if type(parameter) is nn.Parameter:
+            # patch: replaced parameters
+            parameter.__class__ = ReplacedParameter
+
+
+def _shape_of(args: Any) -> tuple[int, ...]:
+    values = list(args)
+    while values:
+        value = values.pop(0)
+        if isinstance(value, ReplacedParameter):
+            return tuple(value.shape)
+        if isinstance(value, (list, tuple)):
+            values.extend(value)
+    return ()

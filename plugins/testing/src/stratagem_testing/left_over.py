@@ -1,0 +1,45 @@
+"""What this process still holds after something has ended: objects, threads and open files."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stratagem_testing.checks import expect
+
+_FILES = Path("/proc/self/fd")
+"""Where Linux lists the open files of this process."""
+
+
+def count_held(**kinds: type) -> dict[str, int]:
+    """Count threads, open files where the system lists them, and live objects.
+
+    Args:
+        kinds: what objects are called → their class.
+    """
+    gc.collect()
+    # `type` and not `isinstance`: some lazy objects make what they stand for when their `__class__` is read.
+    classes = [type(each) for each in gc.get_objects()]
+    held = {name: sum(issubclass(each, kind) for each in classes) for name, kind in kinds.items()}
+    held["threads"] = len(threading.enumerate())
+    if _FILES.exists():
+        held["open files"] = len(os.listdir(_FILES))
+    return held
+
+
+def expect_nothing_left(rounds: Sequence[Mapping[str, int]], what: str) -> None:
+    """Expect that the last of several rounds holds no more than the second: the first ones may fill caches.
+
+    Args:
+        rounds: what `count_held` returned after each.
+        what: a round is, as "run".
+    """
+    counts = {name: [held[name] for held in rounds] for name in rounds[0]}
+    grown = {name: each for name, each in counts.items() if each[-1] > each[1]}
+    expect(
+        not grown,
+        f"{' and '.join(grown)} are left behind: after each {what} in turn, there are {grown}",
+    )
