@@ -161,7 +161,7 @@ class Odd(OwnPlan):
             {},
             "encoder-one",
             None,
-            "'net.encoder.layers.0' has self_attn.num_heads=1, which can't be shared out equally among 2 ranks",
+            "'net.encoder.layers.0' has self_attn.num_heads=1, which can't be distributed equally among 2 ranks",
         ),
         (
             {},

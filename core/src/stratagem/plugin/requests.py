@@ -107,9 +107,9 @@ class LoopPlan:
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     clipping: Clipping = Clipping()
-    """What is going to be passed to `Prepared.clip`."""
+    """The clipping that `Prepared.clip` will get."""
     micro_batch_size: int | None = None
-    """Samples per micro-batch and rank, where the loader tells."""
+    """Samples per micro-batch and rank; None where the loader has no batch size."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
 
 
 def _refuse_component(given: Any) -> None:
-    """Refuse a part of a run that has an argument of its own.
+    """Refuse a component that has its own argument, such as a strategy.
 
     Raises:
         ConfigError: names the argument.

@@ -202,7 +202,7 @@ def limited(count: int | None, limit: Limit) -> int | None:
 
 
 def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
-    """Return how many batches a training epoch has, of the loader's `count`; None where nobody knows.
+    """Return how many batches a training epoch has, of the loader's `count`; None where it isn't known.
 
     Raises:
         ConfigError: the limit leaves none.

@@ -76,9 +76,9 @@ class _Pass:
 
 
 class CombinedTrainData:
-    """Several loaders, each shared out and found again by a `TrainData` of its own; it offers what these do.
+    """Several loaders, each sharded and restored by its own `TrainData`, with the same interface.
 
-    A loader that is begun again within an epoch is read as in one of its own: in another order if it is shuffled.
+    A loader that starts again within an epoch is read as in a new epoch: in another order if it is shuffled.
 
     Args:
         combined: the loaders and the mode.

@@ -18,7 +18,7 @@ class Row(NamedTuple):
 class Logger:
     """Receives metrics in groups, so that logging every step costs no file access every step.
 
-    A class of one's own overrides `write`, or `log_metrics`, which then gets each row.
+    Your own logger overrides `write`, or `log_metrics`, which then gets each row.
     """
 
     is_muted: bool = False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LatestValues:
-    """Values stay tensors until somebody asks.
+    """The latest value of each key. Values stay tensors until they are read.
 
     Attributes:
         unlogged: keys that no logger gets.

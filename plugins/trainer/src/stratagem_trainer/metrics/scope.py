@@ -210,7 +210,7 @@ class Scope:
             self.step = StepRow({}, {})
 
     def end_evaluation_step(self) -> None:
-        """Keep what an evaluation's step logged as a row of its own."""
+        """Keep what an evaluation's step logged as a separate row."""
         self.had_batches = True
         self.num_batches += 1
         if self.step.values:

@@ -22,7 +22,7 @@ class ModuleRun(nn.Module):
     """Names of a `Module` that need its trainer, or nothing but its parameters."""
 
     example_input_array: Any = None
-    """A batch for `forward`, for whoever draws or measures the module; set it in `__init__`."""
+    """A batch for `forward`, to draw or measure the module with; set it in `__init__`."""
 
     _trainer: TrainerView | None = None
     _toggled: ExitStack | None = None
