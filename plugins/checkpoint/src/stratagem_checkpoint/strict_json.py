@@ -1,4 +1,4 @@
-"""JSON from files that may come from anybody: bounded, and with one meaning."""
+"""Parse JSON of untrusted files: of bounded size, and with one meaning."""
 
 from __future__ import annotations
 

@@ -88,16 +88,16 @@ class Remove:
 
 @dataclass(frozen=True)
 class Event:
-    """What the training process is told."""
+    """A message to the training process."""
 
     kind: str
-    """"written": of rank 0, its own files are; "done": all that the oldest message asked for; "failed"."""
+    """"written": rank 0's own files are written; "done": the oldest request is complete; "failed"."""
     text: str = ""
     """The folder that was made, or what went wrong."""
 
 
 def serve(connection: Connection) -> None:
-    """Do what is asked until nobody asks any more."""
+    """Serve requests until the connection closes."""
     for name in _SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

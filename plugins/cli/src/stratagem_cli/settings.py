@@ -139,7 +139,7 @@ def checkpoint_settings(settings: Settings, checkpointer: Callable[..., Any] | N
     """Type the section `checkpoint` against the checkpointer's constructor, whose `async_` is called async here.
 
     Args:
-        checkpointer: the class; None where there is none of that name.
+        checkpointer: the class; None where no installed one has that name.
     """
     if checkpointer is None or not settings.checkpoint:
         return {key: plain(value) for key, value in settings.checkpoint.items()}

@@ -185,7 +185,7 @@ def _not_saved(failure: Failure | None, stop: StopRequest) -> WorkerError:
     if failure is not None:
         why = f"rank {failure.rank} on {failure.host} {'failed: ' * failure.raised}{failure.line}"
     return WorkerError(
-        f"{stop.name} told this run to stop, and {why}: nothing was saved; it can resume from its newest checkpoint",
+        f"{stop.name} asked this run to stop, and {why}: nothing was saved; it can resume from its newest checkpoint",
         rank=failure.rank if failure else 0,
         host=failure.host if failure else "",
         traceback=failure.traceback if failure else "",

@@ -40,7 +40,7 @@ class EqualBuffers:
             compare: compare them before in any case; otherwise after the first forwards, and ever more rarely.
 
         Raises:
-            DataError: ranks have come to different values of their own samples.
+            DataError: ranks computed different values from their different samples.
         """
         if self._differ:
             from torch.distributed.tensor import DTensor

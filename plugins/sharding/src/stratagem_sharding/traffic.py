@@ -1,4 +1,4 @@
-"""Everything that this process communicates through `torch.distributed`, whoever asks for it: also engines, from C++.
+"""Watch all communication of this process through `torch.distributed`, including that of engines in C++.
 
 Every collective of `torch.distributed` is an operator of torch's dispatcher, also those of DistributedDataParallel's
 reducer and of `fully_shard`. While someone watches, they have kernels for the dispatcher's key "Autograd", where

@@ -38,7 +38,7 @@ TRIALS = {
     "logger": "stratagem fit FILE:CLASS --logger {name}",
     "place": "stratagem run SCRIPT --on {name}",
 }
-"""Kind whose scaffold has tests of its own → the command that tries one."""
+"""Kind whose scaffold has its own tests → the command that tries one."""
 LIBRARIES = {
     "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
     "checkpoint": ("stratagem-checkpoint",),
