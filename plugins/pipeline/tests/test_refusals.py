@@ -235,7 +235,7 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
     (
         NormedWithout,
         {"micro_batches": 2},
-        "'net.1', a BatchNorm1d, normalizes each part of a batch by itself",
+        "'net.1', a BatchNorm1d, normalizes each part of a batch separately",
     ),
     (Clamping, {}, "changes 'net.0.weight' in place"),
     (Gathering, {"micro_batches": 2}, "calls all_gather while it has one part of a batch.*micro_batches=1"),

@@ -136,7 +136,7 @@ class PowerSGDMemory:
         self.state.rng.set_state((kind, keys, *rest))
 
     def counters(self) -> dict[str, Any]:
-        """Return what isn't a tensor, the same on all ranks."""
+        """Return the values that aren't tensors, the same on all ranks."""
         return {"iter": self.state.iter, "rng": list(self.state.rng.get_state())}
 
     def _lay_out(

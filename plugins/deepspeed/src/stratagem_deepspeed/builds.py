@@ -75,7 +75,7 @@ def check(configuration: Configuration) -> None:
 
 
 def make(configuration: Configuration, collectives: Collectives) -> None:
-    """Compile what isn't there yet, on the first rank of each machine, then load it on every rank. Collective.
+    """Compile missing extensions, on the first rank of each machine, then load it on every rank. Collective.
 
     Raises:
         ConfigError: it can't be compiled; raised on every rank.

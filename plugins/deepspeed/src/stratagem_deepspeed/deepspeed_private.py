@@ -39,7 +39,7 @@ WITHOUT_VALUES = ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")
 
 
 def runs_own_backward(engine: Any) -> bool:
-    """Whether `engine.backward` runs, and not that of a tensor: nothing public tells."""
+    """Whether `engine.backward` runs, and not that of a tensor. It has no public name."""
     return bool(engine._running_engine_backward)
 
 
@@ -116,7 +116,7 @@ def as_plain_tensors() -> AbstractContextManager[Any]:
 
 
 def is_gathered_by_user(parameter: Any) -> bool:
-    """Whether a parameter is within a `GatheredParameters`: nothing public tells."""
+    """Whether a parameter is within a `GatheredParameters`. It has no public name."""
     return bool(getattr(parameter, "_ds_z3_gathered_param_context_depth", 0))
 
 

@@ -22,7 +22,7 @@ class WholeGradients:
         device: for what is sent.
 
     Attributes:
-        paused: nothing: each parameter is counted by itself.
+        paused: empty, since each parameter is counted separately.
     """
 
     def __init__(self, engine: Any, parameters: Sequence[nn.Parameter], device: torch.device) -> None:

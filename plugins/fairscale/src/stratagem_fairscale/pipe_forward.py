@@ -95,7 +95,7 @@ class PipeForward:
             output = forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if isinstance(tensor, torch.Tensor) and tensor.is_complex():
-                # FairScale detaches what isn't floating point: layers before it would train without a gradient.
+                # FairScale detaches tensors that aren't floating point: layers before them would get no gradient.
                 raise DataError(
                     "a layer returns complex numbers, and FairScale passes on gradients of real ones alone: give "
                     "the layers that compute with them one device, by balance"

@@ -137,7 +137,7 @@ def _prefetch_forward(root: nn.Module) -> None:
 
 
 def move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
-    """Move what isn't in shards to the device; return the parameters among it."""
+    """Move unsharded tensors to the device; return the parameters among them."""
     from torch.distributed.tensor import DTensor
 
     whole = [parameter for parameter in request.module.parameters() if not isinstance(parameter, DTensor)]

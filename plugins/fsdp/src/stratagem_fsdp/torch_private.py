@@ -26,7 +26,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 def is_in_backward() -> bool:
     """Whether autograd is at work in this thread, as while activations are computed again.
 
-    `torch._C._current_graph_task_id` is what fully_shard itself asks; nothing public tells.
+    `torch._C._current_graph_task_id` is what fully_shard itself uses; it has no public name.
     """
     return torch._C._current_graph_task_id() != -1
 

@@ -67,8 +67,8 @@ def refuse_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     if type(optimizer) is not torch.optim.SGD or momentum:
         what = f"SGD with momentum={momentum[0]}" if momentum else type(optimizer).__name__
         raise ConfigError(
-            f"{what} is not available on ipu_strategy: poptorch keeps an optimizer's states on the device by names "
-            "of its own, so that no checkpoint could have them; use torch.optim.SGD without momentum, or another "
+            f"{what} is not available on ipu_strategy: poptorch keeps an optimizer's states on the device under "
+            "its own names, so that no checkpoint could have them; use torch.optim.SGD without momentum, or another "
             "strategy"
         )
     if any(group["maximize"] for group in optimizer.param_groups):

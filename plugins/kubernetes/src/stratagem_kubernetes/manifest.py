@@ -52,7 +52,7 @@ def objects(options: PodOptions, run: PodRun, max_restarts: int) -> list[dict[st
     Args:
         options: of the pods.
         run: what they do.
-        max_restarts: how often all pods may fail by themselves.
+        max_restarts: how often pods may fail, all together.
     """
     return _FORMS[options.form](options, run, max_restarts)
 

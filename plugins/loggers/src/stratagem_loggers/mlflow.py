@@ -56,7 +56,7 @@ class MLFlowLogger(LibraryLogger):
         super().__init__(prefix)
         if log_model:
             raise ConfigError(
-                f"MLFlowLogger got log_model={log_model!r}: checkpoints aren't uploaded by themselves; log what you "
+                f"MLFlowLogger got log_model={log_model!r}: checkpoints aren't uploaded automatically; log what you "
                 "want of them by logger.experiment.log_artifacts(logger.run_id, path)"
             )
         self._experiment_name, self._run_name = experiment_name, run_name

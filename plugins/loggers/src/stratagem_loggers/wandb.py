@@ -57,7 +57,7 @@ class WandbLogger(LibraryLogger):
         super().__init__(prefix)
         if log_model:
             raise ConfigError(
-                f"WandbLogger got log_model={log_model!r}: checkpoints aren't uploaded by themselves; log what you "
+                f"WandbLogger got log_model={log_model!r}: checkpoints aren't uploaded automatically; log what you "
                 "want of them as an artifact by logger.experiment"
             )
         folder = save_dir if save_dir is not None else dir

@@ -54,7 +54,7 @@ def is_in_backward() -> bool:
 def saved_tensor_hooks() -> object:
     """What autograd calls now for tensors that it saves: the innermost `saved_tensors_hooks`, None for none.
 
-    Which checkpoint a module is called in is told by nothing else.
+    Nothing else says in which checkpoint a module is called.
     """
     hooks: object = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks

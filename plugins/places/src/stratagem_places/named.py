@@ -81,7 +81,7 @@ def named_options(component: str, name: str) -> Mapping[str, Any]:
     """Return the options of a named place; the file of the working directory wins over the user's.
 
     Raises:
-        UnknownNameError, ConfigError: there is none of that name, or a file can't be read.
+        UnknownNameError, ConfigError: the name is unknown, or a file can't be read.
     """
     files = named_places()
     known = [each for file in files for each in file.places.get(component, {})]

@@ -1,4 +1,4 @@
-"""`PlacedRun`: a run that was submitted somewhere, as its folder tells."""
+"""`PlacedRun`: a run that was submitted to a place, read from its folder."""
 
 from __future__ import annotations
 

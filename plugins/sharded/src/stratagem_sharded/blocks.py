@@ -36,7 +36,7 @@ def blocks_in(module: nn.Module, wanted: Sequence[type[nn.Module] | str] | None)
 def _members(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         for member in module:
-            if isinstance(member, nn.ModuleList):  # has no forward of its own
+            if isinstance(member, nn.ModuleList):  # has no forward
                 yield from _members(member)
             else:
                 yield member

@@ -22,7 +22,7 @@ from stratagem_sharded.torch_private import (
 )
 
 with warnings.catch_warnings():
-    # Importing it, torch warns of its own use of torch.jit.
+    # Importing it, torch warns about its use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stratagem_slurm.place import SlurmPlace
 
 _LONGER_S = 30
-"""How much earlier than its grace period a fit is told that its job ends; Slurm may be 60 s earlier still."""
+"""How much earlier than its grace period a fit gets the signal that its job ends. Slurm may be another 60 s early."""
 _MEETING = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p' | head -n 1)

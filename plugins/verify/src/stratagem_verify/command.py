@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stratagem_verify.verification import Verification
 
 DEVICES = 2
-"""How many where nobody says."""
+"""The default number."""
 
 _COLOURS = {"right": "green", "note": "yellow", "wrong": "red"}
 _ORDER = tuple(reversed(_COLOURS))

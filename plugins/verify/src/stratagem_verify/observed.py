@@ -44,7 +44,7 @@ class Seen:
     draws: bool = False
     """Whether a step drew random numbers."""
     batch_norms: list[str] = field(default_factory=list)
-    """Layers that normalize with the batch of their own rank."""
+    """Layers that normalize with their rank's batch."""
     start: dict[str, Tensor] = field(default_factory=dict)
     """Weights before the first step."""
     weights: dict[str, Tensor] = field(default_factory=dict)

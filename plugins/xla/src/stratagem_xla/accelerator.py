@@ -73,7 +73,7 @@ class XlaAccelerator(Accelerator):
         xm.wait_device_ops()
 
     def memory(self, device: torch.device) -> dict[str, int]:
-        """Bytes in use and in all, where PJRT tells (TPU)."""
+        """Bytes in use and in all, where PJRT reports them (TPU)."""
         import torch_xla.core.xla_model as xm
 
         if self.kind == "CPU":

@@ -37,7 +37,7 @@ class XLAFSDPStrategy(XLAStrategy):
 
     That is torch_xla's FSDPv2: each parameter is cut along its longest dim, and so are its gradient and its
     optimizer's states; XLA gathers where it computes. With a process per device, `XlaFullyShardedDataParallel`
-    cuts parameters into flat pieces, one for each process, and gathers them unit by unit.
+    cuts parameters into flat shards, one for each process, and gathers them unit by unit.
 
     Args:
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.

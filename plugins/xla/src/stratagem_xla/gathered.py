@@ -102,7 +102,7 @@ class GatheredUnit:
             pair.freed()
 
     def _check_state(self, allowed: Any) -> None:
-        # Whether a unit got gradients isn't told by what requires them: a step may leave that out, or freeze it after
+        # What requires gradients doesn't show whether a unit got any: a step may leave that out, or freeze it after
         # its forward.
         either = {"BACKWARD_PRE", "BACKWARD_POST"}
         names = {state.name for state in (allowed if isinstance(allowed, list) else [allowed])}

@@ -130,10 +130,10 @@ def read_weights(path: str, key: str | None = None, in_order: bool = False) -> W
 
 
 def target_format(target: str, name: str | None) -> str:
-    """Choose the format of `target`: the one that is asked for, or by the end of its name.
+    """Return the format of `target`: the given one, or that of the name's suffix.
 
     Raises:
-        ConfigError: neither tells.
+        ConfigError: no format is given, and the suffix is unknown.
     """
     known = _SUFFIXES.get(os.path.splitext(target)[1])
     if name is None and known is None:

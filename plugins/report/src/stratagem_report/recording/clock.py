@@ -20,7 +20,7 @@ class PhaseClock:
     interrupt it: a collective of a validation belongs to the validation.
 
     Args:
-        began_ns: when the first phase, "start", began, as `perf_counter_ns` tells.
+        began_ns: when the first phase, "start", began, by `perf_counter_ns`.
 
     Attributes:
         ns: nanoseconds by phase since the last `take`, without those since the last change of phase.
@@ -72,7 +72,7 @@ class TimedClock(PhaseClock):
 
     Args:
         began_ns: as of `PhaseClock`.
-        device: told of each change of phase in the steps that it samples.
+        device: notified of each change of phase in the steps that it samples.
     """
 
     __slots__ = ("_device",)

@@ -95,7 +95,7 @@ class DeviceTimes:
         events: of the device.
 
     Attributes:
-        is_sampling: whether the current step is sampled; if so, its changes of phase are to be told.
+        is_sampling: whether the current step is sampled; if so, report its changes of phase.
         why_not: why nothing is measured any more.
     """
 

@@ -33,7 +33,7 @@ class Recorder:
 
     Args:
         world_size: how many ranks there are.
-        began_ns: when this rank's part of the run began, as `perf_counter_ns` tells.
+        began_ns: when this rank's part of the run began, by `perf_counter_ns`.
         memory: bytes in use on the device, by name.
         device: measures what the device takes for each phase; None where the host's time is the device's.
     """

@@ -32,7 +32,7 @@ class StragglerWatch:
 
     A rank's own time is what it doesn't spend waiting for the others. Of ranks on the CPU, the processor time of
     the loop's thread is compared, too: where a strategy communicates in its forward, all wait there for the
-    slowest, and only that tells them apart.
+    slowest, and only that distinguishes them.
 
     Args:
         collectives: of all ranks, with a process group of torch's.

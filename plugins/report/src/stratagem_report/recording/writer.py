@@ -9,7 +9,7 @@ from threading import Thread
 
 
 class Writer:
-    """A new file, to which whole pieces are appended in order.
+    """A new file, to which whole blocks are appended in order.
 
     Training is worth more than its record: where the disk is full, a line on standard error says that it ends.
 
