@@ -69,10 +69,12 @@ def sequential_in(module: nn.Module, name: str | None) -> nn.Sequential:
         stacks = {n: m for n, m in module.named_modules() if isinstance(m, nn.Sequential) and len(m) > 1}
         outermost = {n: m for n, m in stacks.items() if not any(_contains(other, n) for other in stacks)}
         if len(outermost) != 1:
-            told = f"{len(outermost)} nn.Sequentials, {', '.join(outermost)}: name one by sequential_module"
+            several = (
+                f"{len(outermost)} nn.Sequentials, {', '.join(outermost)}: name one by sequential_module"
+            )
             none = "no nn.Sequential of at least two layers: write its layers as one, or choose strategy 'pipeline'"
             raise ConfigError(
-                f"fairscale_pipe distributes the layers of one, and {kind} has {told if outermost else none}"
+                f"fairscale_pipe distributes the layers of one, and {kind} has {several if outermost else none}"
             )
         ((name, found),) = outermost.items()
     if not isinstance(found, nn.Sequential):

@@ -70,10 +70,10 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     def plan_lines(self) -> Sequence[str]:
         """Say what becomes of learning rates."""
-        told = [
+        lines = [
             "learning rates: times the number of workers in each step; scale_lr=False leaves them as given"
         ]
-        return told if self.scale_lr else ()
+        return lines if self.scale_lr else ()
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and start Horovod. Collective."""

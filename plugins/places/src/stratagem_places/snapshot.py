@@ -54,7 +54,7 @@ def take_snapshot(root: str, target: str) -> int:
         if copied > MOST_FILES:
             raise ConfigError(
                 f"{root!r} has more than {MOST_FILES} files that look like code: submit from the folder of your "
-                "code, or let .gitignore leave out what isn't"
+                "code, or exclude other files by .gitignore"
             )
         *folders, name = path.split(os.sep)
         node = tree

@@ -1,4 +1,4 @@
-"""`TrainerCommands`: fit, validate, test and predict launch a stage, and take up what it brings back."""
+"""`TrainerCommands`: fit, validate, test and predict launch a stage, and restore what it brings back."""
 
 from __future__ import annotations
 
