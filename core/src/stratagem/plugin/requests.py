@@ -56,7 +56,7 @@ class PrecisionRequest:
     """For the hook `precision`."""
 
     name: str
-    """As "bf16-mixed"."""
+    """The precision's name, such as "bf16-mixed"."""
     create: Callable[[str, torch.device], Precision]
     """The selected precision component: `create(name, device)`."""
     device: torch.device
@@ -153,7 +153,7 @@ class SetupRequest:
     config: RunConfig = field(default_factory=RunConfig)
     """The run's. Its `run_dir` is the folder that all ranks write to, and None where the run keeps no files."""
     left_shards: object | None = None
-    """Of a module that the run before left sharded in this process: its `Prepared.left_shards`."""
+    """`Prepared.left_shards` of the previous run in this process, if it left the module sharded."""
 
     @property
     def device(self) -> torch.device:

@@ -117,7 +117,7 @@ def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: M
 def _refuse_rivals(
     cls: type[Environment], components: Mapping[type[Environment], Component], environ: Mapping[str, str]
 ) -> None:
-    """Of two with one priority, neither is nearer than the other."""
+    """Refuse two recognised environments of one priority."""
     mine = components[cls]
     for other, component in components.items():
         if other is not cls and component.priority == mine.priority and other.detect(environ) is not None:

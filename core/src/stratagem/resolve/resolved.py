@@ -18,7 +18,7 @@ class Resolved:
 
     kind: Kind
     name: str
-    """As it was chosen."""
+    """The name by which it was chosen."""
     value: Any
     """The object; for a precision and a checkpointer, which only workers need, what makes it there."""
     origin: str = GIVEN

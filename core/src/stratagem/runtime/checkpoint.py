@@ -76,7 +76,7 @@ def _key(key: str, part: str) -> str:
 
 
 class _PartReader(CheckpointReader):
-    """Of a checkpoint of several modules what one of them has."""
+    """Reads one module's part of a checkpoint of several modules."""
 
     def __init__(self, reader: CheckpointReader, part: str) -> None:
         self.state, self.world_size, self.path = reader.state, reader.world_size, reader.path

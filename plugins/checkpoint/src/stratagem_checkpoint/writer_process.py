@@ -36,7 +36,7 @@ class Buffer:
     """Read from now on this memory, whose descriptor follows."""
 
     offset: int
-    """Of its first byte, among what the descriptor reads."""
+    """Offset of its first byte, among what the descriptor reads."""
     process: int | None
     """Whose memory the descriptor reads; None where it is a file's."""
 
@@ -64,12 +64,12 @@ class Save:
     filesystem: Filesystem
     folder: str
     spans: Sequence[Span]
-    """Of this rank's files."""
+    """Spans of this rank's files."""
     rank: int
     world_size: int
     target: str
     document: Mapping[str, Any] | None
-    """Of the manifest; None on ranks other than 0."""
+    """The manifest's document; None on ranks other than 0."""
     shown: str
 
 

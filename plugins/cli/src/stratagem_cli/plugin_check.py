@@ -64,7 +64,7 @@ class Finding:
     """What came of one check of a distribution."""
 
     check: str
-    """As "names"."""
+    """Name of the check, such as "names"."""
     ok: bool
     """Whether it holds."""
     detail: str

@@ -51,7 +51,7 @@ class OuterOptimizer:
         self.parameters: Tensors = {}
         """What the replicas last agreed on; complex ones as pairs of real numbers."""
         self.momentum: Tensors = {}
-        """Of the parameters that have been stepped with it."""
+        """Momentum of the parameters that have been stepped with it."""
         self.begin(named)
 
     def begin(self, named: Mapping[str, torch.Tensor]) -> None:

@@ -266,7 +266,7 @@ class _Unit:
         ]
         self._learned = False
         self._copies: dict[int, Any] = {}
-        """By the number of the place; torch gathers into the same one each time."""
+        """Number of a place → its copy; torch gathers into the same one each time."""
 
     def learn(self) -> None:
         if self._learned:

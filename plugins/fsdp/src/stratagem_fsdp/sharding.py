@@ -48,7 +48,7 @@ class Sharded:
     whole: tuple[nn.Parameter, ...]
     """Parameters that every rank has all of, so that their gradients are to be averaged by others."""
     snapshot: ModuleSnapshot
-    """Of the modules as they were before."""
+    """Snapshot of the modules before."""
 
 
 def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construction | None) -> Sharded:

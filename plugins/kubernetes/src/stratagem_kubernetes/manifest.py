@@ -21,7 +21,7 @@ KINDS = {
     "jobset": ("jobsets.jobset.x-k8s.io",),
     "trainjob": ("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
 }
-"""By form: what `kubectl` calls its objects; the first has the run's state."""
+"""Form → what `kubectl` calls its objects; the first has the run's state."""
 
 _LONGEST = 45
 """A pod's name is longer by as much as "-node-0-9999-abcde", and may have 63 characters."""

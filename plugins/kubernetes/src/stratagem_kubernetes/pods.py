@@ -9,7 +9,7 @@ from typing import Any
 from stratagem_kubernetes.options import PodOptions
 
 CONTAINER = "node"
-"""As the torch policy of Kubeflow Trainer expects it."""
+"""Name of the container, as Kubeflow Trainer's torch policy expects it."""
 PORT = 29400
 ARCHIVE = "code.tar.gz"
 GRACE_MARGIN_S = 15

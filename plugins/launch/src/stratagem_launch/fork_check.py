@@ -116,7 +116,7 @@ class _Thread(NamedTuple):
 
     id: int
     state: str
-    """As in /proc: "S" waits for something, "R" runs or waits for a processor."""
+    """State as in /proc: "S" waits for something, "R" runs or waits for a processor."""
     ran_ns: int
     turns: int
     """How often it was given a processor."""

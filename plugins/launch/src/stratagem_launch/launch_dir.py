@@ -50,7 +50,7 @@ class Failure:
     time: float
     """Seconds since the epoch."""
     line: str
-    """As "ValueError: negative size"."""
+    """The error as one line, such as "ValueError: negative size"."""
     traceback: str
     exit_code: int = 1
     usage: bool = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 EXIT_CODE = 75
-"""Of a run that was asked to stop, and may be started again: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""Exit code of a run that was asked to stop and may be restarted: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 STOP_SIGNALS = "SIGTERM,SIGUSR1,SIGUSR2"
 """Signals that a run obeys by default."""
@@ -85,7 +85,7 @@ class StopConditions:
     grace_period_s: float = 30.0
     """How long a process may still run after a signal, and how long before a limit the run stops."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """As "the time limit": when the process is ended, in seconds since the epoch."""
+    """Name of a limit, such as "the time limit" → when the process is ended, in seconds since the epoch."""
 
 
 class PreemptionWatch:

@@ -16,7 +16,7 @@ class SlurmJob:
     """What Slurm's variables say of a job."""
 
     job_id: str
-    """As scontrol takes it: of an array's task "12_3"."""
+    """The job's ID as scontrol takes it; "12_3" for a task of an array."""
     restarts: int = 0
     """How often it was requeued, by the run or by Slurm."""
     end_time: float | None = None

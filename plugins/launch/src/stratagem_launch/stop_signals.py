@@ -36,7 +36,7 @@ class StopRequest:
 
     @property
     def name(self) -> str:
-        """Of the signal."""
+        """Name of the signal."""
         return signal.Signals(self.number or 0).name
 
     @property

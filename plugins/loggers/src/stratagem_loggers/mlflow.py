@@ -15,7 +15,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import path_text
 
 _MAX_PARAMS = 100
-"""Of one request."""
+"""Largest number of parameters in one request."""
 
 
 class MLFlowLogger(LibraryLogger):
@@ -67,7 +67,7 @@ class MLFlowLogger(LibraryLogger):
 
     @property
     def name(self) -> str | None:
-        """Of the experiment."""
+        """Name of the experiment."""
         return self._experiment_name
 
     @property

@@ -70,7 +70,7 @@ class WandbLogger(LibraryLogger):
 
     @property
     def name(self) -> str | None:
-        """Of the project."""
+        """Name of the project."""
         return self._project or os.environ.get("WANDB_PROJECT", "stratagem")
 
     @property

@@ -14,7 +14,7 @@ class Schedule:
 
     name: str
     torch_name: str
-    """As `torch.distributed.pipelining.schedules.get_schedule_class` takes it."""
+    """Name that `torch.distributed.pipelining.schedules.get_schedule_class` takes."""
     several: bool = False
     """A rank has several stages."""
     is_v: bool = False

@@ -76,11 +76,11 @@ class Traced:
 
     pieces: tuple[Piece, ...]
     rows: int
-    """Of every micro-batch: the graphs are for this number alone."""
+    """Rows of every micro-batch: the graphs are for this number only."""
     entry: Structure
-    """Of what the module is called with."""
+    """Structure of the module's arguments."""
     output: Structure
-    """Of what it returns."""
+    """Structure of the module's output."""
 
     def value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Return the first stage's inputs when the module is called with these.

@@ -23,7 +23,7 @@ class ChosenPlace:
     component: str
     """The component's name, by which a run's record finds it again."""
     options: Mapping[str, Any]
-    """Of its constructor, typed."""
+    """Arguments of its constructor, typed."""
     place: Place
 
 
@@ -33,7 +33,7 @@ class NamedPlaces:
 
     path: str
     places: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """By component and name."""
+    """Component → name → place."""
 
 
 def choose(on: str, sets: Sequence[str] = ()) -> ChosenPlace:

@@ -55,7 +55,7 @@ class PlaceRequest:
 
     @property
     def name(self) -> str:
-        """Of the run: its folder's."""
+        """Name of the run: that of its folder."""
         return os.path.basename(self.run_dir)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from stratagem.errors import ConfigError
 
 SUFFIXES = (".cfg", ".ini", ".json", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml")
-"""Of files that are code where git doesn't tell."""
+"""Suffixes of files that count as code outside of git."""
 MOST_BYTES = 10 * 2**20
 """A larger file is linked, not copied."""
 MOST_FILES = 20_000

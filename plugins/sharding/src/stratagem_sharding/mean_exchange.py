@@ -24,9 +24,9 @@ class Residuals:
     """
 
     own: torch.Tensor | None = None
-    """Of this rank's numbers, float32, a row for each rank; None before the first exchange."""
+    """Residual of this rank's numbers, float32, a row for each rank; None before the first exchange."""
     mean: torch.Tensor | None = None
-    """Of this rank's chunk of the mean, float32, one row."""
+    """Residual of this rank's chunk of the mean, float32, one row."""
 
 
 class MeanExchange:

@@ -20,7 +20,7 @@ from stratagem.sdk.shards import CUTS, Cut
 __all__ = ["why_not"]
 
 SCALES = (1.0, 1e-3, 1e3, 10.0)
-"""Of the gradients, step by step: whatever a norm limits is limited in one of them."""
+"""Scales of the gradients, step by step, so that any limit on a norm applies in one of them."""
 LATER = (16, 128, 1024, 16384)
 """What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
 FURTHER = 6
@@ -68,7 +68,7 @@ class _How(NamedTuple):
     """One way to try."""
 
     dtype: torch.dtype | None
-    """Of the stand-ins; their parameters' own when None."""
+    """Dtype of the stand-ins; their parameters' own when None."""
     sparse: bool = False
     """Whether gradients are."""
     closure: bool = False

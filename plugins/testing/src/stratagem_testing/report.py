@@ -48,13 +48,13 @@ class Report:
     """What came of all checks of one component."""
 
     name: str
-    """As it was asked for."""
+    """Name by which it was asked for."""
     kind: Kind
-    """Of the component."""
+    """Kind of the component."""
     distribution: str
     """That brings it."""
     version: str
-    """Of that distribution."""
+    """Version of that distribution."""
     outcomes: tuple[Outcome, ...]
     """In the order of the checks."""
     seconds: float = 0.0

@@ -91,7 +91,7 @@ class StrategySubject:
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
     timeout_s: float = TIMEOUT_S
-    """After which a task counts as hanging."""
+    """Timeout after which a task counts as hanging."""
 
     world_size: int = 1
     """Devices of the run; set for each check."""

@@ -48,7 +48,7 @@ class RecipeModule(Module):
         self.automatic_optimization = not recipe.manual
 
     index = 0
-    """Of the micro-batch, from 0 over the whole training."""
+    """Index of the micro-batch, from 0 over the whole training."""
     replaced: Callable[[Optimizer], Optimizer] | None = None
     """Makes what goes in the place of each of the recipe's optimizers."""
 

@@ -30,7 +30,7 @@ from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variabl
 from stratagem_testing.worker import SHOW_STACKS, Reply, serve
 
 TIMEOUT_S = 240.0
-"""After which a task counts as hanging: long enough for what only waits its turn on a busy machine."""
+"""Timeout after which a task counts as hanging: long enough for a task that waits on a busy machine."""
 LINGER_S = 3.0
 """How long the other ranks may go on once one has failed: a peer's error may be reported first."""
 STACKS_S = 0.5

@@ -68,7 +68,7 @@ class Seen:
     """Integers among the optimizers' settings, as `start_preconditioning_step`."""
     has_validation: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the validation."""
+    """Metrics of the validation."""
     validation_draws: bool = False
     """Whether validation drew random numbers."""
     validation: list[str] = field(default_factory=list)

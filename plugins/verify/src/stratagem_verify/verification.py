@@ -55,7 +55,7 @@ class Verification:
     steps: int
     """Optimizer steps of each run."""
     findings: tuple[Finding, ...]
-    """In the order of the questions."""
+    """Findings, in the order of the questions."""
     seconds: float
     """How long all of it took."""
 

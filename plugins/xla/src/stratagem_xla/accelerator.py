@@ -25,7 +25,7 @@ class XlaAccelerator(Accelerator):
 
     @property
     def kind(self) -> str:
-        """As PJRT_DEVICE has it: "TPU", "CPU"."""
+        """Kind as in PJRT_DEVICE: "TPU", "CPU"."""
         return library.device_type()
 
     def availability(self) -> Availability:

@@ -18,7 +18,7 @@ class Client:
     """What was started."""
 
     kind: str
-    """As "TPU"."""
+    """Kind of device, such as "TPU"."""
     devices: int
     spmd: bool
     """Whether one virtual device, `xla:0`, stands for all of them."""

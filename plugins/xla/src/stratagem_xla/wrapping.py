@@ -52,7 +52,7 @@ class Wrapped:
     gathered: Sequence[GatheredUnit]
     """One for each of them."""
     pieces: Mapping[int, nn.Parameter]
-    """By the id that a parameter had before."""
+    """Id of the original parameter → its shard."""
     shapes: Mapping[int, torch.Size]
     """A shard's id → the unsharded shape."""
     restore: Callable[[], None]

@@ -39,7 +39,7 @@ TRAINING_IF_ASKED = ("torch", "dcp")
 """Formats that can have optimizers' states; in the latter ones weights alone lie otherwise."""
 _WITH_KEY = ("torch", "lightning", "dcp")
 SHARD_BYTES = 5 * 10**9
-"""As transformers has it."""
+"""Size of a shard, the same as in transformers."""
 
 
 @dataclass(frozen=True)

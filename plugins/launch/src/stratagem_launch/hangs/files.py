@@ -37,12 +37,12 @@ class RankFiles:
 
     @property
     def stacks(self) -> str:
-        """As faulthandler writes them."""
+        """File of the stacks that faulthandler writes."""
         return self._path("stacks")
 
     @property
     def collectives(self) -> str:
-        """Of torch's flight recorder."""
+        """File of torch's flight recorder."""
         return self._path("collectives")
 
     def _path(self, what: str) -> str:

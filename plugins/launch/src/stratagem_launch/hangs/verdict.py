@@ -11,7 +11,7 @@ from stratagem_launch.hangs.evidence import Collective, Evidence
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a hang."""
+    """The diagnosis of a hang."""
 
     ranks: tuple[int, ...]
     """Those that it is due to."""

@@ -20,10 +20,10 @@ class _Area:
     begin: int
     end: int
     mode: str
-    """As "rw-p"; the last letter is s where writes are shared."""
+    """Mode such as "rw-p"; the last letter is s where writes are shared."""
     offset: int
     path: str
-    """Of a file that can be opened; empty where it is a map of none."""
+    """Path of a file that can be opened; empty where no file is mapped."""
 
 
 class MappedMemory:

@@ -30,7 +30,7 @@ KINDS = (
     "logger",
     "place",
 )
-"""Of scaffolds; a launcher is an extension that changes how runs are launched."""
+"""Kinds of scaffolds; a launcher is an extension that changes how runs are launched."""
 
 TRIALS = {
     "extension": "stratagem run --use {name} SCRIPT",

@@ -68,7 +68,7 @@ class _SignalAt(Callback):
 
 
 STEP, STEPS = 2, 20
-"""After which step the signal comes, and how many a whole run has."""
+"""The step after which the signal comes, and the steps of a whole run."""
 
 
 @check(world_sizes=(2,))

@@ -33,7 +33,7 @@ class Resolved:
     spec: ModuleSpec
     data: DataSpec | None
     settings: Settings
-    """As they were given."""
+    """The given settings."""
     strategy: Mapping[str, Any]
     """The strategy's settings, typed, without defaults."""
     trainer: Mapping[str, Any]

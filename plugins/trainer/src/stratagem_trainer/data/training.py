@@ -91,7 +91,7 @@ class CombinedTrainData:
         self.batch_size = parts[0].batch_size
         self.description = f"{combined.mode} of " + "; ".join(part.description for part in parts)
         self._passes: list[list[_Pass]] = [[] for _ in parts]
-        """Of each loader its passes in this epoch."""
+        """For each loader, its passes in this epoch."""
         self._epoch: int | None = None
         self._read = 0
         """Batches of this epoch that were read, some of them ahead."""

@@ -59,7 +59,7 @@ class ReducedLog:
     values: dict[str, float]
     """Name → reduced value; and the values that only other ranks logged, of the first rank that did."""
     nan_steps: tuple[int, ...]
-    """By rank."""
+    """By rank, the first step whose loss isn't finite, or 0."""
     rows: int
     """The most that a rank has."""
     objects: int = 0

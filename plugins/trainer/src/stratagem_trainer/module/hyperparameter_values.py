@@ -23,7 +23,7 @@ from torch import nn
 from stratagem.errors import CheckpointError
 
 MOST_BYTES = 2**20
-"""Of a tensor among hyperparameters."""
+"""Largest size of a tensor among hyperparameters."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, range)
 _TAG = "@"
 

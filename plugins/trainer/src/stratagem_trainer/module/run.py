@@ -68,7 +68,7 @@ class ModuleRun(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters: the first that is of floating point; torch's default where there is none."""
+        """Dtype of the first floating-point parameter; torch's default where there is none."""
         found = (p.dtype for p in self.parameters() if p.is_floating_point())
         return next(found, torch.get_default_dtype())
 
