@@ -41,7 +41,9 @@ def fit(tmp_path: Path, module: stratagem.Module, devices: int, strategy: Any = 
 
 def weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {
-        name: value.detach().clone() for name, value in module.state_dict().items() if "statistics" not in name
+        name: value.detach().clone()
+        for name, value in module.state_dict().items()
+        if "statistics" not in name
     }
 
 
