@@ -19,3 +19,13 @@ def test_parameter_hooks_name_both_slots():
     parameter.register_hook(lambda _: None)
     parameter.register_post_accumulate_grad_hook(lambda _: None)
     assert all(len(getattr(parameter, slot)) == 1 for slot in private.PARAMETER_HOOKS)
+
+
+def test_subclasses_are_not_asked_about_functions():
+    class Asked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    with private.without_subclass_functions():
+        assert torch.ones(2).as_subclass(Asked).add(1).shape == (2,)

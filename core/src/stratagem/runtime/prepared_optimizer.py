@@ -70,7 +70,7 @@ class PreparedOptimizer(Optimizer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__dict__" or hasattr(PreparedOptimizer, name):
-            object.__setattr__(self, name, value)
+            super().__setattr__(name, value)
         else:
             setattr(self.inner, name, value)
 

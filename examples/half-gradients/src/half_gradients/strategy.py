@@ -85,7 +85,8 @@ class HalfGradientsPrepared(ReplicatedPrepared):
         """Return the mean over the ranks of a vector, and what this rank didn't send. Collective.
 
         Whole numbers up to 2,048 are numbers of 16 bits, and so are their sums over the ranks: nothing is rounded
-        off but what this rank knows of. The second is None where some rank's vector isn't finite: nothing was sent.
+        off but what this rank knows of. Where some rank's vector isn't finite, nothing was sent, and the second is
+        None.
         """
         ranks = self.collectives.world_size
         # NaN counts as infinite: the largest of a number and NaN is the number for some backends.

@@ -59,6 +59,8 @@ class SynchronisedPrepared(Prepared):
             self._gradients.add(self.original_module.named_parameters())
         super().backward(loss, **kwargs)
         if self._syncing:
+            if self._gradients is not None:
+                self._gradients.refuse_changed()
             self.reduce()
 
     @contextmanager
@@ -76,6 +78,11 @@ class SynchronisedPrepared(Prepared):
     def average_gradients(self, index: int) -> None:
         if self._gradients is not None:
             self._gradients.average(self._stepped(index))
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        if self._gradients is not None and self._gradients.has_local:
+            self._gradients.forget(self._parameters[index])
 
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
         if self._gradients is not None:

@@ -122,6 +122,7 @@ class ManualDDPPrepared(ReplicaPrepared):
     def _average_gradients(self) -> None:
         if self._gradients is None:
             return
+        self._gradients.refuse_changed()
         touched = [self._gradients.is_local(parameter) for parameter in self._trainable]
         for flat in flattened_buckets(gradients_of_any(self._trainable, touched, self.device)):
             if self._dtype is None:

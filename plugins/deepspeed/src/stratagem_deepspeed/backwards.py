@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
+from weakref import ref
 
 import torch
 from stratagem_sharding.torch_private import backward_number
 
 from stratagem.errors import GradientError
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_deepspeed.deepspeed_private import (
     PROLOGUE,
     as_plain_tensors,
@@ -16,6 +18,12 @@ from stratagem_deepspeed.deepspeed_private import (
     replace,
     runs_own_backward,
 )
+
+_WHAT_TO_DO = {
+    True: "deepspeed can't drop it, so start again from a checkpoint",
+    False: "call optimizer.zero_grad() after the exception",
+}
+"""After a backward that wasn't finished: at stages 1 to 3, and at stage 0."""
 
 
 class Backwards:
@@ -116,6 +124,8 @@ class Backwards:
     def forget(self) -> None:
         """Gradients were stepped, or dropped."""
         self._count, self._reduced = 0, False
+        if not self._stage:
+            self._failed = False  # there, gradients are the parameters' own
 
     def _begin_any(self) -> None:
         if not runs_own_backward(self._engine):
@@ -132,10 +142,58 @@ class Backwards:
     def _refuse_failed(self) -> None:
         if self._failed:
             raise GradientError(
-                "deepspeed has a part of the gradients of a backward that wasn't finished, since it raised or was "
-                "that of another module's loss, and can't drop it: start again from a checkpoint, or choose strategy "
-                "ddp, under which loops may do both"
+                "a part of the gradients of a backward that wasn't finished is there, since it raised or was that of "
+                f"another module's loss: {_WHAT_TO_DO[bool(self._stage)]}, or choose strategy ddp"
             )
+
+
+class WindowGradients:
+    """Gradients that micro-batches within no_sync leave on parameters, as at stages 0 and 1: they mustn't change.
+
+    Args:
+        named: parameters by their names.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
+        self._named = list(named)
+        self._versions: dict[str, tuple[Any, int]] = {}
+
+    def note(self) -> None:
+        """A backward within no_sync is over."""
+        self._versions = {
+            name: (ref(p.grad), tensor_version(p.grad))
+            for name, p in self._named
+            if p.grad is not None and not isinstance(p.grad, HeldGradient)
+        }
+
+    def forget(self) -> None:
+        """Gradients were reduced, or dropped."""
+        self._versions.clear()
+
+    def check(self) -> None:
+        """Call it before the next backward of a window.
+
+        Raises:
+            GradientError: a gradient was changed, so that the sum is no sum over batches.
+        """
+        for name, p in self._named:
+            noted, version = self._versions.get(name, (None, 0))
+            gradient = p.grad
+            if gradient is None or noted is None or noted() is not gradient:
+                continue
+            if tensor_version(gradient) != version and gradient.any():
+                raise GradientError(
+                    f"the gradient of {name!r} was changed within runtime.no_sync(), before it was averaged over the "
+                    "ranks: scale the loss instead, clip by clipping=Clipping(max_norm=...) in setup, or choose ddp"
+                )
+
+
+def dropped_within_window() -> GradientError:
+    """Return what to raise where gradients are dropped that the engine has accumulated."""
+    return GradientError(
+        "gradients were dropped after a backward within runtime.no_sync(), and deepspeed's stages 1 to 3 have "
+        "accumulated them already: leave the micro-batch out before its backward, or choose strategy ddp or fsdp"
+    )
 
 
 class HeldGradient(torch.Tensor):
@@ -174,6 +232,7 @@ class HeldGradients:
     ) -> None:
         self._parameters, self._names, self._put = list(parameters), names, put
         self._there = False
+        self._placed: list[Any] = []
         self._handles: list[Any] = []
         if refuse is not None:
             # Of a second backward of one graph, the engine learns too late.
@@ -188,13 +247,18 @@ class HeldGradients:
 
     def place(self) -> None:
         """Put stand-ins in the place of gradients that the engine has taken."""
-        self._there = True
+        self._there, self._placed = True, []
         with as_plain_tensors():  # the shape of a stand-in, too, is refused otherwise
             for parameter in self._parameters:
                 if parameter.grad is None:
                     shape = getattr(parameter, "ds_shape", parameter.shape)
                     nothing = parameter.data.new_empty(()).expand(shape)
                     self._put(parameter, nothing.as_subclass(HeldGradient))
+                    self._placed.append(parameter)
+
+    def was_dropped(self) -> bool:
+        """Whether a parameter that got one has no gradient now."""
+        return self._there and any(p.grad is None for p in self._placed)
 
     def remove(self) -> None:
         """Take them away: the engine, and autograd, look at what is there."""

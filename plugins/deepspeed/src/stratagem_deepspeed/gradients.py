@@ -12,7 +12,7 @@ from stratagem_sharding.torch_private import post_accumulate_hooks
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem_deepspeed.backwards import Backwards, HeldGradients
+from stratagem_deepspeed.backwards import Backwards, HeldGradients, dropped_within_window
 from stratagem_deepspeed.deepspeed_private import (
     COMPLETE,
     REDUCE,
@@ -138,8 +138,7 @@ class Gradients:
             self._learn()
         if self._backwards is not None:
             self._backwards.end(boundary)
-            if boundary:
-                self._held.place()
+            self._held.place()
 
     def _has_gradient(self, parameter: Any) -> bool:
         """Whether there is a gradient; if not, put zeros in its place."""
@@ -232,7 +231,13 @@ class Gradients:
         self._idle.check()
 
     def take_stand_ins_away(self) -> None:
-        """Take `HeldGradient`s away, before autograd or the engine look at gradients."""
+        """Take `HeldGradient`s away, before autograd or the engine look at gradients.
+
+        Raises:
+            GradientError: the user's code has dropped one within a window of micro-batches.
+        """
+        if self._backwards is not None and self._backwards.waits_for_reduction and self._held.was_dropped():
+            raise dropped_within_window()
         self._held.remove()
 
     def check_assigned(self) -> None:

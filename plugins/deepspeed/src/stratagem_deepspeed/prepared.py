@@ -17,7 +17,7 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
 from stratagem_deepspeed import native, output
-from stratagem_deepspeed.backwards import Backwards
+from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks
@@ -108,6 +108,7 @@ class DeepSpeedPrepared(Prepared):
         self._backwards: Backwards | None = None
         if optimizers and request.steps is None:
             self._backwards = Backwards(self.engine, self.stage, self._take_stand_ins_away)
+        self._window_gradients = WindowGradients(request.original_module.named_parameters())
         self._gradients = (
             follow_gradients(self.engine, self.stage, names, request, self._backwards)
             if request.loop.training
@@ -191,16 +192,19 @@ class DeepSpeedPrepared(Prepared):
         self._take_stand_ins_away()
         if self._backwards is not None:
             self._backwards.begin()
+            self._window_gradients.check()
         with self._explained():
             self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
         if self._backwards is not None:
-            self._backwards.end(bool(self.engine.is_gradient_accumulation_boundary()))
+            is_last = bool(self.engine.is_gradient_accumulation_boundary())
+            self._backwards.end(is_last)
+            self._window_gradients.forget() if is_last or self.stage > 1 else self._window_gradients.note()
 
     def _explained(self) -> AbstractContextManager[None]:
         return nullcontext() if self._partitioned is None else empty_parameters_explained()
 
     def abandon_backward(self) -> None:
-        if self._backwards is not None and self.stage:
+        if self._backwards is not None:
             self._backwards.fail()
 
     def _take_stand_ins_away(self) -> None:
@@ -272,10 +276,19 @@ class DeepSpeedPrepared(Prepared):
             follow_parameters(self.engine.optimizer)
 
     def zero_grad(self, index: int) -> None:
-        """Drop gradients at stage 0; the other stages hold them until `step`."""
-        if self.stage == 0 and self._backwards is not None:
+        """Drop gradients at stage 0; the other stages hold them until `step`.
+
+        Raises:
+            GradientError: the engine has accumulated some in a window that isn't over.
+        """
+        if self._backwards is None:
+            return
+        if self.stage == 0:
             super().zero_grad(index)
             self._backwards.forget()
+            self._window_gradients.forget()
+        elif self._backwards.waits_for_reduction:
+            raise dropped_within_window()
 
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._partitioned is None:

@@ -115,7 +115,8 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         self.take_up_groups()
         if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
             self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
-        loss = super().step(closure, **kwargs)
+        self.optim.state = self.state  # the user's code may have replaced them
+        loss = super().step(closure and _evaluated_once(closure), **kwargs)
         count_as_stepped(self.whole)
         return loss
 
@@ -144,6 +145,18 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         nn.utils.clip_grads_with_norm_(own, max_norm, norm)
         return norm
 
+    def state_dict(self) -> dict[str, Any]:
+        """Refuse: no rank has all states, and the loop of one rank alone may ask.
+
+        Raises:
+            ConfigError: says how states are saved.
+        """
+        raise ConfigError(
+            f"fairscale_sharded keeps the states of {type(self.whole).__name__} in shards, so that no rank has its "
+            "state_dict: save them by runtime.save(path) or a checkpoint of the Trainer, which any strategy loads, "
+            "or choose ddp"
+        )
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""
         self.take_up_groups()
@@ -154,3 +167,20 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         """Give each parameter memory of its own again."""
         for buffer in parameter_buffers(self):
             buffer.leave()
+
+
+def _evaluated_once(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """Return `closure`, which refuses a second evaluation: parameters of other ranks would be those of before."""
+    has_evaluated = False
+
+    def evaluate() -> Any:
+        nonlocal has_evaluated
+        if has_evaluated:
+            raise ConfigError(
+                "an optimizer evaluated its closure twice in a step, and under fairscale_sharded the other ranks' "
+                "parameters aren't there until the step is over: choose ddp_sharded or ddp"
+            )
+        has_evaluated = True
+        return closure()
+
+    return evaluate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.exchange import StoreExchange
 from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.optimizer_values import share_values
+from stratagem_sharding.part_of_optimizer import StatesOfPart
 from stratagem_sharding.replicated import ReplicatedPrepared
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem import Clipping, ConfigError, Prepared, SetupRequest, place
+from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import load_optimizer
+from stratagem_fairscale.fairscale_private import number_of_step_hooks
 from stratagem_fairscale.optimizer import ShardedOptimizer
 from stratagem_fairscale.reducer import GradientReducer
 
@@ -157,11 +159,27 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
     def _kind(self, index: int) -> str:
         return type(self._sharded[index].whole).__name__
 
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        optimizer = self._sharded[index]
+        own_hooks = len(self._handles) // len(self._sharded)
+        if (
+            self._is_own_loop
+            and number_of_step_hooks(optimizer) + number_of_step_hooks(optimizer.whole) > own_hooks
+        ):
+            raise CombinationError(
+                f"{self._kind(index)} has step hooks, and under fairscale_sharded they would see one "
+                "rank's gradients alone: call what they do around optimizer.step(), or choose ddp_sharded"
+            )
+        return super().step(index, closure)
+
     def zero_grad(self, index: int) -> None:
         super().zero_grad(index)
         if self._is_own_loop:
             self._reducer.drop(self._parameters[index])
         self._reducer.forget_averages()
+
+    def optimizer_state(self, index: int) -> Any:
+        return StatesOfPart(self._sharded[index], "fairscale_sharded")
 
     def state(self) -> dict[str, Any]:
         state = super().state()

@@ -228,6 +228,7 @@ class GradientReducer:
         """The user's code drops the gradients of `parameters`."""
         for parameter in parameters:
             self._aside.pop(id(parameter), None)
+            self._local.pop(id(parameter), None)
 
     def finish(self) -> None:
         """Wait until this rank has the averages of what it steps; others' gradients are dropped. Collective."""
@@ -292,6 +293,13 @@ class GradientReducer:
             self._check([parameter], "the optimizer")
 
     def _note(self, parameter: torch.Tensor, *_: object) -> None:
+        before = self._local.get(id(parameter))
+        if before is not None and parameter.grad is not None and tensor_version(parameter.grad) > before + 1:
+            raise GradientError(
+                f"the gradient of {self._names.get(id(parameter), 'a parameter')!r} was changed before it was "
+                "averaged over the ranks, as by clipping a gradient from no_sync(): clip by "
+                "runtime.clip(optimizer, ...)"
+            )
         if not self.is_on or parameter.grad is None:
             if self._checks and parameter.grad is not None:
                 self._local[id(parameter)] = tensor_version(parameter.grad)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from stratagem_sharding.torch_private import without_subclass_functions
 from torch.distributed.tensor import DTensor
+
+from stratagem.sdk.torch_private import without_subclass_functions
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:

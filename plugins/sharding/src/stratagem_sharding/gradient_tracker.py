@@ -261,6 +261,16 @@ class GradientTracker:
             "(optimizer.average_gradients() and optimizer.clip(...) in a Module)"
         )
 
+    def refuse_changed(self) -> None:
+        """Refuse gradients that were changed before they are averaged. Call it before each average of one's own.
+
+        Raises:
+            GradientError: the user's code has changed one, and a backward has added to it since.
+        """
+        changed = [parameter for parameter in self._changed if parameter.grad is not None]
+        if changed:
+            raise self._was_changed(changed[0])
+
     def complete_backward(self) -> None:
         """Average what a backward has accumulated for which no reduction was prepared. Collective.
 

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from stratagem_sharding.torch_private import local_shard, without_subclass_functions
+from stratagem.sdk.torch_private import without_subclass_functions
+from stratagem_sharding.torch_private import local_shard
 from stratagem_sharding.whole_tensors import hold_whole, shard_like
 
 __all__ = ["LocalStep"]

@@ -18,8 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map as tree_map
 
-from stratagem.sdk.torch_private import without_subclass_functions as without_subclass_functions
-
 __all__ = [
     "MODULE_TABLES",
     "at_end_of_backward",
@@ -36,7 +34,6 @@ __all__ = [
     "post_accumulate_hooks",
     "set_backward_hooks",
     "set_post_accumulate_hooks",
-    "without_subclass_functions",
 ]
 
 # TorchDispatchMode: torch.overrides has the mode for torch's functions, and none for the operations under them.

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from stratagem_sharding.torch_private import without_subclass_functions
 from stratagem_sharding.whole_tensors.shard_arithmetic import (
     ABOUT_THE_TENSOR,
     ELEMENTWISE,
@@ -23,6 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import ShardedUseError
+from stratagem.sdk.torch_private import without_subclass_functions
 
 __all__ = ["ShardParameter", "ShardValues", "computing_with_shards", "hold_shards", "let_go", "stepping"]
 
@@ -72,6 +72,7 @@ def hold_shards(shards: Iterable[Any]) -> None:
 def let_go(shards: Iterable[Any]) -> None:
     """Make these shards plain parameters again."""
     for shard in shards:
+        # patch: xla shards
         shard.__class__ = nn.Parameter
 
 

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem.errors import ShardedUseError
 from stratagem.sdk.shards import fingerprint
-from stratagem_sharding.torch_private import detached, local_shard, without_subclass_functions
+from stratagem.sdk.torch_private import without_subclass_functions
+from stratagem_sharding.torch_private import detached, local_shard
 from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 
 __all__ = ["gather", "gather_with_grad", "make_equal", "shard_like", "write"]

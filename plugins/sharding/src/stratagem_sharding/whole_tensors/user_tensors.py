@@ -17,13 +17,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.torch_private import tensor_version
+from stratagem.sdk.torch_private import tensor_version, without_subclass_functions
 from stratagem_sharding.torch_private import (
     detached,
     local_shard,
     tree_flatten,
     tree_map,
-    without_subclass_functions,
 )
 from stratagem_sharding.whole_tensors.gathering import (
     agree,
