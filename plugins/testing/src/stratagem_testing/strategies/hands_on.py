@@ -410,9 +410,7 @@ def check_own_gradients(subject: StrategySubject) -> None:
 @check(world_sizes=(1, 2))
 def check_own_tensors(subject: StrategySubject) -> None:
     """Parameters that a loop reads and writes are the whole ones, or it is refused."""
-    _expect_equal_or_refused(
-        subject, _values_of_parameters, _rows_that_are_written, _clip_of_an_older_list
-    )
+    _expect_equal_or_refused(subject, _values_of_parameters, _rows_that_are_written, _clip_of_an_older_list)
 
 
 def _expect_equal_or_refused(subject: StrategySubject, *loops: _Loop) -> None:
