@@ -75,6 +75,7 @@ class LiveSession(Session):
         self.collectives, self.its_guard = collectives, Guard()
         self.checkpointer: Any = SimpleNamespace(is_async=False, poll=lambda: None)
         self._steps_alone, self._watch = steps_alone, OptimizerWatch(collectives)
+        self._retrials = {}
 
     @property
     def steps_alone(self) -> bool:

@@ -130,17 +130,19 @@ class TrackedDDP:
         """Refuse parameters that were frozen or unfrozen since the forward that prepared a reduction.
 
         DistributedDataParallel would fill the gradient of one that was frozen with zeros, which an optimizer steps.
+        With find_unused_parameters it looks after the forward which parameters the outputs depend on.
 
         Raises:
             DataError: names the first one.
         """
         flags = list(map(_requires_grad, self._parameters))
-        if self.ddp is None or flags == self._flags:
+        if self.ddp is None or self.ddp.find_unused_parameters or flags == self._flags:
             return
         index = next(at for at, flag in enumerate(flags) if flag != self._flags[at])
         raise DataError(
             f"requires_grad of {self._named[index][0]!r} has become {flags[index]} between a forward and the step "
-            "after it: freeze and unfreeze parameters before the forward, or detach() what the loss shouldn't reach"
+            "after it: freeze and unfreeze parameters before the forward, or choose strategy "
+            "ddp_find_unused_parameters_true"
         )
 
     # After a backward ---------------------------------------------------------------------------------

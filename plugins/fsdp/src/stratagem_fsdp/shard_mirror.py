@@ -64,6 +64,7 @@ class ShardMirror:
         """A number of all changes in place that autograd's version counters told of, equal where these were."""
         self._uncounted = torch.zeros((), dtype=torch.int64)
         self._uncounted_in = 0
+        self._take_ups = 0
         for unit in self._units:
             module = unit.module
             # Before torch's, which would compute with other tensors than the module has.
@@ -128,6 +129,7 @@ class ShardMirror:
 
     def _take_up(self, unit: _Unit) -> None:
         if unit.is_gathered():
+            self._take_ups += 1
             unit.match_requires_grad()
             counted, uncounted = [], []
             for pair in unit.pairs:
@@ -136,7 +138,7 @@ class ShardMirror:
                     counted.append(pair.whole)
                 elif change == UNCOUNTED:
                     uncounted.append(pair.whole)
-                    self._uncounted_in = crc32(pair.name.encode(), self._uncounted_in)
+                    self._uncounted_in = crc32(f"{self._take_ups} {pair.name}".encode(), self._uncounted_in)
             if counted:
                 number = fingerprint(counted, counted[0].device)
                 self.changes = self.changes.to(number.device) * 31 + number

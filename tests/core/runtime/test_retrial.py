@@ -1,0 +1,61 @@
+"""An optimizer is tried on shards again when a setting was switched, and not when a rate moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from stratagem.errors import CombinationError
+from stratagem.runtime.retrial import Retrial
+
+
+def tried(optimizer: SGD) -> tuple[Retrial, list[str]]:
+    trials: list[str] = []
+    return Retrial(optimizer, lambda: trials.append("tried")), trials
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("centralize", True), ("nesterov", True), ("momentum", 0.0), ("lr", float("inf"))]
+)
+def test_a_setting_that_is_switched_leads_to_one_trial(name: str, value: object) -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+    retrial, trials = tried(optimizer)
+    retrial.before_step()
+    assert not trials
+    optimizer.param_groups[0][name] = value
+    retrial.before_step()
+    retrial.before_step()
+    assert trials == ["tried"]
+
+
+def test_an_attribute_of_the_optimizer_counts_too() -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    retrial, trials = tried(optimizer)
+    optimizer.centralize = True  # type: ignore[attr-defined]  # an attribute of the user's
+    retrial.before_step()
+    assert trials == ["tried"]
+
+
+def test_rates_that_move_and_states_that_grow_lead_to_none() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = SGD([parameter], lr=0.1, momentum=0.9)
+    retrial, trials = tried(optimizer)
+    for rate in (0.05, 0.01):
+        optimizer.param_groups[0]["lr"] = rate
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+        retrial.before_step()
+    assert not trials
+
+
+def test_a_refusal_reaches_the_caller() -> None:
+    def refuse() -> None:
+        raise CombinationError("it needs whole tensors")
+
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    retrial = Retrial(optimizer, refuse)
+    optimizer.param_groups[0]["maximize"] = True
+    with pytest.raises(CombinationError, match="whole tensors"):
+        retrial.before_step()
