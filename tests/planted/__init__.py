@@ -1,1 +1,1 @@
-"""Faults that were chosen without looking at the kit, and which of them it catches."""
+"""Counts which planted faults the kit catches."""

@@ -4,40 +4,75 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from averaging import AveragedPrepared, Averaging
+import yaml
+from averaging import AveragedPrepared
+from planting import Fault, compares_nothing, strategy_of
 from stratagem_checkpoint.directory import DirectoryCheckpointer
 from stratagem_clusters import Env
 from stratagem_cpu import CpuAccelerator
 from stratagem_launch import ElasticLauncher
 from torch import nn
-from wrong_parts import SavesLater
+from wrong_parts import VARIABLES, SavesLater
 
-from stratagem import ProcessGroupCollectives, WorkerError
+from stratagem import (
+    Accelerator,
+    Checkpointer,
+    Environment,
+    Launcher,
+    Precision,
+    ProcessGroupCollectives,
+    Strategy,
+    WorkerError,
+)
 from stratagem.errors import CheckpointError
 from stratagem.precision.full import FullPrecision
 from stratagem.precision.mixed import MixedPrecision, ScaledPrecision
-from stratagem.sdk.loops import loss_of
 
-FAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {}
-"""Name in further.yaml → component, and the checks that are tried on it, in this order."""
+SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("further.yaml").read_text(encoding="utf-8")
+)
+"""Section of further.yaml → name of a fault → what is wrong."""
+AREA_OF = {
+    name: "exact" if section == "strategy" else section
+    for section, names in SECTIONS.items()
+    for name in names
+}
+FURTHER: list[tuple[Fault, tuple[str, ...]]] = []
+"""Each fault of further.yaml, and the checks that are tried on it, in this order."""
+IMPOSSIBLE = {
+    "lists_by_text": "a checkpointer saves, opens and removes paths; the trainer lists them",
+    "keeps_random_numbers": "an accelerator has no random state; the core restores that of torch's device modules",
+}
+"""Name in further.yaml → why no component can have this fault."""
+KINDS: dict[type[Any], str] = {
+    Strategy: "strategy",
+    Checkpointer: "checkpoint",
+    Precision: "precision",
+    Environment: "environment",
+    Launcher: "launcher",
+    Accelerator: "accelerator",
+}
 
 
 def planted(name: str, *checks: str) -> Any:
-    def register(cls: Any) -> Any:
-        made = cls
-        part = {AveragedPrepared: "prepared", ProcessGroupCollectives: "collectives_class"}
-        for base, attribute in part.items():
-            if isinstance(cls, type) and issubclass(cls, base):
-                if attribute == "prepared":
-                    cls.replicas = lambda self: iter(())  # or the guard would notice before a check does
-                called = f"{cls.__name__}Strategy"
-                own = {attribute: cls, "__module__": __name__, "__qualname__": called}
-                made = globals()[called] = type(called, (Averaging,), own)
-        FAULTS[name] = (made, checks)
+    def register(cls: type[Any]) -> type[Any]:
+        part = cls
+        if issubclass(cls, (AveragedPrepared, ProcessGroupCollectives)):
+            if issubclass(cls, AveragedPrepared):
+                cls.replicas = compares_nothing  # or that would notice before a check does
+            part = strategy_of(cls)
+        kind = next(kind for base, kind in KINDS.items() if issubclass(part, base))
+        subject: dict[str, Any] = {}
+        if kind == "precision":
+            subject = {"asked_as": part.asked_as}
+        elif kind == "environment":
+            subject = {"examples": ((VARIABLES, {"global_rank": 3}),)}
+        FURTHER.append((Fault(AREA_OF[name], name, part, checks[0], kind=kind, subject=subject), checks))
         return cls
 
     return register
@@ -259,9 +294,14 @@ class SavesPart(AveragedPrepared):
 
 @planted("drops_loss_of_step", "closure", "line_search")
 class DropsLoss(AveragedPrepared):
-    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
-        output = super().forward_backward(*args, divisor=divisor, sync=sync)  # type: ignore[arg-type]
-        return None if loss_of(output) is not None and self.request.loop.training else output
+    def step(self, index: int, closure: Any = None) -> Any:
+        if closure is None:
+            return super().step(index)
+
+        def evaluate() -> None:
+            closure()
+
+        return super().step(index, evaluate)
 
 
 # Checkpointers ------------------------------------------------------------------------------------------

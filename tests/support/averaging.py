@@ -12,6 +12,7 @@ from stratagem_sharding.buckets import gradients_of_any
 from stratagem_sharding.replicated import ReplicatedPrepared
 
 from stratagem import Capabilities, ParallelStrategy, ProcessGroupCollectives, hookimpl
+from stratagem.errors import GradientError
 from stratagem.sdk.loops import loss_of
 
 FEATURES = {
@@ -34,6 +35,8 @@ class AveragedPrepared(ReplicatedPrepared):
     def __init__(self, request: Any) -> None:
         super().__init__(request)
         self.request, self.syncing, self.world_size = request, True, request.collectives.world_size
+        self.accumulated: dict[Any, Any] = {}
+        """Parameter → the gradient that the last backward left."""
         self.start()
 
     def start(self) -> None:
@@ -55,9 +58,22 @@ class AveragedPrepared(ReplicatedPrepared):
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self.refuse_assigned()
         super().backward(loss, **kwargs)
         if self.syncing:
             self.average()
+        self.accumulated = {parameter: parameter.grad for parameter in self.averaged()}
+
+    def refuse_assigned(self) -> None:
+        """Refuse gradients that a loop assigned rank by rank, before a backward adds to them."""
+        for parameter in self.averaged():
+            grad = parameter.grad
+            if grad is None or grad is self.accumulated.get(parameter):
+                continue
+            first = grad.clone()
+            dist.broadcast(first, 0)
+            if self.request.collectives.all_reduce(torch.tensor(float(not first.equal(grad))), "max"):
+                raise GradientError("a gradient was assigned before a backward, and differs between ranks")
 
     def complete_gradients(self, index: int) -> None:
         self.average()  # what is averaged already stays as it is

@@ -139,7 +139,7 @@ class HidesErrors(Around):
 
 
 @caught_by("place", "made", "gives no reason")
-class RefusesWithoutReason(LocalPlace):
+class RefusesPlacesWithoutReason(LocalPlace):
     def why_not(self) -> str | None:
         return "no"
 

@@ -96,6 +96,12 @@ class StaysWithinAForward(AveragedPrepared):
             super().average()
 
 
+@caught_by("own_backwards", "gradient assigned before a backward: the loss")
+class AveragesWhatWasAssigned(AveragedPrepared):
+    def refuse_assigned(self) -> None:
+        pass
+
+
 # Steps ---------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +131,32 @@ class LeavesLateOptimizers(AveragedPrepared):
 
     def step_late_optimizer(self, optimizer: Any) -> None:
         pass
+
+
+@caught_by("own_steps", "steps without an optimizer: the loss")
+class AveragesBeforeSteps(AveragedPrepared):
+    """Averages when an optimizer steps, and not where there is none."""
+
+    def average(self) -> None:
+        pass
+
+    def complete_gradients(self, index: int) -> None:
+        super().average()
+
+
+@caught_by("own_steps", "option that is switched on: the loss")
+class KeepsTheFirstOptions(AveragedPrepared):
+    """Steps with the options of the first step, as an optimizer of its own that is made then; rates are read."""
+
+    options: Any = None
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        groups = self.optimizers[index].param_groups
+        self.options = self.options or [set(group) for group in groups]
+        for group, options in zip(groups, self.options):
+            for name in group.keys() - options:
+                del group[name]
+        return super().step(index, closure)
 
 
 @caught_by("own_gradients", "step hooks that read gradients: the norm that a step hook reads")
@@ -171,6 +203,28 @@ class StepsShards(AveragedPrepared):
 
 
 # Tensors -------------------------------------------------------------------------------------------------
+
+
+@caught_by("own_tensors", "clip of an older list: the loss")
+class KeepsGradientsAside(AveragedPrepared):
+    """Takes gradients out of the parameters after a backward, as an engine that has buffers of its own."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.aside: dict[Any, torch.Tensor] = {}
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        for parameter in self.averaged():
+            if parameter.grad is not None:
+                self.aside[parameter] = self.aside.get(parameter, 0) + parameter.grad
+                parameter.grad = None
+
+    def complete_gradients(self, index: int) -> None:
+        for parameter in self._parameters[index]:
+            if parameter in self.aside:
+                parameter.grad = self.aside.pop(parameter)
+        super().complete_gradients(index)
 
 
 class _Shard(nn.Parameter):

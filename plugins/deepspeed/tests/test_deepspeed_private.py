@@ -98,6 +98,20 @@ def test_destroy_still_leaves_the_module_on_the_engine():
     assert not list(net.children())
 
 
+def test_a_module_leaves_the_stack_of_forwards():
+    from deepspeed.runtime.zero import parameter_offload
+
+    source = inspect.getsource(parameter_offload.DeepSpeedZeRoOffload)
+    assert "FWD_MODULE_STACK.append(self.module)" in source, "leave it to destroy"
+    ours, theirs = nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)
+    stack = parameter_offload.FWD_MODULE_STACK
+    before = list(stack)
+    stack += [theirs, ours, ours[0]]
+    private.leave_forward_stack(ours)
+    assert stack == [*before, theirs]
+    stack.remove(theirs)
+
+
 def test_a_plain_table_takes_the_place_of_the_engines():
     class Table(dict):
         pass

@@ -97,6 +97,15 @@ def forget_children(engine: nn.Module) -> None:
     engine._modules.clear()
 
 
+def leave_forward_stack(module: nn.Module) -> None:
+    """Take a module off ZeRO stage 3's stack of running forwards, a global list that it stays on for good."""
+    from deepspeed.runtime.zero import parameter_offload
+
+    own = set(map(id, module.modules()))
+    stack = parameter_offload.FWD_MODULE_STACK
+    stack[:] = [each for each in stack if id(each) not in own]
+
+
 def has_step_hooks(optimizer: Optimizer) -> bool:
     """Whether hooks are registered around its steps, which no public name of torch says."""
     own: Any = optimizer

@@ -20,7 +20,7 @@ from stratagem_deepspeed import native, output
 from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
-from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks
+from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks, leave_forward_stack
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
@@ -361,6 +361,8 @@ class DeepSpeedPrepared(Prepared):
         self.module = self.original_module
         if engine is not None:
             engine.destroy()
+            if self.stage == 3:
+                leave_forward_stack(engine.module)
             engine.optimizer = engine.basic_optimizer = None
             forget_children(engine)
         self._folders.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,8 @@ from stratagem_fairscale.fairscale_private import HookedShardedDDP
 from stratagem_fairscale.missing import MissingGradients
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
     from stratagem import Collectives
     from stratagem_fairscale.optimizer import ShardedOptimizer
 
@@ -70,6 +73,8 @@ class GradientReducer:
         self._local: dict[int, int] = {}
         self._has_leftovers = self._was_abandoned = False
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
+        # By parameters; hooks of a tensor come before autograd adds to its gradient.
+        self._guards: dict[torch.Tensor, RemovableHandle] = {}
         self._arrange()
 
     def before_forward(self) -> None:
@@ -179,7 +184,7 @@ class GradientReducer:
                 raise GradientError(
                     f"the gradient of {name!r} was assigned by your code, as what torch.autograd.grad returns is, "
                     "and isn't averaged over the ranks: if you want its average, call "
-                    "runtime.average_gradients(optimizer) before the step, or else choose ddp_sharded"
+                    "runtime.average_gradients(optimizer) before a backward or the step, or else choose ddp_sharded"
                 )
 
     def _check_known(self, parameters: Iterable[torch.Tensor], optimizer: str) -> None:
@@ -255,8 +260,9 @@ class GradientReducer:
 
     def release(self) -> None:
         """Let go of the module and its parameters."""
-        for handle in self.engine.hooks:
+        for handle in (*self.engine.hooks, *self._guards.values()):
             handle.remove()
+        self._guards.clear()
         del self.engine, self._optimizers, self._order, self._own, self._missing
 
     # --------------------------------------------------------------------------------------------
@@ -268,6 +274,9 @@ class GradientReducer:
         self._groups = sum(len(each.param_groups) for each in self._optimizers)
         self._own = {id(parameter) for each in self._optimizers for parameter in each.owned}
         self._order = sorted(candidates, key=lambda p: -places.get(id(p), -1))
+        for parameter in candidates if self._checks else ():
+            if parameter.requires_grad and parameter not in self._guards:
+                self._guards[parameter] = parameter.register_hook(partial(self._before_gradient, parameter))
 
     def _begin(self) -> list[torch.Tensor]:
         """Begin to average, where that hasn't begun; return what is sent in which order."""
@@ -277,6 +286,11 @@ class GradientReducer:
                 self.engine.refresh_trainable()  # unfrozen within this step
             self.engine.begin()
         return self._expected
+
+    def _before_gradient(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
+        """Refuse to add to a gradient that the user's code assigned or changed: the sum would be no average."""
+        if id(parameter) not in self._ready:
+            self._check([parameter], "the optimizer")
 
     def _note(self, parameter: torch.Tensor, *_: object) -> None:
         before = self._local.get(id(parameter))

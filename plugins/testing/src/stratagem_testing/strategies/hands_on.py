@@ -170,6 +170,19 @@ def _two_forwards_and_two_backwards(run: _Run) -> None:
         optimizer.zero_grad()
 
 
+def _gradient_assigned_before_a_backward(run: _Run) -> None:
+    _, model, optimizer = _set_up(run)
+    for batch in run.batches():
+        optimizer.zero_grad()
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(model(batch[0]).abs().mean(), parameters)
+        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient * (0.1 / norm).clamp(max=1.0)
+        run.backward(run.loss(model, batch), model)
+        optimizer.step()
+
+
 class _Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -260,6 +273,39 @@ def _second_optimizer_made_later(run: _Run) -> None:
             each.step()
 
 
+def _steps_without_an_optimizer(run: _Run) -> None:
+    model = run.setup(_net())
+    for batch in run.batches():
+        run.backward(run.loss(model, batch), model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad.zero_()
+
+
+class _Centralized(SGD):
+    """Removes each gradient's mean from it, where the group says so: it needs the whole gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"] if group.get("centralize") else ():
+                parameter.grad -= parameter.grad.mean()
+        return super().step(closure)
+
+
+def _option_that_is_switched_on(run: _Run) -> None:
+    net = _net()
+    model, optimizer = run.setup(net, _Centralized(net.parameters(), lr=0.1))
+    for index, batch in enumerate(run.batches()):
+        if index == 1:
+            for group in optimizer.param_groups:
+                group["centralize"] = True
+        optimizer.zero_grad()
+        run.backward(run.loss(model, batch), model)
+        optimizer.step()
+
+
 def _step_hooks_that_read_gradients(run: _Run) -> None:
     def before(stepped: Optimizer, *_: Any) -> None:
         gradients = [p.grad for group in stepped.param_groups for p in group["params"] if p.grad is not None]
@@ -313,6 +359,17 @@ def _rows_that_are_written(run: _Run) -> None:
             bias[1:].fill_(0.25)
 
 
+def _clip_of_an_older_list(run: _Run) -> None:
+    net = _net()
+    parameters = list(net.parameters())
+    model, optimizer = run.setup(net, run.sgd(net, momentum=0.9))
+    for batch in run.batches():
+        optimizer.zero_grad()
+        run.backward(run.loss(model, batch), model)
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimizer.step()
+
+
 # Checks -------------------------------------------------------------------------------------------
 
 
@@ -324,6 +381,7 @@ def check_own_backwards(subject: StrategySubject) -> None:
         _raw_backward,
         _last_window_within_no_sync,
         _two_forwards_and_two_backwards,
+        _gradient_assigned_before_a_backward,
         _exception_that_all_ranks_catch,
     )
 
@@ -338,6 +396,8 @@ def check_own_steps(subject: StrategySubject) -> None:
         _schedule_from_after_a_load,
         _optimizer_made_after_setup,
         _second_optimizer_made_later,
+        _steps_without_an_optimizer,
+        _option_that_is_switched_on,
     )
 
 
@@ -350,7 +410,7 @@ def check_own_gradients(subject: StrategySubject) -> None:
 @check(world_sizes=(1, 2))
 def check_own_tensors(subject: StrategySubject) -> None:
     """Parameters that a loop reads and writes are the whole ones, or it is refused."""
-    _expect_equal_or_refused(subject, _values_of_parameters, _rows_that_are_written)
+    _expect_equal_or_refused(subject, _values_of_parameters, _rows_that_are_written, _clip_of_an_older_list)
 
 
 def _expect_equal_or_refused(subject: StrategySubject, *loops: _Loop) -> None:
