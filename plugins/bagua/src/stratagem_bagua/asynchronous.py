@@ -68,7 +68,7 @@ class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
     # What other code sees -------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Take up what is on its way, so that all ranks have restored equally many averages. Collective."""
+        """Apply pending averages, so that all ranks have applied equally many. Collective."""
         mean = self.averaging
         if mean is None:
             return

@@ -33,22 +33,22 @@ class BackgroundMean:
         self.given = 0
         """How many tensors this rank has submitted."""
         self.ended_at = time.monotonic()
-        """When the last mean was restored, or this was made."""
+        """When the last mean was taken, or this object was made."""
         self._inbox: SimpleQueue[torch.Tensor | None] = SimpleQueue()
         self._outbox: SimpleQueue[torch.Tensor | BaseException] = SimpleQueue()
         self._stopping = threading.Event()
         self.is_busy = False
-        """Whether a tensor is submitted whose mean isn't restored."""
+        """Whether the mean of a submitted tensor isn't taken yet."""
         self._error: CollectiveError | None = None
         self._thread = threading.Thread(target=self._serve, name="bagua-async", daemon=True)
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a mean, or an error, to be restored."""
+        """Whether a mean, or an error, is ready to be taken."""
         return not self._outbox.empty()
 
     def give(self, flat: torch.Tensor) -> None:
-        """Hand in this rank's tensor, on the CPU, which is no longer the caller's; the one before is restored."""
+        """Submit this rank's tensor, on the CPU, after the last mean was taken. The caller gives up the tensor."""
         if not self.given:
             self._thread.start()
         self.given, self.is_busy = self.given + 1, True

@@ -61,7 +61,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         return optimizer_of_part(self.whole, groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as to any optimizer; it is restored before the next forward, as one that `whole` is given."""
+        """Add a group as to any optimizer; it is applied before the next forward, as one added to `whole`."""
         Optimizer.add_param_group(self, param_group)
 
     def take_up_groups(self) -> None:

@@ -49,7 +49,7 @@ class ShardMirror:
 
     Args:
         units: modules that are gathered separately.
-        freed: those among them whose copies are freed after their forward; of the others, `settle` restores
+        freed: those among them whose copies are freed after their forward; of the others, `settle` applies
             the changes.
         original_module: the user's module, whose names messages use.
     """

@@ -40,7 +40,7 @@ class MeanExchange:
         flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
         group: of the ranks; None where there is one.
         sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
-        residuals: of the exchanges of this tensor before, which are restored and left behind; not with None above.
+        residuals: from earlier exchanges of this tensor, which are read and updated; not with None above.
     """
 
     def __init__(

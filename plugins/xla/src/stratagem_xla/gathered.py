@@ -42,9 +42,9 @@ Places = Sequence[tuple[nn.Module, str]]
 class GatheredUnit:
     """The parameters of one of torch_xla's wrappers. Make it when they have been sharded.
 
-    Modules have the copy in their `_parameters` while it is gathered, and the shard otherwise. What is changed in
-    the copy meanwhile, in place or in `requires_grad`, the shard restores before the copy is freed. Nothing is
-    communicated.
+    Modules have the copy in their `_parameters` while it is gathered, and the shard otherwise. Changes of
+    the copy meanwhile, in place or in `requires_grad`, are written to the shard before the copy is freed. Nothing
+    is communicated.
 
     Args:
         wrapper: torch_xla's.
