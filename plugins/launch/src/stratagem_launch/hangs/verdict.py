@@ -87,13 +87,13 @@ def different_calls(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] 
         is_tie = list(kinds.values()).count(count) > 1
         there = [each for each in evidence if each.rank in of_ranks]
         odd = [each for each in there if is_tie or of_ranks[each.rank].what != usual]
-        calls = "; ".join(
+        listed = "; ".join(
             f"rank {each.rank} on {each.host} called {of_ranks[each.rank]}{_stood(each)}" for each in odd
         )
         if not is_tie:
             one = next(each for each in there if of_ranks[each.rank].what == usual)
-            calls += f"; the others called {of_ranks[one.rank]}{_stood(one)}"
-        return odd, f"ranks called different collectives: {calls}"
+            listed += f"; the others called {of_ranks[one.rank]}{_stood(one)}"
+        return odd, f"ranks called different collectives: {listed}"
     return None
 
 
