@@ -106,6 +106,7 @@ class RecordCache:
             try:
                 names = sorted(os.listdir(folder))
             except OSError:
+                # A zip file, or nothing: what it contains changes with its own state.
                 files.append(folder)
                 continue
             for name in names:
@@ -164,6 +165,7 @@ def _trusted_text(path: str) -> str:
     """
     _refuse_foreign(os.lstat(os.path.dirname(path)))
     with open(path, encoding="utf-8") as file:
+        # The file that is open: another may have come to its path by now.
         _refuse_foreign(os.fstat(file.fileno()))
         return file.read()
 
