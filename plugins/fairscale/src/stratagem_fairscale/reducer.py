@@ -276,7 +276,8 @@ class GradientReducer:
         self._order = sorted(candidates, key=lambda p: -places.get(id(p), -1))
         for parameter in candidates if self._checks else ():
             if parameter.requires_grad and parameter not in self._guards:
-                self._guards[parameter] = parameter.register_hook(partial(self._before_gradient, parameter))
+                guard = partial(self._before_gradient, parameter)
+                self._guards[parameter] = parameter.register_hook(guard)  # type: ignore[no-untyped-call]  # torch has none
 
     def _begin(self) -> list[torch.Tensor]:
         """Begin to average, where that hasn't begun; return what is sent in which order."""
