@@ -21,6 +21,8 @@ PATCH = re.compile(
     r"\.__class__ = |object\.__setattr__\(|sys\.meta_path\.(insert|append)|sys\._getframe|setattr\(nn\.init|"
     r"\.next_id = |fetcher\.fetch = |_set_worker_signal_handlers = |comm\.cdb = |Init\.param_id = |"
     r"setattr\((owner|wrapper), name, method\)|__torch_function__ = |"
+    r"(?<!self)(?<!copy)\.__dict__\[\"\w+\"\] = |vars\((callback|module)\)\[[^\]]+\] = |"
+    r"(?<!self)\.(forward|post_backward) = |del self\._per_optimizer_states|_per_optimizer_states\.clear|"
     r"^\s+(torch|nn|dist|deepspeed|optim|F)\.(?!backends)[\w.]+ = "
 )
 MARK = re.compile(r"# patch: (.+)$")

@@ -57,6 +57,8 @@ def test_definitions_and_pure_modules_decide_alone(site: Any, source: str) -> No
 @pytest.mark.parametrize(
     "source",
     [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import torch",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    print('loaded')",
         "import os",
         "import stratagem, platform",
         "from sys import path",
@@ -165,16 +167,26 @@ def test_a_folder_without_a_source_of_its_own_has_none(package: Any, site: Any) 
     assert package.sources() == OWN - {"pack/__init__.py"}
 
 
-def test_names_that_a_package_makes_when_they_are_asked_for_are_not_told(package: Any) -> None:
+def test_names_that_a_package_makes_when_they_are_asked_for_are_not_known(package: Any) -> None:
     package("__init__.py", "def __getattr__(name):\n    import os\n    return os.sep\n")
     package("plugin.py", "from pack import NAME\n")
     assert package.sources() is None
 
 
-def test_names_that_such_a_package_has_itself_are(package: Any) -> None:
-    package("__init__.py", "def __getattr__(name):\n    raise AttributeError(name)\nNAME = 'a'\n")
+def test_names_that_it_keeps_once_they_were_made_are_not_known_either(package: Any) -> None:
+    lazy = (
+        "import importlib\ndef __getattr__(n):\n    import os\n    globals()[n] = os.sep\n    return os.sep\n"
+    )
+    package("__init__.py", lazy)
     package("plugin.py", "from pack import NAME\n")
-    assert package.sources() == OWN
+    assert package.sources() is None
+    assert vars(sys.modules["pack"])["NAME"] == os.sep
+
+
+def test_a_module_of_a_package_with_a_getattr_is_known(package: Any) -> None:
+    package("__init__.py", "def __getattr__(name):\n    raise AttributeError(name)\n")
+    package("plugin.py", "from pack import names\n")
+    assert package.sources() == OWN | {"pack/names.py"}
 
 
 def test_modules_of_stratagem_decide_by_their_own_files_alone() -> None:

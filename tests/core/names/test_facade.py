@@ -13,6 +13,11 @@ from stratagem.names import facade
 from stratagem.names.facade import facade_name, facade_names
 
 
+def _forget(*names: str) -> None:
+    for name in names:
+        vars(stratagem).pop(name, None)
+
+
 def test_a_distribution_adds_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "adding-1.0.dist-info"
     info.mkdir()
@@ -23,13 +28,14 @@ def test_a_distribution_adds_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "adding").mkdir()
     (tmp_path / "adding/module.py").write_text("class Added: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(facade, "_found", {})
+    _forget("Added")
     monkeypatch.setattr(facade, "_homes", {})
     assert facade_names()["Added"] == "adding.module:Added"
     assert stratagem.Added is stratagem.Added
     assert stratagem.Added.__module__ == "adding.module"
     assert "Added" in dir(stratagem)
     assert "Added" in stratagem.__all__
+    assert vars(stratagem).pop("Added")  # kept, so that it isn't looked for again; and no other test has it
     with pytest.raises(
         ImportError, match="Absent is in absent-package, which is not installed: pip install absent-p"
     ):
@@ -44,7 +50,7 @@ def test_a_name_that_two_distributions_add_is_refused(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squatting\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[stratagem.names]\nTrainer = squatting.module:Trainer\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(facade, "_found", {})
+    _forget("Trainer")
     monkeypatch.setattr(facade, "_homes", {})
     with pytest.raises(
         ImportError, match=r"two distributions add stratagem\.Trainer, as squatting.module:Trainer and"
@@ -53,8 +59,11 @@ def test_a_name_that_two_distributions_add_is_refused(
 
 
 def test_without_any_distribution_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facade, "_homes", {})
     monkeypatch.setattr(facade, "facade_names", dict)
-    with pytest.raises(ImportError, match=r"Other is not a name of core, and no .*: pip install stratagem"):
+    with pytest.raises(
+        ImportError, match=r"Other is not a name of stratagem-core, and no .*: pip install stratagem"
+    ):
         from stratagem import Other  # noqa: F401
     from stratagem import sdk  # a module: its import asks for an attribute first
 
@@ -63,10 +72,11 @@ def test_without_any_distribution_the_error_says_what_to_install(monkeypatch: py
 
 def test_entry_points_are_read_once_for_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    monkeypatch.setattr(facade, "_found", {})
+    _forget("Trainer", "Module")
     monkeypatch.setattr(facade, "_homes", {})
     monkeypatch.setattr(facade, "facade_names", lambda: read.append(1) or facade_names())
     assert stratagem.Trainer.__name__ + stratagem.Module.__name__ == "TrainerModule"
+    assert not hasattr(stratagem, "run_config")
     assert len(read) == 1
 
 

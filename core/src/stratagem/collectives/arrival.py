@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
+    from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in __all__
 
 _YES, _NO = "yes", "no"
 

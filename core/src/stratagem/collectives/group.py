@@ -67,7 +67,7 @@ class GroupCollectives(Collectives):
         with self._named("all_gather"):
             self._agree(described(f"all_gather{' with gradients' * flows}", tensor))
             if sync_grads:
-                gathered: torch.Tensor = _AllGather.apply(tensor, self._group)  # type: ignore[no-untyped-call]
+                gathered: torch.Tensor = _AllGather.apply(tensor, self._group)  # type: ignore[no-untyped-call]  # torch has no types for it
                 return gathered
             return _all_gather(tensor.detach(), self._group)
 

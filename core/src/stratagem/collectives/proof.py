@@ -15,7 +15,7 @@ import torch.distributed as dist
 from stratagem.errors import CollectiveError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
+    from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in __all__
 
     from stratagem.environments.base import Environment
 

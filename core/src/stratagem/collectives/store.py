@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 # torch exports these without saying so in an __all__.
-from torch.distributed import (  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]  # exported, but not in __all__
     FileStore,
     HashStore,
     PrefixStore,

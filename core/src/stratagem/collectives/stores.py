@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
 
 LOOPBACK = "127.0.0.1"
 """The address that only this machine reaches."""
@@ -67,7 +67,7 @@ def serve_store(address: str, port: int, timeout: timedelta = timedelta(minutes=
     Raises:
         RuntimeError: another process listens there.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
 
     listening = _listening(address, port)
     return TCPStore(

@@ -52,4 +52,4 @@ class _Moved:
             yield to_device(batch, self._device)
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here

@@ -96,7 +96,7 @@ def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     Raises:
         DataError: the class can't be built again with another sampler.
     """
-    return with_sampler(loader, SequentialSampler(loader.dataset), drop_last=loader.drop_last)  # type: ignore[arg-type]
+    return with_sampler(loader, SequentialSampler(loader.dataset), drop_last=loader.drop_last)  # type: ignore[arg-type]  # torch declares no length for datasets
 
 
 def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: bool) -> DataLoader[Any]:

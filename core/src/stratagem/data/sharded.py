@@ -33,7 +33,7 @@ class ShardedSource(Source):
     ) -> None:
         self.order = order
         self.sampler = ShardedSampler(
-            len(loader.dataset),  # type: ignore[arg-type]
+            len(loader.dataset),  # type: ignore[arg-type]  # torch declares no length for datasets
             rank=collectives.rank,
             world_size=collectives.world_size,
             seed=seed,

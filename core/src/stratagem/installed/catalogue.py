@@ -177,7 +177,7 @@ def _required_by(names: Set[str]) -> set[str]:
 
 
 def _names_of(origin: Origin) -> list[str]:
-    return _normalised([origin.distribution, origin.entry_point])
+    return [origin.distribution, normalise(origin.entry_point)]  # the distribution's is normalised already
 
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:

@@ -99,34 +99,40 @@ class RecordCache:
     def _installed(self, packages: Iterable[str]) -> list[Any]:
         """What `sys.path` lists of distributions, and of modules called like a plugin's package."""
         wanted = frozenset(packages)
-        listed: list[Any] = []
+        listed: list[str] = []
+        files: list[str] = []
         for folder in sys.path:
             folder = os.path.abspath(folder)
             try:
                 names = sorted(os.listdir(folder))
             except OSError:
-                listed.append(self._state(folder))
+                # A zip file, or nothing: what it contains changes with its own state.
+                files.append(folder)
                 continue
             for name in names:
                 if name.endswith(_METADATA):
-                    inside = os.path.join(folder, name)
-                    listed.append(
-                        [name, *(self._state(os.path.join(inside, file)) for file in _METADATA_FILES)]
-                    )
+                    listed.append(name)
+                    files += [os.path.join(folder, name, file) for file in _METADATA_FILES]
                 elif name.partition(".")[0] in wanted:
                     listed.append(name)
-        return listed
+        return [listed, self._states(files)]
 
     def _sources(self, files: Iterable[str]) -> dict[str, Any]:
-        return {file: self._state(file) for file in sorted(files)}
+        files = sorted(files)
+        return dict(zip(files, self._states(files)))
 
-    def _state(self, path: str) -> list[int] | None:
-        try:
-            found = os.stat(path)
-        except OSError:
-            return None
-        self._newest = max(self._newest, found.st_mtime, found.st_ctime)
-        return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+    def _states(self, files: Iterable[str]) -> list[list[int] | None]:
+        """What changes when a file does, for each; None for one that isn't there."""
+        states: list[list[int] | None] = []
+        for file in files:
+            try:
+                found = os.stat(file)
+            except OSError:
+                states.append(None)
+                continue
+            self._newest = max(self._newest, found.st_mtime, found.st_ctime)
+            states.append([found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino])
+        return states
 
 
 def _other_finders() -> bool:
@@ -159,6 +165,7 @@ def _trusted_text(path: str) -> str:
     """
     _refuse_foreign(os.lstat(os.path.dirname(path)))
     with open(path, encoding="utf-8") as file:
+        # The file that is open: another may have come to its path by now.
         _refuse_foreign(os.fstat(file.fileno()))
         return file.read()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 _PURE = frozenset(
     ("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "types", "typing")
@@ -43,11 +43,15 @@ def sources_of(value: str) -> set[str] | None:
                 tree = ast.parse(source.read())
         except (OSError, SyntaxError, ValueError):
             return None
-        if not _only_defines(tree):
+        statements = _run_at_import(tree)
+        if not all(map(_defines, statements)):
+            return None
+        nodes = [node for part in statements if not _is_getattr(part) for node in ast.walk(part)]
+        if _read_elsewhere(nodes):
             return None
         files |= {os.path.abspath(str(file)), os.path.dirname(os.path.abspath(str(file)))}
         package = name if hasattr(module, "__path__") else name.rpartition(".")[0]
-        for imported in _imports(tree, package):
+        for imported in _imports(nodes, package):
             top = imported.partition(".")[0]
             if top == own != "stratagem":
                 if imported not in sys.modules and _comes_lazily(imported):
@@ -58,46 +62,51 @@ def sources_of(value: str) -> set[str] | None:
     return files
 
 
-def _only_defines(tree: ast.Module) -> bool:
+def _run_at_import(tree: ast.Module) -> list[ast.stmt]:
+    """Return a module's statements, without those for type checkers."""
+    statements: list[ast.stmt] = []
     for statement in tree.body:
-        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not (is_text or isinstance(statement, _DEFINING) or _is_for_type_checkers(statement)):
-            return False
-    used = [node for part in tree.body if not _is_getattr(part) for node in ast.walk(part)]
-    return not any(
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            statements += statement.orelse
+        else:
+            statements.append(statement)
+    return statements
+
+
+def _defines(statement: ast.stmt) -> bool:
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, _DEFINING)
+
+
+def _is_getattr(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__"
+
+
+def _read_elsewhere(nodes: Iterable[ast.AST]) -> bool:
+    """Whether files may be read, or modules imported whose names the source doesn't say."""
+    return any(
         (isinstance(node, ast.Name) and node.id in _READING)
         or (isinstance(node, ast.alias) and node.asname and node.name in _READING)  # used by another name
-        for node in used
+        for node in nodes
     )
 
 
-def _is_getattr(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
-
-
 def _comes_lazily(name: str) -> bool:
-    """Whether a name that is imported from a package may be made by its `__getattr__`, out of unknown files."""
-    package, _, attribute = name.rpartition(".")
-    module = sys.modules.get(package)
-    return hasattr(module, "__getattr__") and attribute not in vars(module)
+    """Whether a name that is imported from a package may be made by its `__getattr__`, out of unknown files.
+
+    A name that the package has by now may have been made so, too.
+    """
+    return hasattr(sys.modules.get(name.rpartition(".")[0]), "__getattr__")
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+def _imports(nodes: Iterable[ast.AST], package: str) -> list[str]:
     """Names of all modules that are imported, and of what may be one."""
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
-        if _is_for_type_checkers(node) or _is_getattr(node):
-            continue
-        todo += ast.iter_child_nodes(node)
+    found: list[str] = []
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _is_for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found

@@ -16,8 +16,7 @@ GROUP = "stratagem.names"
 """The group's name."""
 
 _homes: dict[str, str] = {}
-"""Name → "module:attribute", as last read: reading all entry points takes some 10 ms."""
-_found: dict[str, Any] = {}
+"""Name → "module:attribute". Read once, since that takes some 10 ms and jsonargparse asks for many unknown names."""
 
 
 def facade_names() -> dict[str, str]:
@@ -45,24 +44,22 @@ def facade_name(name: str) -> Any:
         AttributeError: no distribution adds it.
         ImportError: the distribution that has it isn't installed; or no distribution adds any names.
     """
-    if name not in _found:
-        if name not in _homes:
-            _read_homes(name)
-        module, _, attribute = _homes[name].partition(":")
-        _found[name] = import_from(module, attribute)
-    return _found[name]
-
-
-def _read_homes(name: str) -> None:
-    # `from stratagem import sdk` asks for an attribute before it imports the module.
-    is_module = name in {module.name for module in iter_modules(stratagem.__path__)}
-    names = {} if is_module else facade_names()
-    if not names and not is_module:
-        # `from stratagem import NAME` drops the message of an AttributeError.
-        raise ImportError(
-            f"{name} is not a name of core, and no installed distribution adds more names to "
-            "stratagem: pip install stratagem"
-        )
-    if name not in names:
+    if not _homes and not _is_module(name):
+        _homes.update(facade_names())
+        if not _homes:
+            # `from stratagem import NAME` drops the message of an AttributeError.
+            raise ImportError(
+                f"{name} is not a name of stratagem-core, and no distribution is installed that adds others to "
+                "stratagem: pip install stratagem"
+            )
+    if name not in _homes:
         raise AttributeError(f"module 'stratagem' has no attribute {name!r}")
-    _homes.update(names)
+    module, _, attribute = _homes[name].partition(":")
+    found = import_from(module, attribute)
+    setattr(stratagem, name, found)  # Python finds it there from now on, and doesn't ask again
+    return found
+
+
+def _is_module(name: str) -> bool:
+    """Whether it is a module of the core: `from stratagem import sdk` asks for an attribute before it imports one."""
+    return name in {module.name for module in iter_modules(stratagem.__path__)}

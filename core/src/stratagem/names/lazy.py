@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -18,15 +19,15 @@ def lazy_names(
             is below the package.
     """
     where = {name: home for home, names in homes.items() for name in names.split()}
-    found: dict[str, Any] = {}
 
     def get(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if name not in found:
-            home = where[name]
-            found[name] = import_from(f"{package}{home}" if home.startswith(".") else home, name)
-        return found[name]
+        home = where[name]
+        found = import_from(f"{package}{home}" if home.startswith(".") else home, name)
+        # Kept in the package, so that Python finds it there and doesn't call `get` again.
+        setattr(sys.modules[package], name, found)
+        return found
 
     return get, lambda: sorted(where)
 

@@ -53,7 +53,7 @@ class RunHooks:
     """
 
     @hookspec(firstresult=True)
-    def launch(self, request: LaunchRequest) -> Launcher:  # type: ignore[empty-body]
+    def launch(self, request: LaunchRequest) -> Launcher:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Answer with the `Launcher` that makes this run's processes.
 
         Called in the launching process only, before any worker exists.
@@ -63,7 +63,7 @@ class RunHooks:
         """
 
     @hookspec(firstresult=True)
-    def reduce(self, request: ReduceRequest) -> Collectives:  # type: ignore[empty-body]
+    def reduce(self, request: ReduceRequest) -> Collectives:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Answer with the `Collectives` through which the ranks talk; opens the process group.
 
         Called in every worker, after its device has been set up. Collective.
@@ -73,7 +73,7 @@ class RunHooks:
         """
 
     @hookspec(firstresult=True)
-    def precision(self, request: PrecisionRequest) -> Precision:  # type: ignore[empty-body]
+    def precision(self, request: PrecisionRequest) -> Precision:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Answer with the `Precision` that converts, autocasts and scales.
 
         Called in every worker.
@@ -83,7 +83,7 @@ class RunHooks:
         """
 
     @hookspec(firstresult=True)
-    def setup(self, request: SetupRequest) -> Prepared:  # type: ignore[empty-body]
+    def setup(self, request: SetupRequest) -> Prepared:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Answer with the `Prepared` module and optimizers: all that the loop calls per step.
 
         Called in every worker, once per module that is trained or evaluated. Collective.
@@ -93,7 +93,7 @@ class RunHooks:
         """
 
     @hookspec(firstresult=True)
-    def checkpoint(self, request: CheckpointRequest) -> Checkpointer:  # type: ignore[empty-body]
+    def checkpoint(self, request: CheckpointRequest) -> Checkpointer:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Answer with the `Checkpointer` that saves and opens checkpoints.
 
         Called in every worker. Collective.
@@ -117,7 +117,7 @@ class DiscoveryHooks:
     """What an entry point in the group `stratagem` implements; its module must not import torch."""
 
     @hookspec
-    def stratagem_components(self) -> Sequence[Component]:  # type: ignore[empty-body]
+    def stratagem_components(self) -> Sequence[Component]:  # type: ignore[empty-body]  # pluggy calls only implementations
         """Return records of all components that the distribution offers."""
 
     @hookspec

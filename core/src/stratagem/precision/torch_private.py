@@ -18,7 +18,7 @@ def apply_to_tensors(module: nn.Module, convert: Callable[[torch.Tensor], torch.
     `Module._apply` is what `Module.to` is made of, and what torch's recurrent modules extend to tell cuDNN;
     `Module.to` converts complex tensors to real dtypes, too.
     """
-    module._apply(convert)  # type: ignore[no-untyped-call]
+    module._apply(convert)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class GradientScaler(torch.amp.GradScaler):
@@ -42,8 +42,10 @@ class GradientScaler(torch.amp.GradScaler):
 
     def forget(self, optimizer: Optimizer) -> None:
         """Let `optimizer` be unscaled again."""
+        # patch: scaler states
         del self._per_optimizer_states[id(optimizer)]
 
     def forget_all(self) -> None:
         """Let every optimizer be unscaled again, as `update` does, and leave the scale as it is."""
+        # patch: scaler states
         self._per_optimizer_states.clear()

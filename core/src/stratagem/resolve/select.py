@@ -120,6 +120,7 @@ def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
 
     One with `**kwargs` refuses them itself: it knows how an option was called elsewhere.
     """
+    # `signature` wouldn't show its `**kwargs`: `show_options` lists a record's options in their place.
     code = getattr(cls.__init__, "__code__", None)
     if code is not None and code.co_flags & CO_VARKEYWORDS:
         return
@@ -224,6 +225,7 @@ def choose_precision(
     catalogue: Catalogue, wanted: Any, accelerator: Accelerator, capabilities: Capabilities
 ) -> Resolved:
     """Return the precision; its value makes one, as `create(name, device)`."""
+    # 32 and 16 are names of precisions, as in Lightning; True is an int to Python.
     if not isinstance(wanted, (str, int)) or isinstance(wanted, bool):
         name = getattr(wanted, "name", type(wanted).__name__)
         return Resolved("precision", name, Constant(wanted))

@@ -33,7 +33,7 @@ class MethodModule(nn.Module):
 
 def without_layers(method: Callable[..., Any], advice: str) -> Callable[..., Any]:
     """Return a `method` that raises ConfigError where it calls its module, or layers of it that have parameters."""
-    module: nn.Module = method.__self__  # type: ignore[attr-defined]
+    module: nn.Module = method.__self__  # type: ignore[attr-defined]  # a bound method, which Callable doesn't say
 
     def refuse(layer: nn.Module, args: Any) -> None:
         if any(layer is own for own in module.modules()) and next(layer.parameters(), None) is not None:

@@ -235,6 +235,7 @@ class Runtime(Ranks):
                 f"backward got loss={short(loss)}: give the tensor that the module's output leads to"
             )
         prepared = self._prepared
+        # These only scale the loss, and autograd finds all modules from there: any one of them does for all.
         if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
             prepared = prepared[:1]
         try:

@@ -69,12 +69,14 @@ class Session:
             devices = run.process_devices()
             self.device = devices[0]
             run.accelerator.set_up(self.device)
+            # A group that is open already isn't this session's to close.
             if dist.is_available() and not dist.is_initialized():
                 opened.callback(_close_group_left_open)
             bind_session(run.strategy, self)
             opened.callback(unbind_session, run.strategy, self)
             opened.callback(self.closing.close)
             self.collectives = run.hooks.reduce(ReduceRequest(run.environment, devices, run.accelerator))
+            # If one of the next steps raises here only, the others don't come to a common end: don't wait for them.
             opened.callback(self.collectives.close, failed=True)
             _check_ranks(run, self.collectives)
             _refuse_hidden_data(self.collectives, self.opened)
@@ -121,6 +123,8 @@ class Session:
         given: list[Optimizer] = []
 
         def make_over_todays() -> Sequence[Optimizer]:
+            # Strategies call this when parameters are in their final place. What the user's code put on the former
+            # ones, as `no_decay`, decides about groups: the new ones have it before optimizers are made.
             ledger.carry_over()
             optimizers = make_optimizers()
             given[:] = optimizers
@@ -250,6 +254,7 @@ class Session:
         def evaluate() -> Any:
             loss = mean_loss(closure(), self.collectives.data)
             prepared.complete_gradients(index)
+            # L-BFGS evaluates many times in a step; the guard compares once for each.
             if not losses:
                 guard.before_step(index)
             losses.append(loss)
@@ -271,6 +276,8 @@ class Session:
         Args:
             failed: this rank is ending with an exception: don't wait for the others.
         """
+        # The last callback runs first: modules are released while the process group is open. All of them run,
+        # also after one that raises.
         with ExitStack() as rest:
             rest.callback(self.run.strategy.teardown)
             rest.callback(unbind_session, self.run.strategy, self)
@@ -312,6 +319,7 @@ def seed_everything(seed: int) -> None:
         raise ConfigError(f"seed={short(seed)} must be a whole number from 0 to {2**64 - 1}")
 
     random.seed(seed)
+    # np.random.seed takes 32 bits at most.
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 

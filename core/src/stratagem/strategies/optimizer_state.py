@@ -73,6 +73,7 @@ def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> It
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
+            # torch.cat takes no DTensors beside plain tensors.
             count = count.to_local() if hasattr(count, "to_local") else count
             counts.setdefault(count.device, []).append(count.detach().reshape(-1))
         else:
@@ -180,6 +181,7 @@ def _read_states(
         if kept is not None and name not in kept:
             continue
         parameter = parameters[name].detach()
+        # Others, as step counts or Adafactor's rows and columns, aren't laid out as the parameter is.
         if info.shape == tuple(parameter.shape):
             target = torch.zeros_like(parameter, dtype=info.dtype)
         else:

@@ -138,7 +138,7 @@ class Prepared:
     @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Scale a scalar loss, and accumulate gradients from it. `kwargs` go to `Tensor.backward`."""
-        self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]
+        self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def abandon_backward(self) -> None:
         """Leave a state from which the loop may go on, after a backward that raised on all ranks. Not collective."""

@@ -105,6 +105,7 @@ class ReplicaGuard:
         for copy in copies:
             by_layout[copy.layout].append(copy)
         device = self._collectives.device
+        # Of one size on all ranks, whatever each of them holds: a gather of other sizes would fail or hang.
         numbers = torch.zeros(2 + 2 * LAYOUTS, dtype=torch.int64, device=device)
         everywhere = by_layout.pop("", [])
         numbers[0] = number_of([copy.name for copy in everywhere])

@@ -226,7 +226,7 @@ def _shard_like(mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         return mask
     from torch.distributed.tensor import distribute_tensor
 
-    return local_of(distribute_tensor(mask, parameter.device_mesh, parameter.placements))  # type: ignore[attr-defined]
+    return local_of(distribute_tensor(mask, parameter.device_mesh, parameter.placements))  # type: ignore[attr-defined]  # a DTensor here, by the return above
 
 
 def _says(decision: Decision, epoch: int) -> bool:

@@ -144,7 +144,7 @@ class StochasticWeightAveraging(Callback):
 
     def _update(self, averages: Any, current: Any, count: int) -> None:
         if self._avg_fn is None:
-            get_swa_multi_avg_fn()(averages, current, count)  # type: ignore[no-untyped-call]
+            get_swa_multi_avg_fn()(averages, current, count)  # type: ignore[no-untyped-call]  # torch has no types for it
             return
         for kept, value in zip(averages, current):
             kept.copy_(self._avg_fn(kept, value, count))

@@ -135,7 +135,7 @@ class WeightAveraging(Callback):
     def _multi(self) -> Update:
         average = self._avg_fn
         if average is None:
-            return self._multi_avg_fn or get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
+            return self._multi_avg_fn or get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]  # torch has no types for it
 
         def each(averages: Any, current: Any, count: int) -> None:
             for kept, value in zip(averages, current):
@@ -201,5 +201,5 @@ class EMAWeightAveraging(WeightAveraging):
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def _multi(self) -> Update:
-        update: Update = get_ema_multi_avg_fn(self.decay)  # type: ignore[no-untyped-call]
+        update: Update = get_ema_multi_avg_fn(self.decay)  # type: ignore[no-untyped-call]  # torch has no types for it
         return update

@@ -133,7 +133,7 @@ class CheckedFile:
         self._stream.seek(start)
         left = view
         while left:
-            count = self._stream.readinto(left)  # type: ignore[attr-defined]
+            count = self._stream.readinto(left)  # type: ignore[attr-defined]  # raw and buffered readers have it; BinaryIO doesn't declare it
             if not count:
                 raise self.damage(f"it ends before byte {start + len(view)}")
             left = left[count:]

@@ -214,8 +214,8 @@ def filesystem_for(path: str, last: str) -> tuple[Filesystem, str]:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)", path) is None:
         return LocalFilesystem(last), os.path.abspath(os.path.expanduser(path))
 
-    from fsspec.core import url_to_fs  # type: ignore[import-untyped]
-    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # fsspec has no types
+    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]  # fsspec has no types
 
     try:
         backend, original_module = url_to_fs(path)

@@ -84,7 +84,7 @@ class SnapshotBuffer:
     def close(self) -> None:
         """Give the memory back."""
         if self._is_pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]
+            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]  # torch has no types for it
             self._is_pinned = False
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if self._memory is not None:
@@ -97,7 +97,7 @@ class SnapshotBuffer:
     def _pin(self) -> None:
         if not self._is_pinned:
             # Where it is refused, copies take the way of memory that isn't pinned.
-            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types for it
             code = cudart.cudaHostRegister(self._bytes.data_ptr(), len(self._bytes), 0)
             self._is_pinned = int(code) == 0
 

@@ -31,6 +31,7 @@ ALLOWED = (
     "torch.dtype, torch.device and numpy arrays"
 )
 
+_UNCHANGED = (type(None), bool, int, str)
 _MAPPINGS: dict[type, str] = {dict: "$dict", OrderedDict: "$ordered_dict", Counter: "$counter"}
 _FACTORIES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)
@@ -83,7 +84,7 @@ class _Encoder:
 
     def encode(self, value: Any, path: str) -> Any:
         kind = type(value)
-        if value is None or kind in (bool, int, str):
+        if kind in _UNCHANGED:
             return value
         if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
@@ -115,7 +116,11 @@ class _Encoder:
         try:
             if isinstance(value, dict):
                 return self._mapping(value, path)
-            items = [self.encode(each, f"{path}[{number}]") for number, each in enumerate(value)]
+            # Python's random state alone has 625 integers: no call and no path for each of them.
+            items = [
+                each if type(each) in _UNCHANGED else self.encode(each, f"{path}[{number}]")
+                for number, each in enumerate(value)
+            ]
             if type(value) is deque:
                 return {"$deque": [items, value.maxlen]}
             return items if type(value) is list else {f"${type(value).__name__.lower()}": items}

@@ -231,4 +231,4 @@ def options(function: F) -> F:
         except (UsageError, SealError, WorkerError) as error:
             sys.exit(report(error))
 
-    return selection_flags(command)  # type: ignore[return-value]
+    return selection_flags(command)  # type: ignore[return-value]  # click's decorators keep the type of what they get

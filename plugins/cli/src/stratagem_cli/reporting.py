@@ -69,7 +69,7 @@ def keep_cause(error: UsageError, cause: BaseException) -> UsageError:
     """Keep the traceback of `cause` with `error`, also when `error` is sent to another process."""
     shown = traceback.TracebackException.from_exception(cause)
     _leave_out_importing(shown)
-    error.cause_traceback = "".join(shown.format())  # type: ignore[attr-defined]
+    error.cause_traceback = "".join(shown.format())  # type: ignore[attr-defined]  # exceptions take any attribute
     return error
 
 

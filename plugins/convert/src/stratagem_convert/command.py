@@ -192,7 +192,7 @@ def prune(folder: str, keep: int, by: str, mode: str, monitor: str | None, dry_r
     from stratagem_convert.tools import pruning
     from stratagem_convert.tools.inspecting import size
 
-    chosen = pruning.plan(folder, keep, by, mode, monitor)  # type: ignore[arg-type]
+    chosen = pruning.plan(folder, keep, by, mode, monitor)  # type: ignore[arg-type]  # click.Choice lets only these values through
     for entry, why in chosen.kept:
         click.echo(f"stays  {entry.name}  step {entry.step}: {why}")
     for entry in chosen.removed:
@@ -205,7 +205,7 @@ def prune(folder: str, keep: int, by: str, mode: str, monitor: str | None, dry_r
     click.echo(f"{len(chosen.removed)} checkpoints, {freed} {'would be' if dry_run else 'are'} removed")
 
 
-def _renaming(renames: Sequence[str]):  # type: ignore[no-untyped-def]
+def _renaming(renames: Sequence[str]):  # type: ignore[no-untyped-def]  # returns a lambda, whose types are inferred
     from stratagem_checkpoint.initial_weights import renamed
 
     pairs = {}

@@ -75,7 +75,7 @@ def reduce_as_they_are(
 
     with torch.enable_grad():
         start = torch.zeros((), device=ddp.device, requires_grad=True)
-        backward(_MarkReady.apply(start, mark))  # type: ignore[no-untyped-call]
+        backward(_MarkReady.apply(start, mark))  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 def _touching(parameters: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -43,7 +43,7 @@ def hook_state(strategy: DDPStrategy, module: nn.Module, collectives: Collective
     if hook != "post_local_sgd":
         return None
     size = _subgroup_size(strategy, collectives)
-    return PostLocalSGDState(  # type: ignore[no-untyped-call]
+    return PostLocalSGDState(  # type: ignore[no-untyped-call]  # torch has no types for it
         process_group=None,
         subgroup=(_group_of(strategy, size) or dist.group.WORLD) if size > 1 else None,
         start_localSGD_iter=settings["start_localSGD_iter"],

@@ -98,6 +98,7 @@ def share_out(
 def number_modules(root: nn.Module) -> None:
     """Give modules the numbers that the engine compares between ranks: the same, whatever came before."""
     for number, module in enumerate(root.modules()):
+        # patch: engine state
         vars(module)["ds_id"] = number
 
 

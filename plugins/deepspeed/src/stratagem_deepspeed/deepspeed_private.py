@@ -115,6 +115,7 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
 def give_plain_table(module: nn.Module) -> None:
     """Give a module a dict of parameters again: the engine put one there that gathers what it returns."""
     if type(module._parameters) is not dict:
+        # patch: engine state
         module.__dict__["_parameters"] = dict(module._parameters.items())
 
 

@@ -101,7 +101,7 @@ def replicate(module: nn.Module, device: torch.device) -> Replica:
                 own_parameters(copy)[name] = None
                 continue
             if id(parameter) not in moved:
-                moved[id(parameter)] = _Copy.apply(parameter, device)  # type: ignore[no-untyped-call]
+                moved[id(parameter)] = _Copy.apply(parameter, device)  # type: ignore[no-untyped-call]  # torch has no types for it
                 moved[id(parameter)].__dict__.update(vars(parameter))  # what users say of it, as `no_decay`
             # By attribute first: recurrent layers keep lists of their weights up to date that way.
             setattr(copy, name, moved[id(parameter)])

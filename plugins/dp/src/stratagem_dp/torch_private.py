@@ -21,6 +21,6 @@ def empty_copy(module: nn.Module) -> nn.Module:
 
     `_replicate_for_data_parallel` is what `nn.DataParallel` copies by, and what ScriptModules refuse.
     """
-    copy: nn.Module = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    copy: nn.Module = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]  # torch has no types for it
     copy._compiled_call_impl = None
     return copy

@@ -61,8 +61,10 @@ class PipeForward:
         self._end = weakref.finalize(self, end_workers, self._pipe.pipeline, os.getpid())
         self._state = _ThreadState(devices)
         for partition in self._pipe.partitions:
+            # patch: replaced forwards
             partition.forward = partial(self._run_layers, partial(nn.Sequential.forward, partition))
-        sequential.forward = self  # type: ignore[method-assign]
+        # patch: replaced forwards
+        sequential.forward = self  # type: ignore[method-assign]  # the instance's, on purpose
 
     def __call__(self, input: Any) -> Any:
         """Run the layers on a tensor, or a tuple of tensors, whose dim 0 is the batch."""

@@ -15,5 +15,5 @@ def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Keep a hook out of compiled graphs, as torch keeps those of `fully_shard`."""
     if COMPILER not in sys.modules:  # no one compiles, and importing it takes a second
         return hook
-    disabled: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    disabled: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]  # torch has no types for it
     return disabled

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from stratagem_sharding.equal_buffers import EqualBuffers
-from stratagem_sharding.kept_shards import leave_shards
-from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.rank_buffers import RankBuffers
-from stratagem_sharding.whole_tensors import (
-    ReadingExchange,
-    copies_as_before,
-    copies_whole,
-    hold_whole,
-    on_shards,
-)
-from torch import nn
-from torch.distributed.tensor import DTensor
 
-from stratagem import Clipping, Precision, PrecisionError, Prepared, SetupRequest
-from stratagem_fsdp.gather_order import GatherOrder
-from stratagem_fsdp.kinds import by_kind
-from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
-from stratagem_fsdp.shard_mirror import ShardMirror
-from stratagem_fsdp.sharded_use import explaining
-from stratagem_fsdp.unit_gradients import UnitGradients
+from stratagem import SetupRequest
+from stratagem_fsdp.unit_prepared import UnitPrepared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from stratagem import CheckpointReader
     from stratagem_fsdp.sharding import Sharded
 
 
-class FSDPPrepared(Prepared):
+class FSDPPrepared(UnitPrepared):
     """A module in shards. Every forward is collective, that of an evaluation too.
 
     Args:
@@ -48,51 +30,32 @@ class FSDPPrepared(Prepared):
     """
 
     strategy_name = "fsdp"
-    """For messages."""
-    carries_hooks = True
-    supports_inference_mode = False
     advice = (
         "use them within the block's forward, or set auto_wrap_policy=[] (--set strategy.auto_wrap_policy=[]), by "
         "which all parameters stay gathered throughout a step, or choose ddp"
     )
-    """Where parameters are used as shards."""
 
     def __init__(self, request: SetupRequest, sharded: Sharded, buffers: str | None = None) -> None:
-        self._sharded = sharded
-        self._world_size = request.collectives.world_size
-        self.leaves_module_sharded = self._world_size > 1
-        super().__init__(request, request.module)
-        self._refuse_scaling()
-        self._collectives = request.collectives
-        self._micro_batch = 0
         roots = sharded.roots
         by_hand = request.loop.manual and request.loop.training
-        self._shards = [each for each in self.original_module.parameters() if isinstance(each, DTensor)]
-        self._automatic = request.loop.training and not request.loop.manual
-        freed = [unit for unit in sharded.units if by_hand or unit not in roots]
-        self._mirror = ShardMirror(sharded.units, freed, self.original_module)
-        root = roots[0] if roots and not by_hand else None
-        self._order = GatherOrder(
-            sharded.units, root, self.original_module, request.collectives, self.strategy_name
-        )
-        self._reduces = True
-        self._unreduced = False
-        self._rank_buffers = RankBuffers(
+        rank_buffers = RankBuffers(
             request.original_module,
             request.collectives,
             local=buffers == "local",
             has_option=buffers is not None,
         )
+        super().__init__(
+            request,
+            request.module,
+            sharded,
+            freed=[unit for unit in sharded.units if by_hand or unit not in roots],
+            step_root=roots[0] if roots and not by_hand else None,
+            rank_buffers=rank_buffers,
+        )
+        self._automatic = request.loop.training and not request.loop.manual
         self._equal_buffers = EqualBuffers(
-            self.module, self._world_size, differ=False, rank_buffers=self._rank_buffers
+            self.module, self._world_size, differ=False, rank_buffers=rank_buffers
         )
-        ReadingExchange(request.collectives)
-        hold_whole(self.original_module.parameters())
-        copies_whole(self.original_module, sharded.snapshot, self._reshard)
-        self._gradients = UnitGradients(
-            sharded.units, roots, self.original_module, request.collectives, self.strategy_name, self.device
-        )
-        self._steps = [LocalStep(optimizer) for optimizer in self.optimizers]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._gradients.recover()
@@ -111,32 +74,6 @@ class FSDPPrepared(Prepared):
         finally:
             self._reshard()
 
-    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
-        if not sync:
-            return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
-        self._micro_batch += 1
-        output = super().forward_backward(*args, divisor=divisor)
-        if output is None:
-            if self._world_size > 1:
-                expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
-            if self._reduces and self._unreduced:
-                for root in self._sharded.roots:
-                    reduce_kept_gradients(root)
-                self._unreduced = False
-                if self._world_size > 1:
-                    self._average_whole()
-        return output
-
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        self._mirror.settle()
-        with self._explaining(), self._recovering(in_backward=True):
-            super().backward(loss, **kwargs)
-        self._gradients.note_backward()
-        self._unreduced = not self._reduces and bool(self._sharded.roots)
-        if self._reduces and self._world_size > 1:
-            self._average_whole()
-            self._order.end_backward(self._shards)
-
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
         self._set_reduces(False)
@@ -149,132 +86,14 @@ class FSDPPrepared(Prepared):
         # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
         return nullcontext() if self._mirror.has_accumulated_hooks else self._accumulating()
 
-    @on_shards()
-    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        kinds = by_kind(self._parameters[index])
-        if len(kinds) < 2:
-            before = super().clip(index, clipping)
-            return None if before is None else _gathered(before)
-        self.precision.unscale(self.optimizers[index])
-        if clipping.max_value is not None:
-            for parameters in kinds:
-                nn.utils.clip_grad_value_(parameters, clipping.max_value)
-        if clipping.max_norm is None:
-            return None
-        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
-        grads = [[p.grad for p in parameters if p.grad is not None and p.numel()] for parameters in kinds]
-        norms = [_gathered(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads]
-        device = norms[0].device
-        norms = [norm.to(device) for norm in norms]
-        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
-        for parameters in kinds:
-            nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
-        return total
-
-    def complete_gradients(self, index: int) -> None:
-        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
-        if self._world_size > 1:
-            self._average_whole()
-
-    def average_gradients(self, index: int) -> None:
-        self._gradients.average(self._parameters[index])
-        if self._world_size > 1:
-            self._average_whole()
-
-    def zero_grad(self, index: int) -> None:
-        super().zero_grad(index)
-        self._gradients.drop(self._parameters[index])
-
-    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
-        self._before_step(index)
-        step = self._steps[index]
-        evaluate = None if closure is None else step.seen_whole(partial(self._evaluated, index, closure))
-        with step.stepping():
-            return super().step(index, evaluate)
-
-    def _evaluated(self, index: int, closure: Callable[[], Any]) -> Any:
-        loss = closure()
-        self._before_step(index)
-        return loss
-
     def model_tensors(self) -> dict[str, torch.Tensor]:
         self._reshard()
         self._equal_buffers.make_equal(compare=True)
         return super().model_tensors()
 
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        self._reshard()
-        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
-
-    def state(self) -> dict[str, Any]:
-        self._reshard()
-        return super().state()
-
-    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
-        self._reshard()
-        super().load(reader, state, model_only=model_only)
-        if not model_only:
-            self._rank_buffers.load(reader)
-
-    def replicas(self) -> Iterator[tuple[Any, ...]]:
-        yield from super().replicas()
-        yield "which sharded blocks and parameters were used", self._order.history
-        yield from self._mirror.replicas()
-
     def restore_module(self) -> None:
         super().restore_module()
         self._equal_buffers.make_equal()
-
-    def release(self) -> None:
-        super().release()
-        self._order.release()
-        self._reshard()
-        self._mirror.release()
-        copies_as_before(self.original_module)
-        self._gradients.release()
-        self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
-        del self._sharded, self._shards
-
-    def _explaining(self) -> AbstractContextManager[None]:
-        return explaining(self.original_module, self._sharded.units, self.strategy_name, self.advice)
-
-    @contextmanager
-    def _recovering(self, in_backward: bool = False) -> Iterator[None]:
-        """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
-        try:
-            yield
-        except Exception:
-            self._order.abandon_forward()
-            self._gradients.abandon(in_backward)
-            raise
-
-    def _refuse_scaling(self) -> None:
-        """Torch's loss scaler takes gradients of one kind only."""
-        if type(self.precision).unscale is Precision.unscale:
-            return
-        for index in range(len(self.optimizers)):
-            if len(by_kind(self._parameters[index])) > 1:
-                names = {id(parameter): name for name, parameter in self.original_module.named_parameters()}
-                whole = [p for p in self._parameters[index] if not isinstance(p, DTensor)]
-                raise PrecisionError(
-                    f"parameter {names[id(whole[0])]!r} has no dimension along which to shard it, and "
-                    f"precision={self.precision.name!r} can't scale it beside shards: give it one, as in "
-                    "torch.ones(1), or use bf16-mixed"
-                )
-
-    def _set_reduces(self, reduces: bool) -> None:
-        self._reduces = reduces
-        for root in self._sharded.roots:
-            root.set_requires_gradient_sync(reduces)
-
-    def _reshard(self) -> None:
-        self._mirror.settle()
-        for unit in self._sharded.units:
-            unit.reshard()
-
-    def _before_step(self, index: int) -> None:
-        """Free gathered copies, which would continue living next to the shards that are stepped."""
-        self._reshard()
 
     def _average_whole(self) -> None:
         """Average gradients of parameters that every rank has all of. Collective.
@@ -282,12 +101,10 @@ class FSDPPrepared(Prepared):
         Averaging what is equal on all ranks already leaves it as it is, so that gradients may accumulate
         over several calls.
         """
+        if self._world_size == 1:
+            return
         trained = [each for each in self._sharded.whole if each.requires_grad and each.numel()]
         has_one = [parameter.grad is not None for parameter in trained]
         for flat in flattened_buckets(gradients_of_any(trained, has_one, self.device)):
             dist.all_reduce(flat)
             flat.div_(self._world_size)
-
-
-def _gathered(norm: torch.Tensor) -> torch.Tensor:
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm

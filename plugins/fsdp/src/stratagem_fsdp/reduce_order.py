@@ -48,6 +48,7 @@ class ReduceOrder:
             [group for unit in units for group in reduced_groups(unit)] if collectives.world_size > 1 else []
         )
         for index, group in enumerate(self._groups):
+            # patch: reductions
             group.post_backward = partial(self._about_to_reduce, index, group)
 
     def release(self) -> None:

@@ -301,7 +301,7 @@ class _Unit:
         # patch: functional_call
         frame = sys._getframe(1)
         while frame is not None and frame.f_code is not functional_call.__code__:
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
         if frame is None:
             return None
         dicts = frame.f_locals["parameter_and_buffer_dicts"]

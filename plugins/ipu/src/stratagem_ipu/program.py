@@ -166,6 +166,7 @@ def _without_logging(module: nn.Module) -> Iterator[None]:
             "on_train_batch_end, which has the loss as outputs"
         )
 
+    # patch: step logs
     module.__dict__["log"] = log
     try:
         yield

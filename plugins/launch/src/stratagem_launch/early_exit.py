@@ -25,7 +25,7 @@ def early_exits_fail(launch_dir: LaunchDir, attempt: int, rank: int) -> Iterator
             status = 1
         exit_now(status)
 
-    os._exit = marked_exit  # type: ignore[assignment]
+    os._exit = marked_exit  # type: ignore[assignment]  # typeshed: it never returns
     try:
         yield
     finally:

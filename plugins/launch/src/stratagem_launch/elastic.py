@@ -143,7 +143,7 @@ class ElasticLauncher(Launcher):
         arguments: tuple[Any, ...] = (launch_dir.path,)
         if plan.start_method == "popen":
             entrypoint = sys.executable
-            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # typeshed leaves it out
             arguments = (*flags, "-m", "stratagem_launch.worker", launch_dir.path)
         elif plan.start_method == "fork":
             arguments = (launch_dir.path, task)
@@ -200,7 +200,7 @@ def _raised_here(failure: Failure) -> StratagemError:
         if failure.exception is not None:
             with contextlib.suppress(Exception):
                 error = pickle.loads(failure.exception)
-        error.worker_traceback = failure.traceback  # type: ignore[attr-defined]
+        error.worker_traceback = failure.traceback  # type: ignore[attr-defined]  # exceptions take any attribute
         return error
     who = f"rank {failure.rank} on {failure.host}"
     if failure.is_whole:

@@ -180,7 +180,7 @@ def _prepare_main(preparation: dict[str, Any]) -> None:
     except SystemExit as error:
         raise UsageError(unguarded_sentence()) from error
     finally:
-        del process._inheriting  # type: ignore[attr-defined]
+        del process._inheriting  # type: ignore[attr-defined]  # set above
 
 
 def unguarded_sentence() -> str:

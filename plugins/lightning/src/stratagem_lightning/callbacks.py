@@ -150,17 +150,17 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         return "last"
 
     @property
-    def best_model_score(self) -> torch.Tensor | None:  # type: ignore[override]
+    def best_model_score(self) -> torch.Tensor | None:  # type: ignore[override]  # a tensor, as in Lightning
         """The metric of `best_model_path`."""
         return _tensor(super().best_model_score)
 
     @property
-    def current_score(self) -> torch.Tensor | None:  # type: ignore[override]
+    def current_score(self) -> torch.Tensor | None:  # type: ignore[override]  # a tensor, as in Lightning
         """The metric at the latest checkpoint."""
         return _tensor(super().current_score)
 
     @property
-    def best_k_models(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def best_k_models(self) -> dict[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
         """Path → metric of the top k, best first; empty where nothing is monitored."""
         found = super().best_k_models if self.monitor is not None else {}
         scored = {path.removesuffix(FOLDER): score for path, score in found.items()}
@@ -195,7 +195,7 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
     _best: float | None = None
     _stopped_in: int | None = None
 
-    @property  # type: ignore[override]
+    @property  # type: ignore[override]  # the base has an attribute
     def best_score(self) -> torch.Tensor:
         """The best value so far; inf, or -inf where it is to become large, before the first."""
         worst = math.inf if self.mode == "min" else -math.inf

@@ -44,7 +44,7 @@ def read_configurations() -> None:
         def loader(text: str) -> Any:
             return _mapped(read(text))
 
-        loader.reads_paths_of_lightning = True  # type: ignore[attr-defined]
+        loader.reads_paths_of_lightning = True  # type: ignore[attr-defined]  # functions take any attribute
         set_loader("yaml", loader, (YAMLError,))
 
 

@@ -23,7 +23,7 @@ class LightningDataModule(DataModule):
     """Kept for code that reads it."""
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's parameters
         cls,
         checkpoint_path: str | os.PathLike[str],
         map_location: Any = None,

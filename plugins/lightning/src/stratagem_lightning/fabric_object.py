@@ -185,7 +185,7 @@ class Fabric(Runtime):
         """Prepare a module whose optimizers are set up later, or that has none. Collective."""
         return self.setup(module)
 
-    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]  # Fabric's parameters
         """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
@@ -195,7 +195,7 @@ class Fabric(Runtime):
         """Reduce what all ranks have. Collective."""
         if group is not None:
             raise ConfigError("all_reduce takes no group: it reduces over all ranks")
-        return super().all_reduce(data, reduce_op)  # type: ignore[arg-type]
+        return super().all_reduce(data, reduce_op)  # type: ignore[arg-type]  # checked there
 
     def clip_gradients(
         self,
@@ -236,7 +236,7 @@ class Fabric(Runtime):
             dataloaders = tuple(share_sampler(each, ranks, seed) for each in dataloaders)
         return super().setup_dataloaders(*dataloaders, use_distributed_sampler=use_distributed_sampler)
 
-    def backward(self, tensor: torch.Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
+    def backward(self, tensor: torch.Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]  # Fabric's parameters
         """Run backward through the strategy. Collective."""
         if args or kwargs:
             raise ConfigError(
@@ -254,7 +254,7 @@ class Fabric(Runtime):
             raise ConfigError("save takes no filter: leave out of state what must not be saved")
         super().save(path, state)
 
-    def load(self, path: Any, state: Any = None, strict: bool = True) -> dict[str, Any]:  # type: ignore[override]
+    def load(self, path: Any, state: Any = None, strict: bool = True) -> dict[str, Any]:  # type: ignore[override]  # Fabric's parameters
         """Read what `save` wrote, and return what is in no module or optimizer. Collective."""
         if not strict:
             raise ConfigError("load(strict=False) isn't here: a checkpoint fits the modules that are set up")
@@ -273,7 +273,7 @@ class Fabric(Runtime):
             yield
 
     @staticmethod
-    def seed_everything(  # type: ignore[override]
+    def seed_everything(  # type: ignore[override]  # Fabric's parameters
         seed: int | None = None, workers: bool = False, verbose: bool = True
     ) -> int:
         """Seed all generators of this process, and return the seed."""

@@ -43,7 +43,7 @@ class ForeignData(LightningDataModule):
             self._logs_hparams = logs_hyperparameters(inner)
 
     @property
-    def prepare_data_per_node(self) -> bool:  # type: ignore[override]
+    def prepare_data_per_node(self) -> bool:  # type: ignore[override]  # the base has an attribute
         """As the data module says."""
         return bool(self.inner.prepare_data_per_node)
 

@@ -56,7 +56,7 @@ class LightningModule(InFabric):
         return self.device.type == "cuda"
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's parameters
         cls,
         checkpoint_path: str | os.PathLike[str],
         map_location: Any = None,
@@ -70,7 +70,7 @@ class LightningModule(InFabric):
         is_strict = cls.strict_loading if strict is None else strict
         return super().load_from_checkpoint(folder_of(checkpoint_path), map_location, is_strict, **kwargs)
 
-    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]  # Lightning's parameters
         """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")

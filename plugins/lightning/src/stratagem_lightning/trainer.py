@@ -178,6 +178,7 @@ class Trainer(SettingsView):
         for callback in state.hooks.callbacks:
             for name in ("log", "log_dict"):
                 if not hasattr(type(callback), name):
+                    # patch: callback logs
                     vars(callback)[name] = getattr(state.module, name)
 
     def leave(self) -> None:
@@ -216,12 +217,12 @@ class Trainer(SettingsView):
     # Values as tensors, as Lightning has them ----------------------------------------------------------
 
     @property
-    def callback_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]
+    def callback_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
         """The latest value of everything that was logged; waits for the device."""
         return _tensors(super().callback_metrics)
 
     @property
-    def logged_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]
+    def logged_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
         """The latest values that went to loggers; waits for the device."""
         return _tensors(super().logged_metrics)
 

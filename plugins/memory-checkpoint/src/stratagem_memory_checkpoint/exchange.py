@@ -130,7 +130,7 @@ def _size(folder: str, name: str) -> int | None:
 
 def _transfer(collectives: Collectives, way: object, tensor: torch.Tensor, peer: int) -> dist.P2POp:
     group = collectives.process_group
-    return dist.P2POp(way, tensor, group=group, group_peer=peer)  # type: ignore[arg-type]
+    return dist.P2POp(way, tensor, group=group, group_peer=peer)  # type: ignore[arg-type]  # dist.isend or dist.irecv
 
 
 def _read(folder: str, chunk: Chunk, failures: list[str]) -> torch.Tensor:

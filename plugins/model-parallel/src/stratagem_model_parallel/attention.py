@@ -44,6 +44,7 @@ class Attention(ParallelStyle):
         after = Replicate() if self.sequence_dim is None else Shard(self.sequence_dim)
         apply_style(Rowwise(output_layouts=after), module.out_proj, device_mesh)
         attention: Any = module
+        # patch: replaced forwards
         attention.forward = partial(_attend, module, device_mesh, self.sequence_dim)
         return module
 

@@ -30,7 +30,7 @@ def _watch(module: nn.Module, args: Any, output: Any) -> None:
 
 def _watched(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.requires_grad:
-        tensor.register_hook(_check)  # type: ignore[no-untyped-call]
+        tensor.register_hook(_check)  # type: ignore[no-untyped-call]  # torch has no types for it
     return tensor
 
 

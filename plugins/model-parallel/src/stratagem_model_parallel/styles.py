@@ -66,7 +66,7 @@ class Packed(Colwise):
         super().__init__()
         self.parts = parts
 
-    def _prepare_output_fn(  # type: ignore[override]
+    def _prepare_output_fn(  # type: ignore[override]  # an instance's here, torch's is static
         self,
         output_layouts: Any,
         use_local_output: bool,
@@ -104,7 +104,7 @@ class Rowwise(RowwiseParallel):
                 x, device_mesh, input_layouts, run_check=False, shape=shape, stride=stride
             )
             inputs = (whole, *inputs[1:])
-        return RowwiseParallel._prepare_input_fn(  # type: ignore[no-untyped-call]
+        return RowwiseParallel._prepare_input_fn(  # type: ignore[no-untyped-call]  # torch has no types for it
             input_layouts, desired_input_layouts, mod, inputs, device_mesh
         )
 
@@ -126,6 +126,7 @@ class LocalDropout(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        # patch: replaced forwards
         module.forward = partial(_draw_apart, module.forward, module, device_mesh.get_local_rank())
         return module
 

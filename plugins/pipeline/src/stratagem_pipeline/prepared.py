@@ -172,7 +172,7 @@ class PipelinePrepared(Prepared):
         self._training = None
         self._forward.release()
         del self._pipeline
-        self._gradients = None  # type: ignore[assignment]
+        self._gradients = None  # type: ignore[assignment]  # not used after release
 
     def _drop_foreign(self, optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:

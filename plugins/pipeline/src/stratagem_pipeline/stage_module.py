@@ -95,7 +95,7 @@ class _Handover(torch.autograd.Function):
 
 
 def _handed_over(tensor: torch.Tensor) -> torch.Tensor:
-    handed: torch.Tensor = _Handover.apply(tensor)  # type: ignore[no-untyped-call]
+    handed: torch.Tensor = _Handover.apply(tensor)  # type: ignore[no-untyped-call]  # torch has no types for it
     return handed
 
 

@@ -212,6 +212,7 @@ def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
             forget_split_point(module)
             module.__dict__.pop("forward", None)
             if forward is not None:
+                # patch: pipelined forward
                 module.__dict__["forward"] = forward
 
 

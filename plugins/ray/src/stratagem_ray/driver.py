@@ -55,7 +55,7 @@ def _rendezvous(spec: RaySpec) -> Iterator[dict[str, str]]:
         yield {}
         return
     import ray
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
 
     address = ray.util.get_node_ip_address()
     store = TCPStore(address, 0, is_master=True, wait_for_workers=False)

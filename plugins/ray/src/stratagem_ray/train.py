@@ -11,7 +11,7 @@ from ray.train.backend import Backend
 from ray.train.torch import TorchConfig
 
 
-class NoProcessGroup(TorchConfig):  # type: ignore[misc] # Ray has no types
+class NoProcessGroup(TorchConfig):  # type: ignore[misc]  # Ray has no types
     """A `torch_config` whose workers get PyTorch's variables and open no process group: the run opens its own.
 
     A group that Ray Train has opened holds the port that the variables name until all of its ranks have closed it,
@@ -24,7 +24,7 @@ class NoProcessGroup(TorchConfig):  # type: ignore[misc] # Ray has no types
         return _Variables
 
 
-class _Variables(Backend):  # type: ignore[misc]
+class _Variables(Backend):  # type: ignore[misc]  # Ray has no types
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:

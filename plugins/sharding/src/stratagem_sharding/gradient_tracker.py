@@ -378,6 +378,6 @@ def on_gradient(parameter: nn.Parameter, function: Callable[[nn.Parameter], obje
     """Call `function` whenever `parameter`, frozen or not, has got a gradient; returns the hook's handle."""
     flag = parameter.requires_grad
     parameter.requires_grad_(True)  # torch takes no hook without
-    handle = parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
+    handle = parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]  # torch has no types for it
     parameter.requires_grad_(flag)
     return handle

@@ -55,10 +55,10 @@ def _forget(observer: Observer) -> None:
 
 
 def _telling_kernels() -> Library:
-    library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+    library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # torch has no types for it
     for operator, name in COLLECTIVE_OPERATORS.items():
         found = getattr(torch.ops.c10d, operator).default
-        library.impl(operator, _telling(name, found), "Autograd")  # type: ignore[no-untyped-call]
+        library.impl(operator, _telling(name, found), "Autograd")  # type: ignore[no-untyped-call]  # torch has no types for it
     return library
 
 

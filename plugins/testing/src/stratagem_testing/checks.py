@@ -76,7 +76,7 @@ def check(
         if not claim:
             raise ValueError(f"{marked.__name__} doesn't say in its docstring what it claims")
         theme = marked.__module__.rpartition(".")[2]
-        marked.conformance = Check(  # type: ignore[attr-defined]
+        marked.conformance = Check(  # type: ignore[attr-defined]  # functions take any attribute
             name, claim, marked, frozenset(needs), tuple(world_sizes), in_worker, theme
         )
         return marked

@@ -186,7 +186,7 @@ def _step(
             if loss is None:
                 seen.append(0.0)
                 continue
-            scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types for it
             seen.append(loss.item())
         first[:] = first or seen
         for optimizer in optimizers:

@@ -47,7 +47,7 @@ def check_seconds(name: str, value: object) -> None:
         ConfigError: it is none.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]
+    if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]  # a number, by is_number
         raise ConfigError(
             f"{name}={short(value)} must be a number of seconds above 0, at most {_LONGEST_S:,.0f}"
         )

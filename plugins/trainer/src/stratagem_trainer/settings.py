@@ -238,7 +238,7 @@ def validation_interval(num_batches: int | None, settings: TrainerSettings) -> i
 
 
 def _refuse_unless(name: str, value: object, is_int: bool, least: int) -> None:
-    if not is_int or isinstance(value, bool) or value < least:  # type: ignore[operator]
+    if not is_int or isinstance(value, bool) or value < least:  # type: ignore[operator]  # a number, by is_int
         raise ConfigError(f"{name}={value!r} must be a whole number of at least {least}")
 
 

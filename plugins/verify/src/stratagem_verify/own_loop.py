@@ -115,7 +115,7 @@ class _WatchedRuntime(Runtime):
         return super().setup(module, *optimizers, **options)
 
     def dataloader(self, loader: Any, *, evaluation: bool = False, **options: Any) -> Any:
-        made = super().dataloader(loader, evaluation=evaluation, **options)  # type: ignore[call-overload]
+        made = super().dataloader(loader, evaluation=evaluation, **options)  # type: ignore[call-overload]  # overloads take literals only
         if evaluation:
             return made
         index = len(self.loaders)

@@ -220,7 +220,7 @@ def _joined(batches: Sequence[Any]) -> Any:
         return torch.cat(list(batches))
     if isinstance(first, Mapping):
         made = {key: _joined([batch[key] for batch in batches]) for key in first}
-        return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
+        return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]  # a mapping's class takes a mapping
     if isinstance(first, (list, tuple)):
         if first and all(isinstance(item, (*_PLAIN, bytes)) for item in first):
             return type(first)([item for batch in batches for item in batch])

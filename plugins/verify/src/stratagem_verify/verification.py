@@ -162,7 +162,7 @@ def _refuse_impossible(subject: StrategySubject, settings: Mapping[str, Any]) ->
     keywords = {("extensions" if key == "plugins" else key): value for key, value in settings.items()}
     config = RunConfig(
         **{key: value for key, value in keywords.items() if key in RunConfig.__dataclass_fields__},
-        strategy=subject.strategy if named else subject.strategy(**subject.options),  # type: ignore[operator]
+        strategy=subject.strategy if named else subject.strategy(**subject.options),  # type: ignore[operator]  # a class where it isn't a name
         strategy_options=dict(subject.options) if named else {},
         accelerator=subject.accelerator,
         devices=subject.world_size,

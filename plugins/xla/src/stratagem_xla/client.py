@@ -113,7 +113,7 @@ def _check_backward() -> None:
     """Autograd makes a queue per device at its first backward, and none for devices that come later."""
     tried = torch.ones(1, device="xla", requires_grad=True)
     try:
-        tried.sum().backward()  # type: ignore[no-untyped-call]
+        tried.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
     except RuntimeError as error:
         raise DeviceError(
             "this process ran a backward before XLA was started, and autograd knows no XLA device since then: launch "

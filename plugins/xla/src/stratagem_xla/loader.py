@@ -65,7 +65,7 @@ class Loaded:
             yield placed
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
 
     def _placed(self, batch: Any, size: int | None) -> Any:
         placed = to_device(batch, self._device)

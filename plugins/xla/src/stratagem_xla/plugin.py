@@ -61,7 +61,7 @@ def _strategy(
     target: str,
     summary: str,
     presets: dict[str, dict[str, object]],
-    further: set[str] = frozenset(),  # type: ignore[assignment]
+    further: set[str] = frozenset(),  # type: ignore[assignment]  # read only
     priority: int = 0,
     conformance: str = "",
 ) -> Component:
@@ -90,7 +90,7 @@ def _accelerators() -> list[Component]:
             "stratagem_xla.accelerator:TpuAccelerator",
             "Google's TPUs",
             priority=50,
-            **both,  # type: ignore[arg-type]
+            **both,  # type: ignore[arg-type]  # values of two types
         ),
         Component(
             "accelerator",
@@ -100,6 +100,6 @@ def _accelerators() -> list[Component]:
             # Compiling for the CPU is for trying things out: no one gets it without asking.
             priority=-10,
             conformance="stratagem_xla.conformance:ACCELERATOR",
-            **both,  # type: ignore[arg-type]
+            **both,  # type: ignore[arg-type]  # values of two types
         ),
     ]

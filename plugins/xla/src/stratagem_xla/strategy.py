@@ -94,7 +94,7 @@ class XLAStrategy(XlaStrategy):
             )
 
     @property
-    def parallel_devices(self) -> Sequence[torch.device] | None:  # type: ignore[override]
+    def parallel_devices(self) -> Sequence[torch.device] | None:  # type: ignore[override]  # the base has an attribute
         """Those that it was given; a process that has one device calls it the first."""
         if self.given_devices and library.OWN_DEVICE in os.environ:
             return [torch.device("xla", 0)] * len(self.given_devices)

@@ -77,7 +77,7 @@ class FileView(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
         self._stream.seek(self._start + self._at)
-        count = self._stream.readinto(view)  # type: ignore[attr-defined]
+        count = self._stream.readinto(view)  # type: ignore[attr-defined]  # raw and buffered readers have it; BinaryIO doesn't declare it
         self._at += count
         return int(count)
 

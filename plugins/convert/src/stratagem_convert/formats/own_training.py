@@ -45,7 +45,7 @@ def training_of(
         for key, tensor in tensors.items():
             index, _, name_and_state = key.removeprefix(OPTIMIZER).partition("/")
             name, _, its_state = name_and_state.rpartition("/")
-            optimizers[int(index)].states.setdefault(name, {})[its_state] = tensor  # type: ignore[attr-defined]
+            optimizers[int(index)].states.setdefault(name, {})[its_state] = tensor  # type: ignore[attr-defined]  # made of dicts above
         schedulers = list(state.get("schedulers", ()))
         place = (epoch, batch, step)
         if not batch or not _has_read_all(rank_state.get("data"), epoch):

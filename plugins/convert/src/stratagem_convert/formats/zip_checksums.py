@@ -72,7 +72,7 @@ def torn_entries(path: str) -> Iterator[tuple[str, int, int]]:
         raise CheckpointError(f"{path} is damaged: {error}; use another checkpoint") from error
 
 
-def _at(stream: BinaryIO, offset: int, form: str) -> tuple:  # type: ignore[type-arg]
+def _at(stream: BinaryIO, offset: int, form: str) -> tuple:  # type: ignore[type-arg]  # as struct.unpack returns it
     stream.seek(offset)
     return struct.unpack(form, stream.read(struct.calcsize(form)))
 

@@ -94,7 +94,7 @@ class GenerationRendezvous(RendezvousHandler):
         return bool(self._inner.is_closed())
 
     def set_closed(self) -> None:
-        self._inner.set_closed()  # type: ignore[no-untyped-call]
+        self._inner.set_closed()  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes wait to take part. Where there are any, the agent ends its workers next."""

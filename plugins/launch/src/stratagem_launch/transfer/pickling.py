@@ -149,7 +149,7 @@ class JobPickler(pickle.Pickler):
         self._copy(grad)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "backward hook .* will not be serialized")
-            reduced: Any = tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[no-untyped-call]
+            reduced: Any = tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[no-untyped-call]  # torch has no types for it
         make, args, *state = reduced
         # As state, which is pickled after the tensor is known: a hook may refer to it.
         kept = (state[0] if state else None, hooks, after, grad)

@@ -144,9 +144,9 @@ class _Hooks:
             if not is_in_backward():
                 self._row.is_cut = True
                 if activations.requires_grad:
-                    activations.register_hook(self._row.refuse_cut)  # type: ignore[no-untyped-call]
+                    activations.register_hook(self._row.refuse_cut)  # type: ignore[no-untyped-call]  # torch has no types for it
         region = SequenceRegion(self._name, self._ranks, self._attention)
-        region.__enter__()  # type: ignore[no-untyped-call]
+        region.__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._entered.append((module, region, activations.shape[self._dims[self._activations]]))
         return (
             tuple(changed.get(name, value) for name, value in zip(self._parameters, args))
@@ -158,7 +158,7 @@ class _Hooks:
         if not self._entered or self._entered[-1][0] is not module:
             return None  # another hook raised before `before`
         _, region, length = self._entered.pop()
-        region.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        region.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has no types for it
         if output is None:
             return None  # it raised
         if self._attention is not None and not region.attended:

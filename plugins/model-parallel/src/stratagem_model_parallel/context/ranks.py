@@ -72,7 +72,7 @@ class SequenceRanks:
             )
         length = self.length(x.shape[dim], fewest)
         if x.requires_grad and torch.is_grad_enabled():
-            shard: torch.Tensor = _Shard.apply(x, dim, length, self)  # type: ignore[no-untyped-call]
+            shard: torch.Tensor = _Shard.apply(x, dim, length, self)  # type: ignore[no-untyped-call]  # torch has no types for it
             return shard
         return x.narrow(dim, self.rank * length, length)
 
@@ -90,7 +90,7 @@ class SequenceRanks:
         Args:
             x: as many as there are ranks, along dimension 0; the same shape and dtype on every rank.
         """
-        exchanged: torch.Tensor = _Exchange.apply(x, self.group)  # type: ignore[no-untyped-call]
+        exchanged: torch.Tensor = _Exchange.apply(x, self.group)  # type: ignore[no-untyped-call]  # torch has no types for it
         return exchanged
 
 
@@ -119,4 +119,4 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return _Exchange.apply(grads[0], ctx.group), None  # type: ignore[no-untyped-call]
+        return _Exchange.apply(grads[0], ctx.group), None  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -77,7 +77,7 @@ class RecordedPrepared(PreparedWrapper):
             return
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            loss.register_hook(self._at_backward)  # type: ignore[no-untyped-call]
+            loss.register_hook(self._at_backward)  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def _wait(self) -> None:
         if self._clock.phase == BACKWARD:
@@ -181,7 +181,7 @@ class _RecordedLoader:
             yield batch
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
 
 
 class RecordedCollectives(CollectivesWrapper):

@@ -59,6 +59,7 @@ class ChunkLogs:
             self._values.setdefault(name, []).append((kept, size if batch_size is None else batch_size))
             self._how[name] = how
 
+        # patch: step logs
         module.__dict__["log"] = log
         try:
             with part_of_batch(advice):
@@ -73,7 +74,7 @@ class ChunkLogs:
     def replay(self, module: nn.Module) -> None:
         """Log every name once with `module.log`."""
         for name, value, how in self.of_batch():
-            module.log(name, value, **how)  # type: ignore[operator]
+            module.log(name, value, **how)  # type: ignore[operator]  # a Trainer's module, which has log
 
     def _fold(self, name: str, entries: list[tuple[Any, int]]) -> Logged:
         how = self._how[name]

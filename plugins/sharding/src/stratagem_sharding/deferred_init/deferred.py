@@ -56,11 +56,11 @@ class _Operation:
     generator_state: torch.Tensor | None
 
 
-class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Writes down what happens to meta tensors while it is active; enter it by `recorded`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._operations: list[_Operation] = []
         self._known: set[int] = set()
         # Memory that were freed could be numbered again.

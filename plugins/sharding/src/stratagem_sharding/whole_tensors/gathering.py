@@ -47,7 +47,7 @@ def gather(sharded: DTensor, operation: str) -> torch.Tensor:
 
 def gather_with_grad(sharded: DTensor, operation: str) -> torch.Tensor:
     """Return the whole tensor, whose gradient is averaged over ranks, as that of a forward. Collective."""
-    whole: torch.Tensor = _Gather.apply(sharded, operation)  # type: ignore[no-untyped-call]
+    whole: torch.Tensor = _Gather.apply(sharded, operation)  # type: ignore[no-untyped-call]  # torch has no types for it
     return whole
 
 

@@ -29,6 +29,7 @@ def copies_whole(root: nn.Module, snapshot: ModuleSnapshot, reshard: Callable[[]
         reshard: frees gathered copies, which may be of another dtype than the parameters.
     """
     for module in root.modules():
+        # patch: whole copies
         module.__dict__["__deepcopy__"] = partial(_copied, module, snapshot, reshard)
 
 
@@ -46,9 +47,9 @@ def _copied(
     # torch gives the class of a parametrized module a `__deepcopy__` that would copy the strategy's attributes too.
     is_torchs = is_parametrized(module) and "__deepcopy__" in vars(cls)
     if hasattr(cls, "__deepcopy__") and not is_torchs:
-        return cls.__deepcopy__(module, memo)  # type: ignore[no-any-return]
+        return cls.__deepcopy__(module, memo)  # type: ignore[no-any-return]  # hasattr leaves it Any
     attributes.pop("__deepcopy__", None)
     made: nn.Module = cls.__new__(cls)
     memo[id(module)] = made
-    made.__setstate__(copy.deepcopy(attributes, memo))  # type: ignore[no-untyped-call]
+    made.__setstate__(copy.deepcopy(attributes, memo))  # type: ignore[no-untyped-call]  # torch has no types for it
     return made

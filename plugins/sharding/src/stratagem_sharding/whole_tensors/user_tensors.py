@@ -107,7 +107,7 @@ class WholeDTensor(DTensor):
         whole = gather(self, "pickling").requires_grad_(self.requires_grad)
         if isinstance(self, nn.Parameter):
             whole = nn.Parameter(whole.detach(), self.requires_grad)
-        return whole.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return whole.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class WholeView(torch.Tensor):
@@ -125,7 +125,7 @@ class WholeView(torch.Tensor):
         return memo.setdefault(id(self), self.clone().detach().requires_grad_(self.requires_grad))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.clone().detach().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return self.clone().detach().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 def hold_whole(parameters: Iterable[torch.Tensor]) -> None:

@@ -291,7 +291,7 @@ def _step(
     scaled = precision.scale(loss)
     if float(scaled.detach()) != float(loss.detach()):
         scaled = scaled * factor
-    scaled.backward()  # type: ignore[no-untyped-call]
+    scaled.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
     precision.unscale(optimizer)
     precision.step(optimizer)
 

@@ -28,7 +28,7 @@ class _Changing(Recipe):
     def net(self) -> nn.Module:
         net: Any = super().net()
         net[0].requires_grad_(False)
-        return net  # type: ignore[no-any-return]
+        return net  # type: ignore[no-any-return]  # indexed above, which nn.Module doesn't declare
 
     def optimizers(self, net: Any) -> Sequence[Optimizer]:
         kind = _ChangedByItself if self.by_hand else torch.optim.SGD

@@ -74,7 +74,7 @@ def _try_all(runtime: Runtime) -> None:
     }
     given = own.clone()
     for op, value in expected.items():
-        _expect_equal(collectives.all_reduce(own, op), value, f"all_reduce {op!r}")  # type: ignore[arg-type]
+        _expect_equal(collectives.all_reduce(own, op), value, f"all_reduce {op!r}")  # type: ignore[arg-type]  # keys of the dict above, each a ReduceOp
     _expect_equal(own, given, "the tensor given to all_reduce")
     whole = collectives.all_reduce(torch.tensor([rank + 1, 7], device=runtime.device), "sum")
     _expect_equal(whole, torch.tensor([count * (count + 1) // 2, 7 * count]), "all_reduce 'sum' of integers")
@@ -110,8 +110,8 @@ def _try_misuse(collectives: Collectives) -> None:
     own = torch.ones(2, device=collectives.device)
     count = collectives.world_size
     for what, call in {
-        "all_reduce 'avg'": lambda: collectives.all_reduce(own, "avg"),  # type: ignore[arg-type]
-        "all_reduce of a float": lambda: collectives.all_reduce(1.0),  # type: ignore[arg-type]
+        "all_reduce 'avg'": lambda: collectives.all_reduce(own, "avg"),  # type: ignore[arg-type]  # wrong on purpose
+        "all_reduce of a float": lambda: collectives.all_reduce(1.0),  # type: ignore[arg-type]  # wrong on purpose
         f"broadcast from {count}": lambda: collectives.broadcast(own, count),
     }.items():
         _expect_refused(what, call, UsageError)

@@ -181,7 +181,7 @@ class _Marked(_Fidelity):
         net = _net()
         for parameter in net.parameters():
             if parameter.dim() == 1:
-                parameter.no_decay = True  # type: ignore[attr-defined]
+                parameter.no_decay = True  # type: ignore[attr-defined]  # parameters take any attribute
         return net
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
@@ -248,9 +248,9 @@ class _Hooked(_Fidelity):
         net = _net()
         for parameter in net[0].parameters():
             if self.accumulated:
-                parameter.register_post_accumulate_grad_hook(_grow)  # type: ignore[no-untyped-call]
+                parameter.register_post_accumulate_grad_hook(_grow)  # type: ignore[no-untyped-call]  # torch has no types for it
             else:
-                parameter.register_hook(_halved)  # type: ignore[no-untyped-call]
+                parameter.register_hook(_halved)  # type: ignore[no-untyped-call]  # torch has no types for it
         return net
 
 

@@ -89,7 +89,7 @@ class _StrategyRun(_Run):
         super().__init__(subject)
         self.runtime, self.folder = runtime, folder
         self.rank, self.ranks = runtime.data_rank, subject.shares()
-        self._set_up, self.backward, self.no_sync = runtime.setup, runtime.backward, runtime.no_sync  # type: ignore[method-assign]
+        self._set_up, self.backward, self.no_sync = runtime.setup, runtime.backward, runtime.no_sync  # type: ignore[method-assign]  # the instance's, on purpose
 
     def save_and_load(self, model: Any, optimizer: Any, others: dict[str, Any]) -> None:
         # What setup returned is kept and loaded without being named.

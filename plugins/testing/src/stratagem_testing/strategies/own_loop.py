@@ -50,7 +50,7 @@ class _Plain:
         return module, optimizer
 
     def backward(self, loss: Tensor, module: nn.Module) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 def _loop(

@@ -47,8 +47,8 @@ def refuse_checkpoint_path(path: str | None) -> None:
     scheme, separator, _ = path.partition("://")
     if not separator:
         return
-    from fsspec import get_filesystem_class  # type: ignore[import-untyped]
-    from fsspec.registry import known_implementations  # type: ignore[import-untyped]
+    from fsspec import get_filesystem_class  # type: ignore[import-untyped]  # fsspec has no types
+    from fsspec.registry import known_implementations  # type: ignore[import-untyped]  # fsspec has no types
 
     try:
         get_filesystem_class(scheme)

@@ -78,7 +78,7 @@ def write_arrays(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
     new = f"{path}.new"
     with open(new, "wb") as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]  # NumPy's other keyword is a bool
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

@@ -98,7 +98,7 @@ class Target:
                 f"TARGET {str(self)!r} is a {type(found).__name__}: name a class derived from stratagem.{base}, "
                 "or a function that returns one's instance"
             )
-        return found  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]  # checked above
 
     def _import_file(self) -> Any:
         name = os.path.splitext(os.path.basename(self.place))[0]

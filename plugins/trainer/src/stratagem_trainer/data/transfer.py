@@ -57,4 +57,4 @@ class _Through:
             yield (batch, counts) if self._counted else batch
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here

@@ -91,7 +91,7 @@ class TensorBoardLogger(LibraryLogger):
             writer.add_scalar(name, value, 0)
         if self.is_muted:
             return
-        for summary in hparams(flattened(params), shown):  # type: ignore[no-untyped-call]
+        for summary in hparams(flattened(params), shown):  # type: ignore[no-untyped-call]  # torch has no types for it
             writer.file_writer.add_summary(summary)
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:

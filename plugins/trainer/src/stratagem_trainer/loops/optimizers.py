@@ -80,7 +80,7 @@ class Schedule:
 class NoOptimizer(Optimizer):
     """Changes nothing: what a fit without optimizers steps."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # returns nothing, without overloads
         """Do nothing."""
 
 

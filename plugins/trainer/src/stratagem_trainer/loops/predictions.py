@@ -104,7 +104,7 @@ def _split(values: list[Any], counts: list[int]) -> tuple[list[Any], Join]:
     if all(value is None for value in values):
         return [None] * sum(counts), lambda rows: None
     if isinstance(first, torch.Tensor):
-        return _stacked(values, counts, torch.Tensor), torch.stack  # type: ignore[return-value]
+        return _stacked(values, counts, torch.Tensor), torch.stack  # type: ignore[return-value]  # a row is a tensor here
     if isinstance(first, np.ndarray):
         return _stacked(values, counts, np.ndarray), np.stack
     if isinstance(first, list) and _all_as_long(values, list, counts):
@@ -129,7 +129,7 @@ def _split(values: list[Any], counts: list[int]) -> tuple[list[Any], Join]:
 
 def _stacked(values: list[Any], counts: list[int], kind: type) -> list[Any]:
     for value, count in zip(values, counts):
-        if not isinstance(value, kind) or value.shape != (count, *values[0].shape[1:]):  # type: ignore[attr-defined]
+        if not isinstance(value, kind) or value.shape != (count, *values[0].shape[1:]):  # type: ignore[attr-defined]  # tensors and arrays have it
             raise _CannotSplitError
     return list(chain.from_iterable(values))
 
@@ -147,4 +147,4 @@ def _columns(columns: list[list[Any]], counts: list[int]) -> tuple[list[Any], Ca
 
 
 def _all_as_long(values: list[Any], kind: type, counts: list[int]) -> bool:
-    return all(isinstance(value, kind) and len(value) == count for value, count in zip(values, counts))  # type: ignore[arg-type]
+    return all(isinstance(value, kind) and len(value) == count for value, count in zip(values, counts))  # type: ignore[arg-type]  # kind has a length

@@ -120,7 +120,7 @@ def put_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
             states, updates = saved[path]
             set_states(each, _copied(states, each.device), int(updates))
         elif count_of_updates(each):
-            each.reset()  # type: ignore[operator]
+            each.reset()  # type: ignore[operator]  # a torchmetrics.Metric
 
 
 @contextmanager
@@ -173,9 +173,9 @@ def computed(
     for name, (path, key) in named.items():
         metric = module.get_submodule(path)
         with nullcontext() if states is None else _merged(metric, path, states), _by_itself(metric):
-            values[name] = key, _scalar(name, metric.compute())  # type: ignore[operator]
+            values[name] = key, _scalar(name, metric.compute())  # type: ignore[operator]  # a torchmetrics.Metric
     for path, _ in named.values():
-        module.get_submodule(path).reset()  # type: ignore[operator]
+        module.get_submodule(path).reset()  # type: ignore[operator]  # a torchmetrics.Metric
     return values
 
 
@@ -228,7 +228,7 @@ def _by_itself(metric: nn.Module) -> Iterator[None]:
     inner = list(objects_in(metric).values())
     kept = [each.distributed_available_fn for each in inner]
     for each in inner:
-        each.distributed_available_fn = _no_ranks  # type: ignore[assignment]
+        each.distributed_available_fn = _no_ranks  # type: ignore[assignment]  # a torchmetrics.Metric
     try:
         yield
     finally:
@@ -241,7 +241,7 @@ def _no_ranks() -> bool:
 
 
 def _states(metric: nn.Module) -> dict[str, Any]:
-    return dict(metric.metric_state)  # type: ignore[arg-type]
+    return dict(metric.metric_state)  # type: ignore[arg-type]  # a torchmetrics.Metric
 
 
 def _copied(states: Any, device: Any = None) -> Any:

@@ -146,11 +146,11 @@ def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
 
 def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
     """Refuse a step that takes neither a batch nor a batch and its index, or the loader's iterator."""
-    if "dataloader_iter" in signature(method).parameters:  # type: ignore[arg-type]
+    if "dataloader_iter" in signature(method).parameters:  # type: ignore[arg-type]  # signature refuses what isn't callable
         raise ConfigError(
             f"{owner}.{name} takes dataloader_iter, and is called with (batch, batch_idx): take these"
         )
-    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]  # signature refuses what isn't callable
     for count in (1, 2, 3):
         try:
             taken.bind(*range(count))
@@ -164,7 +164,7 @@ def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
 
 def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[str, ...]) -> None:
     """Refuse a method that can't be called with what its hook is called with."""
-    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]
+    taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]  # signature refuses what isn't callable
     of_evaluation = given[-1:] == ("batch_idx",) and not name.startswith("on_train")
     index = {LOADER_INDEX: 0} if of_evaluation and LOADER_INDEX in taken.parameters else {}
     try:

@@ -225,7 +225,7 @@ _ENCODERS: tuple[tuple[Any, Callable[[Any, str], Any]], ...] = (
 def _base(value: Any) -> Any:
     """Return a value of a subclass, as of a string's, in the type itself."""
     kinds: tuple[Callable[[Any], Any], ...] = (str, bytes, int, float, complex)
-    return next(kind(value) for kind in kinds if isinstance(value, kind))  # type: ignore[arg-type]
+    return next(kind(value) for kind in kinds if isinstance(value, kind))  # type: ignore[arg-type]  # each is a class, too
 
 
 def _partial_of(content: Any, named: Mapping[str, Any], where: str) -> Any:

@@ -86,7 +86,7 @@ class _Waited:
             yield batch
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
 
 
 def _timed(profiler: Profiler, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,6 +66,6 @@ class OwnState(dict[str, Any]):
         for key, value in dict(*others, **further).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # a subclass's own type, as dict has it
         self.update(other)
         return self

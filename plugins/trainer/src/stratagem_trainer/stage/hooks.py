@@ -181,24 +181,18 @@ class HookRunner:
     ) -> None:
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
         callback_base, module_base = bases
-        self._of_callbacks: dict[str, list[Callable[..., Any]]] = {
-            name: [
-                partial(getattr(callback, name), trainer, module)
-                for callback in self.callbacks
-                if overrides(callback, name, callback_base)
-            ]
-            for name in OF_CALLBACKS
-        }
+        self._of_callbacks: dict[str, list[Callable[..., Any]]] = {name: [] for name in OF_CALLBACKS}
+        self._judges_epochs: list[bool] = []
+        for callback in self.callbacks:
+            for name in overridden(callback, OF_CALLBACKS, callback_base):
+                self._of_callbacks[name].append(partial(getattr(callback, name), trainer, module))
+                if name == "on_train_epoch_end":
+                    self._judges_epochs.append(callback.judges_epochs)
         self._of_module: dict[str, list[Callable[..., Any]]] = {
-            name: [getattr(module, name)] for name in OF_MODULES if overrides(module, name, module_base)
+            name: [getattr(module, name)] for name in overridden(module, OF_MODULES, module_base)
         }
         for name, method in (of_data or {}).items():
             self._of_module[name] = [method]
-        self._judges_epochs = [
-            callback.judges_epochs
-            for callback in self.callbacks
-            if overrides(callback, "on_train_epoch_end", callback_base)
-        ]
 
     def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""
@@ -257,5 +251,11 @@ def tell_before_step(
 
 
 def overrides(owner: Any, name: str, base: type) -> bool:
-    """Whether an object, or its class, has a method of its own in place of the base's."""
-    return name in vars(owner) or getattr(type(owner), name) is not getattr(base, name)
+    """Whether an object, or its class, has its own method in place of the base's."""
+    return bool(overridden(owner, (name,), base))
+
+
+def overridden(owner: Any, names: Iterable[str], base: type) -> list[str]:
+    """Return those of `names` for which an object, or its class, has its own method in place of the base's."""
+    own, kind = vars(owner), type(owner)
+    return [name for name in names if name in own or getattr(kind, name) is not getattr(base, name)]

@@ -1,0 +1,243 @@
+"""`UnitPrepared`: what `Prepared` of strategies on `fully_shard` have in common."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from stratagem_sharding.kept_shards import leave_shards
+from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.whole_tensors import (
+    ReadingExchange,
+    copies_as_before,
+    copies_whole,
+    hold_whole,
+    on_shards,
+)
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from stratagem import Clipping, PrecisionError, Prepared, SetupRequest
+from stratagem_fsdp.gather_order import GatherOrder
+from stratagem_fsdp.kinds import by_kind
+from stratagem_fsdp.none_losses import expect_none_everywhere, reduce_kept_gradients
+from stratagem_fsdp.shard_mirror import ShardMirror
+from stratagem_fsdp.sharded_use import explaining
+from stratagem_fsdp.unit_gradients import UnitGradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from stratagem_sharding.rank_buffers import RankBuffers
+    from torch.distributed.fsdp import FSDPModule
+
+    from stratagem import CheckpointReader
+    from stratagem_fsdp.sharding import Sharded
+
+
+class UnitPrepared(Prepared):
+    """A module of units, each of which is gathered before it computes and resharded after it.
+
+    Args:
+        request: as the `setup` hook received it.
+        module: what to call for a forward, sharded.
+        sharded: what of it.
+        freed: the units that torch reshards after their forward.
+        step_root: the unit that each step calls, if there is one.
+        rank_buffers: compares the ranks' buffers.
+    """
+
+    strategy_name: ClassVar[str]
+    """For messages."""
+    advice: ClassVar[str]
+    """What to do where parameters are used as shards, for messages."""
+    carries_hooks = True
+    supports_inference_mode = False
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        module: nn.Module,
+        sharded: Sharded,
+        *,
+        freed: Collection[FSDPModule],
+        step_root: FSDPModule | None,
+        rank_buffers: RankBuffers,
+    ) -> None:
+        self._sharded = sharded
+        self._world_size = request.collectives.world_size
+        self.leaves_module_sharded = self._world_size > 1
+        super().__init__(request, module)
+        self._refuse_scaling()
+        self._collectives = request.collectives
+        self._rank_buffers = rank_buffers
+        self._micro_batch = 0
+        self._reduces, self._unreduced = True, False
+        self._shards = [each for each in self.original_module.parameters() if isinstance(each, DTensor)]
+        self._mirror = ShardMirror(sharded.units, freed, self.original_module)
+        self._order = GatherOrder(
+            sharded.units, step_root, self.original_module, request.collectives, self.strategy_name
+        )
+        ReadingExchange(request.collectives)
+        hold_whole(self.original_module.parameters())
+        copies_whole(self.original_module, sharded.snapshot, self._reshard)
+        self._gradients = UnitGradients(
+            sharded.units,
+            sharded.roots,
+            self.original_module,
+            request.collectives,
+            self.strategy_name,
+            self.device,
+        )
+        self._steps = [LocalStep(optimizer) for optimizer in self.optimizers]
+
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
+        if not sync:
+            return super().forward_backward(*args, divisor=divisor, sync=False)  # which comes back
+        self._micro_batch += 1
+        output = super().forward_backward(*args, divisor=divisor)
+        if output is None:
+            if self._world_size > 1:
+                expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
+            if self._reduces and self._unreduced:
+                for root in self._sharded.roots:
+                    reduce_kept_gradients(root)
+                self._unreduced = False
+                self._average_whole()
+        return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self._mirror.settle()
+        with self._explaining(), self._recovering(in_backward=True):
+            super().backward(loss, **kwargs)
+        self._gradients.note_backward()
+        self._unreduced = not self._reduces and bool(self._sharded.roots)
+        if self._reduces and self._world_size > 1:
+            self._average_whole()
+            self._order.end_backward(self._shards)
+
+    @on_shards()
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        kinds = by_kind(self._parameters[index])
+        if len(kinds) < 2:
+            before = super().clip(index, clipping)
+            return None if before is None else _gathered(before)
+        self.precision.unscale(self.optimizers[index])
+        if clipping.max_value is not None:
+            for parameters in kinds:
+                nn.utils.clip_grad_value_(parameters, clipping.max_value)
+        if clipping.max_norm is None:
+            return None
+        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
+        grads = [[p.grad for p in parameters if p.grad is not None and p.numel()] for parameters in kinds]
+        norms = [_gathered(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads]
+        device = norms[0].device
+        norms = [norm.to(device) for norm in norms]
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), clipping.norm_type)
+        for parameters in kinds:
+            nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
+        return total
+
+    def complete_gradients(self, index: int) -> None:
+        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+        self._average_whole()
+
+    def average_gradients(self, index: int) -> None:
+        self._gradients.average(self._parameters[index])
+        self._average_whole()
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        self._gradients.drop(self._parameters[index])
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        self._before_step(index)
+        step = self._steps[index]
+        evaluate = None if closure is None else step.seen_whole(partial(self._evaluated, index, closure))
+        with step.stepping():
+            return super().step(index, evaluate)
+
+    def _evaluated(self, index: int, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        self._before_step(index)
+        return loss
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        self._reshard()
+        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
+
+    def state(self) -> dict[str, Any]:
+        self._reshard()
+        return super().state()
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        self._reshard()
+        super().load(reader, state, model_only=model_only)
+        if not model_only:
+            self._rank_buffers.load(reader)
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        yield from super().replicas()
+        yield "which sharded blocks and parameters were used", self._order.history
+        yield from self._mirror.replicas()
+
+    def release(self) -> None:
+        super().release()
+        self._order.release()
+        self._reshard()
+        self._mirror.release()
+        copies_as_before(self.original_module)
+        self._gradients.release()
+        self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
+        del self._sharded, self._shards
+
+    def _explaining(self) -> AbstractContextManager[None]:
+        return explaining(self.original_module, self._sharded.units, self.strategy_name, self.advice)
+
+    @contextmanager
+    def _recovering(self, in_backward: bool = False) -> Iterator[None]:
+        """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
+        try:
+            yield
+        except Exception:
+            self._order.abandon_forward()
+            self._gradients.abandon(in_backward)
+            raise
+
+    def _refuse_scaling(self) -> None:
+        """Torch's loss scaler takes gradients of one kind only."""
+        if not self.precision.scales_loss:
+            return
+        for index in range(len(self.optimizers)):
+            if len(by_kind(self._parameters[index])) > 1:
+                names = {id(parameter): name for name, parameter in self.original_module.named_parameters()}
+                whole = [p for p in self._parameters[index] if not isinstance(p, DTensor)]
+                raise PrecisionError(
+                    f"parameter {names[id(whole[0])]!r} has no dimension along which to shard it, and "
+                    f"precision={self.precision.name!r} can't scale it beside shards: give it one, as in "
+                    "torch.ones(1), or use bf16-mixed"
+                )
+
+    def _set_reduces(self, reduces: bool) -> None:
+        self._reduces = reduces
+        for root in self._sharded.roots:
+            root.set_requires_gradient_sync(reduces)
+
+    def _reshard(self) -> None:
+        """Free gathered parameters where a forward left them, as after an evaluation or a batch without a loss."""
+        self._mirror.settle()
+        for unit in self._sharded.units:
+            unit.reshard()
+
+    def _before_step(self, index: int) -> None:
+        """Free gathered copies, which would go on living next to the shards that are stepped."""
+        self._reshard()
+
+    def _average_whole(self) -> None:
+        """Average gradients of parameters that every rank has all of, where a strategy leaves some. Collective."""
+
+
+def _gathered(norm: torch.Tensor) -> torch.Tensor:
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
