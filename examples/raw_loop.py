@@ -37,7 +37,7 @@ def main(runtime: Runtime, epochs: int, checkpoint: str | None) -> float:
             runtime.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-        # Each process has the loss of its own last batch.
+        # Each process has the loss of its last batch.
         runtime.print(f"epoch {epoch}: loss {runtime.all_reduce(loss).item():.4f}")
 
     if checkpoint is not None:

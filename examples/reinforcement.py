@@ -3,7 +3,7 @@
 stratagem run examples/reinforcement.py
 stratagem run --strategy ddp --accelerator cpu --devices 2 examples/reinforcement.py --updates 150
 
-Each process plays games of its own; their gradients are averaged. The cart is simulated here, after Barto, Sutton
+Each process plays its own games; their gradients are averaged. The cart is simulated here, after Barto, Sutton
 and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems" (1983).
 """
 

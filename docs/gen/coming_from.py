@@ -15,7 +15,7 @@ import yaml
 HERE = Path(__file__).parent
 DATA = HERE / "coming_from.yaml"
 NAME = re.compile(r"(?P<owner>\w+)(?:\.(?P<member>\w+))?(?:\((?P<argument>\w+)\))?")
-"""Of theirs and of ours: `Class`, `Class.member`, `Class(argument)`, `Class.method(argument)`."""
+"""A name there or here: `Class`, `Class.member`, `Class(argument)`, `Class.method(argument)`."""
 
 ARGUMENT = re.compile(r"(?<=\w)\)$")
 
@@ -64,7 +64,7 @@ def page(source: str) -> str:
 
 
 def page_of(title: str, text: str, table: Iterable[Row]) -> str:
-    """Return a page of any table, as one that comes from a plugin's own."""
+    """Return a page of any table, such as one of a plugin."""
     lines = [
         f"# {title}",
         "",
@@ -72,7 +72,7 @@ def page_of(title: str, text: str, table: Iterable[Row]) -> str:
         "",
     ]
     lines += [text.rstrip(), "", "## Name by name", ""]
-    lines += ["| there | here | | why, or how |", "| --- | --- | --- | --- |"]
+    lines += ["| there | here | | notes |", "| --- | --- | --- | --- |"]
     lines += [f"| {code(row.theirs)} | {code(row.ours)} | {row.kind} | {row.why} |" for row in table]
     return "\n".join(lines) + "\n"
 

@@ -1,8 +1,8 @@
 """Write docs/conformance.md from what `stratagem conformance --json` printed.
 
-python docs/gen/conformance.py --run           tries every installed strategy, and keeps the JSON
-python docs/gen/conformance.py --run NAME...   tries these, and keeps what the JSON has of others
-python docs/gen/conformance.py --run --new …   tries the checks alone that the JSON hasn't, or that claimed less
+python docs/gen/conformance.py --run           runs every installed strategy, and writes the JSON
+python docs/gen/conformance.py --run NAME...   runs these, and keeps the other records of the JSON
+python docs/gen/conformance.py --run --new …   runs only checks that the JSON doesn't have, or has with another claim
 python docs/gen/conformance.py                 prints the page
 """
 
@@ -17,22 +17,32 @@ MARKS = {"passed": "✓", "failed": "✗", "skipped": "–", "waived": "~"}
 
 HEAD = """# Conformance
 
-What every strategy has to do, and which does: written by `make conformance` from the JSON of
-`stratagem conformance`, in one, two and four processes on CPU, or in one process with as many devices
-(`make conformance-horovod` and `make conformance-xla` try those that need Horovod and torch_xla). ✓ passes
-at every world size at which it says something; – is skipped, because it isn't declared or says nothing
-there; ~ is waived, an expected failure with a reason; ✗ fails. An empty cell hasn't been tried since the
-check came: `make conformance NEW=1` tries those. [Writing a plugin](writing-a-plugin.md) tells how to try
-yours.
+See which checks each strategy passes. Run the checks of one strategy on your machine:
+
+```sh
+stratagem conformance ddp
+```
+
+`make conformance` writes the table, from runs in one, two and four processes on CPU, or in one process with as
+many devices (`make conformance-horovod` and `make conformance-xla` run the strategies that need Horovod and
+torch_xla). To check your own strategy, see [writing a plugin](writing-a-plugin.md).
+
+| | |
+| --- | --- |
+| ✓ | passes at every world size to which the check applies |
+| – | skipped: the capability isn't declared, or the check doesn't apply |
+| ~ | waived: an expected failure with a reason |
+| ✗ | fails |
+| | not run since the check was added: `make conformance NEW=1` |
 """
 
 
 def run(chosen: list, only_new: bool = False) -> None:
-    """Try strategies one after the other; what the JSON has of others, or of what can't run here, stays.
+    """Run strategies one after the other; records of others in the JSON, and of those that can't run here, stay.
 
     Args:
-        chosen: names; all that are installed and run here, when empty.
-        only_new: try the checks alone that the JSON hasn't of a strategy yet, or that have another claim now.
+        chosen: names; if empty, all installed strategies that run here.
+        only_new: run only checks that the JSON doesn't have of a strategy yet, or has with another claim.
     """
     from stratagem_testing.report import subject_names
 
@@ -45,7 +55,7 @@ def run(chosen: list, only_new: bool = False) -> None:
     names = [name for component in components for name in subject_names(component)]
     unknown = sorted(set(chosen) - set(names))
     if unknown:
-        sys.exit(f"no strategy {unknown[0]} has a subject of its own and runs here; {', '.join(names)} do")
+        sys.exit(f"no strategy {unknown[0]} has its own subject and runs here; available: {', '.join(names)}")
     for name in chosen or names:
         checks = new_checks(name) if only_new else []
         if only_new and not checks:
@@ -59,12 +69,12 @@ def run(chosen: list, only_new: bool = False) -> None:
 
 
 def reports_by_name() -> dict:
-    """Return what the JSON has, by strategy."""
+    """Return the records of the JSON, by strategy."""
     return {each["name"]: each for each in json.loads(DATA.read_text(encoding="utf-8"))}
 
 
 def new_checks(name: str) -> list:
-    """Return the names of checks that the JSON hasn't of a strategy, or has with another claim."""
+    """Return the names of checks that the JSON doesn't have of a strategy, or has with another claim."""
     from stratagem_testing.strategies import STRATEGY_CHECKS
 
     has = {(each["check"], each["claim"]) for each in reports_by_name().get(name, {"checks": []})["checks"]}
@@ -72,10 +82,10 @@ def new_checks(name: str) -> list:
 
 
 def keep(report: dict, only_new: bool = False) -> None:
-    """Put a report into the JSON: in the place of the one before it, or into it, in the order of the checks."""
+    """Put a report into the JSON: replace the previous one, or merge with it, in the order of the checks."""
     from stratagem_testing.strategies import STRATEGY_CHECKS
 
-    report.pop("seconds", None)  # would be another each time
+    report.pop("seconds", None)  # differs in each run
     for check in report["checks"]:
         del check["seconds"]
     reports = reports_by_name()
@@ -107,17 +117,17 @@ def page() -> str:
     for theme, names in themes.items():
         lines.append(f"| **{theme}** |" + "  |" * len(reports))
         lines += [f"| [{name}](#{name}) | {' | '.join(cell(r, name) for r in reports)} |" for name in names]
-    lines += ["", f"Tried with {'; '.join(tried_with(reports))}.", ""]
+    lines += ["", f"Run with {'; '.join(tried_with(reports))}.", ""]
     lines += ["## What each check claims", ""]
     for name, check in claims.items():
         lines += [f"### {name}", "", f"{check['claim']}.", ""]
-        lines += [f"- {line}" for line in told(reports, name)]
-        lines += [""] if told(reports, name) else []
+        lines += [f"- {line}" for line in reasons(reports, name)]
+        lines += [""] if reasons(reports, name) else []
     return "\n".join(lines).rstrip() + "\n"
 
 
 def tried_with(reports: list) -> list:
-    """Return with which versions the strategies were tried; most have the same."""
+    """Return the versions with which strategies were run; most have the same."""
     by_versions: dict[str, list[str]] = {}
     for report in reports:
         versions = f"torch {report['torch']} and Python {report['python']}"
@@ -128,19 +138,19 @@ def tried_with(reports: list) -> list:
 
 
 def cell(report: dict, name: str) -> str:
-    """Return how one check fared: the worst of its verdicts, skipped only where all are."""
+    """Return the result of a check: the worst of its verdicts, skipped only if all are."""
     verdicts = [check["verdict"] for check in report["checks"] if check["check"] == name]
     return next((MARKS[v] for v in ("failed", "waived", "passed", "skipped") if v in verdicts), "")
 
 
-def told(reports: list, name: str) -> list:
-    """Return why it was skipped or waived, or what failed, by strategy."""
+def reasons(reports: list, name: str) -> list:
+    """Return why a check was skipped or waived, or what failed, by strategy."""
     lines = []
     for report in reports:
         own = [check for check in report["checks"] if check["check"] == name]
-        reasons = {f"{c['verdict']}: {c['reason']}": None for c in own if c["reason"]}
-        if reasons:
-            lines.append(f"{report['name']}: {'; '.join(reasons)}.")
+        found = {f"{c['verdict']}: {c['reason']}": None for c in own if c["reason"]}
+        if found:
+            lines.append(f"{report['name']}: {'; '.join(found)}.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/coming-from-lightning.md from the tables of stratagem_lightning: `make lightning`."""
+"""Writes docs/coming-from-lightning.md from the tables of stratagem_lightning: `make coming-from`."""
 
 from __future__ import annotations
 
@@ -11,40 +11,56 @@ from stratagem_trainer.module.hook_names import ELSEWHERE
 HEAD = """\
 # Coming from Lightning
 
+Run a program written for PyTorch Lightning, unchanged or with new imports:
+
 ```sh
 pip install stratagem-lightning stratagem-ddp stratagem-cpu
-stratagem migrate train.py            # rewrites imports; lists by line what has to be changed by hand
+python -m stratagem_lightning train.py --epochs 3      # unchanged
+stratagem migrate train.py                             # or rewrite its imports
 stratagem run --strategy ddp --devices 2 train.py
 ```
 
-`import stratagem_lightning as L` takes the place of `import lightning as L`, with the same submodules; programs with
-`pytorch_lightning` import `stratagem_lightning.pytorch`. Names, arguments and defaults are Lightning's, and what they
-do is done by `stratagem.Trainer`, `stratagem.Module` and `stratagem.Runtime`, which new programs can use directly.
-What isn't here is refused by name with the reason, when it is imported, passed or overridden; nothing is ignored.
+## Unchanged
 
-A library of Lightning, or a program that is to stay as it is, runs without a changed line:
+`python -m stratagem_lightning` runs a program, and the libraries that it uses, without a changed line:
 
 ```sh
-python -m stratagem_lightning train.py --epochs 3       # or: -m package.module
+python -m stratagem_lightning -m package.module
 python -m stratagem_lightning "$(which tool)" train     # a command that a library has installed
 ```
 
-In that command's processes, workers included, `lightning`, `pytorch_lightning` and `lightning_fabric` are
-`stratagem_lightning`; nothing else changes, and no other command does this. `__version__` is Stratagem's.
-Programs of pytorch-forecasting 1.8 and chemprop 2.1 were run so, on one device.
+In the processes of this command, including workers, `lightning`, `pytorch_lightning` and `lightning_fabric`
+are `stratagem_lightning`. Nothing else changes, and no other command does this. `__version__` is Stratagem's.
+Programs of pytorch-forecasting 1.8 and chemprop 2.1 were run in this way, on one device.
 
-Programs that open checkpoints themselves (`torch.load(checkpoint.best_model_path)`) want files:
-`ModelCheckpoint(as_file=True)`, or `STRATAGEM_CKPT_FILES=1` in the environment for those that stay as they are, which
-also holds for `trainer.save_checkpoint`. Each checkpoint is then a `.ckpt` that Lightning reads and goes on from,
-with weights, optimizers, hyperparameters and what hooks have added. Its folder, `NAME.ckpt.folder`, lies beside it:
-`ckpt_path` and `load_from_checkpoint` read that here when they are given the file.
+## With new imports
 
-`make moving DIR=folder` runs a folder of your own programs under Lightning, and under this in one and in two
-processes, and says what differs. The programs of `plugins/lightning/tests/programs` are run that way in every test
-run: what they log for each step is equal to Lightning's, bit by bit.
+`stratagem migrate` rewrites imports, and lists by line what you must change by hand. `import
+stratagem_lightning as L` replaces `import lightning as L`, with the same submodules. Programs with
+`pytorch_lightning` import `stratagem_lightning.pytorch`.
 
-The tables below are generated from those that decide at run time, and a test compares them with the installed
-Lightning.
+Names, arguments and defaults are those of Lightning. `stratagem.Trainer`, `stratagem.Module` and
+`stratagem.Runtime` do the work; new programs can use them directly. A name that isn't supported is refused
+with the reason when it is imported, passed or overridden. Nothing is ignored.
+
+## Checkpoint files
+
+A program that opens checkpoints itself (`torch.load(checkpoint.best_model_path)`) needs files: pass
+`ModelCheckpoint(as_file=True)`, or set `STRATAGEM_CKPT_FILES=1` for a program that stays unchanged, which
+also applies to `trainer.save_checkpoint`. Each checkpoint is then a `.ckpt` that Lightning can load and
+resume from, with weights, optimizers, hyperparameters and what hooks have added. Its folder,
+`NAME.ckpt.folder`, is next to it: `ckpt_path` and `load_from_checkpoint` read the folder when you pass the
+file.
+
+## Compare your programs
+
+`make moving DIR=folder` runs a folder of programs under Lightning, and under Stratagem in one and in two
+processes, and reports what differs. Every test run does this for the programs of
+`plugins/lightning/tests/programs`: the values that they log in each step are equal to Lightning's, bit by
+bit.
+
+The tables below are generated from those that are used at run time, and a test compares them with the
+installed Lightning.
 """
 
 

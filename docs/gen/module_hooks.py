@@ -7,41 +7,59 @@ from stratagem_trainer.stage.hooks import TABLE, Hook
 
 INTRODUCTION = """# Hooks of modules and callbacks
 
-What a `Module` and a `Callback` may override, in the order in which the first call of each comes in a fit (those of a
-test and a prediction come in the same places as a validation's). Every hook is called on every rank. At each,
-callbacks come first, those with a higher `order` last, and the module after them; only at `on_train_epoch_end` the
-module comes first, since callbacks such as `ModelCheckpoint` act on what it logs there. A callback's method gets the
-trainer and the module before what is listed. A hook that nobody overrides costs nothing, and a method that takes
-other arguments than its hook is called with is refused before the first batch. A test of stratagem-trainer records
-every call and holds it against this order.
+Override a hook in your `Module` or `Callback`:
 
-| hook | gets | of | when |
+```python
+class Net(stratagem.Module):
+    def on_train_epoch_end(self):
+        self.print(f"epoch {self.current_epoch} is done")
+```
+
+The table lists all hooks in the order of their first calls in a fit. Hooks of a test and a prediction come in
+the same places as those of a validation.
+
+- Every hook is called on every rank.
+- Callbacks are called first, in increasing `order`, then the module. At `on_train_epoch_end`, the module is
+  called first, because callbacks such as `ModelCheckpoint` use what it logs there.
+- A callback's method gets the trainer and the module before the listed arguments.
+- A hook that isn't overridden costs nothing. A method with other arguments than its hook is refused before
+  the first batch.
+
+A test of stratagem-trainer records every call and compares it with this order.
+
+| hook | arguments | of | when |
 | --- | --- | --- | --- |
 """
 
 NOTES = """
-- `prepare_data` runs in one process per node, while the others wait: leave files on disk, and nothing in the module.
-- `setup` and `configure_model` may use `self.trainer`. `teardown` isn't called after an error; `on_exception` is.
-- `configure_callbacks` returns callbacks, which go in the place of the trainer's of the same class.
-- `on_train_batch_start` may return -1, on all ranks alike, for the first batch of an optimizer step: the epoch ends
-  there, with its validation, if it had a batch.
-- Of several loaders in an evaluation, steps and hooks of batches get the index as `dataloader_idx`, where they take
-  it by this name; a step must, as `validation_step(self, batch, batch_idx, dataloader_idx=0)`.
-- `on_before_backward` sees the loss as `training_step` returned it, before it is divided by the accumulated batches.
-  A strategy that splits micro-batches (dp, ddp2, pipeline) has no loss of the whole batch there, and says so.
-- In `on_before_optimizer_step` gradients are unscaled, reduced over ranks and not clipped yet; under a strategy whose
-  engine keeps them (DeepSpeed), or shards them, a rank sees its own part. An optimizer that evaluates the loss itself
-  (LBFGS) has none at that moment. With several optimizers each gets its own call.
-- `optimizer_step`, `configure_gradient_clipping`, `optimizer_zero_grad` and `lr_scheduler_step` are called in the
-  place of what the loop does, and their own versions in `Module` do just that: [modules](modules.md). Strategies
-  without the feature `optimizer_hooks` refuse the first three before anything starts; so does manual optimization.
-- Batches pass through `on_before_batch_transfer` and its siblings as loaders are read, in every stage.
-- In manual optimization `manual_backward`, and `step` and `zero_grad` of `self.optimizers()`, call the hooks around
-  them.
+- `prepare_data` runs in one process per node, while the others wait: write files to disk, and store nothing
+  in the module.
+- `setup` and `configure_model` may use `self.trainer`. `teardown` isn't called after an error; `on_exception`
+  is.
+- `configure_callbacks` returns callbacks, which replace those of the trainer of the same class.
+- `on_train_batch_start` may return -1 for the first batch of an optimizer step, on all ranks: the epoch then
+  ends there, with its validation if it had a batch.
+- With several loaders in an evaluation, steps and batch hooks get the index of the loader if they have a
+  parameter `dataloader_idx`. A step must have it, as in `validation_step(self, batch, batch_idx,
+  dataloader_idx=0)`.
+- `on_before_backward` gets the loss as `training_step` returned it, before it is divided by the number of
+  accumulated batches. A strategy that splits micro-batches (dp, ddp2, pipeline) has no loss of the whole
+  batch there, and reports that.
+- In `on_before_optimizer_step`, gradients are unscaled, reduced over ranks and not clipped yet. Under a
+  strategy whose engine keeps them (DeepSpeed), or shards them, a rank sees its own shard. With an optimizer
+  that evaluates the loss itself (LBFGS), there are no gradients yet. With several optimizers, there is one
+  call for each.
+- `optimizer_step`, `configure_gradient_clipping`, `optimizer_zero_grad` and `lr_scheduler_step` replace what
+  the loop does; the versions in `Module` do the same as the loop: [modules](modules.md). Strategies without
+  the feature `optimizer_hooks` refuse the first three before the run starts; so does manual optimization.
+- Batches pass through `on_before_batch_transfer` and the other transfer hooks when loaders are read, in every
+  stage.
+- In manual optimization, `manual_backward`, and `step` and `zero_grad` of `self.optimizers()`, call the hooks
+  around them.
 
-## Not here
+## Unsupported hooks
 
-A module that defines one of these is refused by name, with what does the same:
+A module that defines one of these is refused, with the replacement:
 
 | method | instead |
 | --- | --- |

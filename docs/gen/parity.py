@@ -14,20 +14,25 @@ MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hu
 
 HEAD = """# Parity
 
-Whether training under a strategy gives plain PyTorch's numbers: written by `make parity` and
-`make parity-deepspeed`. Each row is a kind of model or a feature of training, trained by a `Module` and a
-`Trainer` on CPU, in two processes (×4: in four; `single` in one; `dp` and `ddp2` in one with two devices),
-and held against a loop in plain PyTorch, in one process, on the same global batches. The rows are in
-`tests/parity/kinds`, the loop is `tests/parity/plain.py`, and `tests/parity/expected.py` lists what is
-refused. A short form runs with all tests.
+Find out whether training under a strategy gives the numbers of plain PyTorch. Print the table again:
 
-✓ parameters and buffers are equal: tensor by tensor, in double precision, they differ by at most a
-[tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest
-distance, where one hardly moved), in what was saved and on every rank. – is refused: the run ends by
-[one sentence](#refusals). ✗ is neither: each is
-[explained](#known-to-be-wrong).
+```sh
+make parity
+```
 
-"""
+Each row is a kind of model or a feature of training. A `Module` and a `Trainer` train it on CPU, in two
+processes (×4: in four; `single` in one; `dp` and `ddp2` in one with two devices). The result is compared with
+a loop in plain PyTorch, in one process, on the same global batches. The rows are in `tests/parity/kinds`, the
+loop is `tests/parity/plain.py`, and `tests/parity/expected.py` lists the refusals. A short version runs with
+all tests; `make parity-deepspeed` runs the columns of DeepSpeed.
+
+| | |
+| --- | --- |
+| ✓ | Parameters and buffers are equal, in the checkpoint and on every rank. Tensor by tensor, in double precision, they differ by at most a [tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest distance, for a tensor that hardly moved). |
+| – | Refused: the run ends with [one sentence](#refusals). |
+| ✗ | Neither: each one is [explained](#known-to-be-wrong). |
+
+"""  # noqa: E501
 
 
 def page() -> str:
@@ -46,7 +51,7 @@ def page() -> str:
             MARKS[cells[kind["name"], c]["verdict"]] if (kind["name"], c) in cells else "" for c in columns
         ]
         lines.append(f"| {kind['title']} | {' | '.join(marks)} |")
-    lines += ["", f"Tried with torch {data['torch']} and Python {data['python']}.", ""]
+    lines += ["", f"Run with torch {data['torch']} and Python {data['python']}.", ""]
     lines += own_loops(json.loads(LOOPS.read_text(encoding="utf-8")))
     lines += drawn_loops(json.loads(DRAWN.read_text(encoding="utf-8")))
     lines += [*faults(data), *refusals(data), *tolerances(data), *shares(kinds), *options(kinds)]
@@ -54,18 +59,19 @@ def page() -> str:
 
 
 def own_loops(data: dict) -> list:
-    """Return what own loops may do, under which strategy, and what they are refused with."""
+    """Return what your own training loop may do under which strategy, and its refusals."""
     columns = list(dict.fromkeys((cell["strategy"], cell["devices"]) for cell in data["cells"]))
     cells = {(cell["row"], cell["strategy"], cell["devices"]): cell for cell in data["cells"]}
     lines = [
         "## Your own training loop",
         "",
-        "Loops on `Runtime` that take gradients, parameters and optimizers into their own hands, with unequal data",
-        "on ranks, against the same text in plain PyTorch in one process on the global batches: parameters, buffers",
-        "and values that the loop reads. Written by `make hands-on` from `tests/parity/hands_on_rows.py`.",
-        "Marks are as above, and the number after a strategy is that of ranks. A cell is empty where the loop is",
-        "newer than the last run. `deepspeed_stage_0` is `deepspeed` with `stage=0`; `pipeline` refuses all of them.",
-        "Loops compute in float64, and may be 1e-6 of a tensor's update away; under deepspeed in float32, and 1e-5.",
+        "These loops use `Runtime`, and change gradients, parameters and optimizers themselves, with unequal data on",
+        "ranks. Parameters, buffers and values that the loop reads are compared with the same code in plain PyTorch,",
+        "in one process on the global batches. `make hands-on` writes this table from",
+        "`tests/parity/hands_on_rows.py`. Marks are as above; the number after a strategy is the number of ranks. A",
+        "cell is empty if the loop is newer than the last run. `deepspeed_stage_0` is `deepspeed` with `stage=0`;",
+        "`pipeline` refuses all of them. Loops compute in float64, with a tolerance of 1e-6 of a tensor's update;",
+        "under deepspeed in float32, with 1e-5.",
         "",
         f"| loop | {' | '.join(f'{strategy} ×{devices}' for strategy, devices in columns)} |",
         "| --- |" + " :-: |" * len(columns),
@@ -74,7 +80,7 @@ def own_loops(data: dict) -> list:
         own = [cells.get((row, strategy, devices)) for strategy, devices in columns]
         marks = ["" if cell is None else MARKS[cell["verdict"]] for cell in own]
         lines.append(f"| {title.rstrip('.')} | {' | '.join(marks)} |")
-    lines += ["", f"Tried with torch {data['torch']}. What is refused, or neither (marked):", ""]
+    lines += ["", f"Run with torch {data['torch']}. Refusals, and results that are neither (marked):", ""]
     for row, title in data["rows"].items():
         said: dict[str, list[str]] = {}
         for strategy, devices in columns:
@@ -88,7 +94,7 @@ def own_loops(data: dict) -> list:
 
 
 def drawn_loops(data: dict) -> list:
-    """Return what came of the loops that `make differ` drew, by strategy."""
+    """Return the results of the loops that `make differ` drew, by strategy."""
     verdicts = {
         "equal": "equal",
         "refused": "refused",
@@ -98,8 +104,8 @@ def drawn_loops(data: dict) -> list:
     }
     total = sum(n for counts in data.values() for n in counts.values())
     lines = [
-        f"`make differ` draws loops from a grammar of such freedoms, models, optimizers and precisions, on 2 and 3 "
-        f"ranks, and resumes some of them in new processes. What came of {total:,} programs:",
+        f"`make differ` draws loops from a grammar of such operations, models, optimizers and precisions, on 2 and "
+        f"3 ranks, and resumes some of them in new processes. Results of {total:,} programs:",
         "",
         f"| strategy | {' | '.join(verdicts.values())} |",
         "| --- |" + " --: |" * len(verdicts),
@@ -110,14 +116,14 @@ def drawn_loops(data: dict) -> list:
 
 
 def short(column: str) -> str:
-    """Return a column's name in few letters, so that the table fits."""
+    """Return a short name of a column, so that the table fits."""
     return column.replace("_find_unused_parameters_true", ", unused").replace(
         "deepspeed_stage_", "deepspeed "
     )
 
 
 def refusals(data: dict) -> list:
-    """Return each sentence with the cells that it was said in."""
+    """Return each refusal with its cells."""
     titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
     said: dict[str, dict[str, list[str]]] = {}
     for cell in data["cells"]:
@@ -129,30 +135,30 @@ def refusals(data: dict) -> list:
         where: dict[str, list[str]] = {}
         for title, columns in by_kind.items():
             where.setdefault(", ".join(columns), []).append(title)
-        told = "; ".join(f"{columns}: {', '.join(titles)}" for columns, titles in where.items())
-        lines += [f"- `{sentence.replace('`', chr(39))}`", f"  ({told})"]
+        listed = "; ".join(f"{columns}: {', '.join(titles)}" for columns, titles in where.items())
+        lines += [f"- `{sentence.replace('`', chr(39))}`", f"  ({listed})"]
     return [*lines, ""]
 
 
 def tried(data: dict) -> str:
-    """Return how many cells there are, were tried, and came to what."""
+    """Return the number of cells, of those that were run, and of each result."""
     marks = [MARKS[cell["verdict"]] for cell in data["cells"]]
     of = len(data["columns"]) * len(data["kinds"])
     counted = ", ".join(f"{marks.count(mark)} {mark}" for mark in ("✓", "–", "✗"))
-    return f"Of {of} cells {len(marks)} were tried: {counted}."
+    return f"{len(marks)} of {of} cells were run: {counted}."
 
 
 def faults(data: dict) -> list:
-    """Return what is neither equal nor refused, each with the reason."""
+    """Return cells that are neither equal nor refused, each with the reason."""
     wrong = [cell for cell in data["cells"] if MARKS[cell["verdict"]] == "✗"]
     if not wrong:
-        return ["## Known to be wrong", "", "Nothing that was tried.", ""]
+        return ["## Known to be wrong", "", "No cell that was run.", ""]
     titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
     reasons = {(each["kind"], each["column"]): each["reason"] for each in data["open"]}
     lines = [
         "## Known to be wrong",
         "",
-        "| kind | strategy | what comes of it | why |",
+        "| kind | strategy | result | reason |",
         "| --- | --- | --- | --- |",
     ]
     for cell in wrong:
@@ -164,10 +170,10 @@ def faults(data: dict) -> list:
 
 
 def tolerances(data: dict) -> list:
-    """Return the tolerances, and why some are others."""
+    """Return the tolerances, and the reason of each exception."""
     kinds = data["kinds"]
     usual = [kind for kind in kinds if not kind["tolerance_reason"]]
-    lines = ["## Tolerances", "", f"{usual[0]['tolerance']:g}, but:", ""]
+    lines = ["## Tolerances", "", f"The tolerance is {usual[0]['tolerance']:g}, except for:", ""]
     by_reason: dict[tuple, list[str]] = {}
     for kind in kinds:
         if kind["tolerance_reason"]:
@@ -182,11 +188,11 @@ def tolerances(data: dict) -> list:
 
 
 def shares(kinds: list) -> list:
-    """Return which kinds are held against the mean over ranks' shares, and why."""
-    lines = ["## Held against the mean over shares", ""]
+    """Return which kinds are compared with the mean over ranks' shares, and why."""
+    lines = ["## Compared with the mean over shares", ""]
     lines += [
-        "For these the loop computes loss and gradients of each rank's share of a global batch by itself, and",
-        "averages them, as torch's DistributedDataParallel does:",
+        "For these kinds, the loop computes loss and gradients of each rank's share of a global batch separately,",
+        "and averages them, as torch's DistributedDataParallel does:",
         "",
     ]
     lines += [f"- {k['title']}: {k['per_share_reason']}" for k in kinds if k["per_share_reason"]]
@@ -194,13 +200,13 @@ def shares(kinds: list) -> list:
 
 
 def options(kinds: list) -> list:
-    """Return which options a strategy is given for a kind, beside those for the size of the test."""
-    told = [
+    """Return the options of a strategy for a kind, apart from those for the size of the test."""
+    listed = [
         f"- {strategy}, {kind['title']}: {', '.join(f'`{name}={value!r}`' for name, value in chosen.items())}"
         for kind in kinds
         for strategy, chosen in kind["options"].items()
     ]
-    return ["## Options that a kind is tried with", "", *told, ""] if told else []
+    return ["## Options of strategies for some kinds", "", *listed, ""] if listed else []
 
 
 if __name__ == "__main__":

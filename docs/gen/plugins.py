@@ -17,12 +17,18 @@ INTRODUCTION = f"""\
 
 <!-- Written by `make plugins` from the distributions' metadata and component records: edit those. -->
 
-What this project offers, and with what it works. `stratagem plugins` lists what is installed on a machine,
-[plugins you can trust](guides/plugins.md) says how they are found and locked, and [writing a
-plugin](writing-a-plugin.md) how one is made. The core has plugin API {API_VERSION}; presets and aliases are in
-`stratagem strategies`.
+List the plugins on your machine, and check one of them:
 
-| distribution | offers | needs, beside the core | accelerators | plugin API | Python |
+```sh
+stratagem plugins
+stratagem plugins check stratagem-ddp
+```
+
+The table lists the plugins of this project. `stratagem strategies` also lists presets and aliases. The core
+has plugin API {API_VERSION}. How plugins are found and locked: [plugins you can trust](guides/plugins.md).
+How to write one: [writing a plugin](writing-a-plugin.md).
+
+| distribution | offers | needs, apart from the core | accelerators | plugin API | Python |
 | --- | --- | --- | --- | --- | --- |
 """
 
@@ -66,7 +72,7 @@ def _row(name: str, catalogue: Catalogue, commands: list[str]) -> str:
 
 
 def _needs(name: str) -> Iterator[str]:
-    """What it requires, and what its extra `engine` does."""
+    """Yield its requirements, including those of its extra `engine`."""
     for text in importlib_metadata.requires(name) or ():
         requirement = Requirement(text)
         extra = str(requirement.marker or "")

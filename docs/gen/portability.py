@@ -11,21 +11,27 @@ DATA = HERE / "portability.json"
 
 HEAD = """# Portability of checkpoints
 
-Which strategy goes on from which strategy's checkpoint: written by `make portability`. Under each strategy
-and number of devices (×1, ×2, ×4) a model is trained for four optimizer steps and saved; each of these
-checkpoints is then loaded under each, on CPU. A cell counts the pairs of numbers of devices that were tried, and
-says ✓ where in all of them
+Save a checkpoint under one strategy, and resume under another:
+
+```sh
+stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devices 2 --max-epochs 1 --run-dir runs/a
+stratagem fit examples/digits.py:Digits --strategy single --max-epochs 2 --ckpt-path runs/a/checkpoints/last
+```
+
+`make portability` writes the table below. Under each strategy and number of devices (×1, ×2, ×4), a model is
+trained for four optimizer steps and saved. Each of these checkpoints is then loaded under each strategy, on CPU.
+A cell counts the pairs of numbers of devices that were run. It shows ✓ if in all of them
 
 - the checkpoint's parameters, buffers, AdamW's moments and step counts are those of plain PyTorch in one
-  process, to a ten-thousandth of the largest number in each tensor;
-- what was loaded, written again by the strategy that loaded it, is what was in the checkpoint, **to the last bit**,
-  moments and step counts included;
-- the **next five losses** are plain PyTorch's to 1e-5, with the schedule of learning rates, two parameter groups and
-  the order of samples.
+  process, within a ten-thousandth of the largest number in each tensor;
+- what was loaded, saved again by the strategy that loaded it, equals the checkpoint **to the last bit**,
+  including moments and step counts;
+- the **next five losses** are plain PyTorch's within 1e-5, with the schedule of learning rates, two parameter
+  groups and the order of samples.
 
-The model has shapes that no number of ranks divides, a parameter of one number, a buffer and a layer without bias.
-`tests/portability` has it; a short form runs with all tests. How to load:
-[checkpoints](guides/checkpoints.md).
+The model has shapes that no number of ranks divides, a parameter with a single number, a buffer and a layer
+without bias. It is in `tests/portability`; a short version runs with all tests. More about checkpoints:
+[the guide](guides/checkpoints.md).
 """
 
 
@@ -41,8 +47,10 @@ def page() -> str:
     numbers = [value for of_reader in cells.values() for value in of_reader.values()]
     apart = [value for value in numbers if not isinstance(value, str)]
     wrong = len(numbers) - len(apart)
-    lines += ["", f"{len(numbers):,} pairs were tried, and {f'all but {wrong}' if wrong else 'all'} go on. "]
-    lines[-1] += f"The furthest loss is {max(apart):.0e} from plain PyTorch's. Tried with {tried(data)}."
+    lines += ["", f"{len(numbers):,} pairs were run, and {f'all but {wrong}' if wrong else 'all'} resume. "]
+    lines[-1] += (
+        f"The largest difference of a loss from plain PyTorch's is {max(apart):.0e}. Run with {tried(data)}."
+    )
     return "\n".join([*lines, *reasons(cells)]).rstrip() + "\n"
 
 
@@ -52,12 +60,12 @@ def label(column: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return a strategy's name in few letters, so that the table fits."""
+    """Return a short name of a strategy, so that the table fits."""
     return name.replace("deepspeed_stage_", "deepspeed ").replace("model_parallel", "model parallel")
 
 
 def cell(cells: dict, writer: str, reader: str) -> str:
-    """Return how the pairs of two strategies fared."""
+    """Return the result of the pairs of two strategies."""
     came = [
         value
         for column, of_reader in cells.items()
@@ -72,7 +80,7 @@ def cell(cells: dict, writer: str, reader: str) -> str:
 
 
 def reasons(cells: dict) -> list:
-    """Return why pairs can't be gone on from."""
+    """Return why pairs don't resume."""
     said: dict[str, list[str]] = {}
     for reader, of_reader in cells.items():
         for writer, value in of_reader.items():
@@ -80,12 +88,12 @@ def reasons(cells: dict) -> list:
                 said.setdefault(" ".join(value.split()), []).append(f"{writer} → {reader}")
     if not said:
         return []
-    lines = ["", "## What can't be gone on from", ""]
+    lines = ["", "## Pairs that don't resume", ""]
     return lines + [f"- `{why.replace('`', chr(39))}`: {', '.join(pairs)}" for why, pairs in said.items()]
 
 
 def tried(data: dict) -> str:
-    """Return the versions; strategies on XLA have a torch of their own."""
+    """Return the versions; strategies on XLA have another torch."""
     by_version: dict[str, list[str]] = {}
     for column, version in data["torch"].items():
         by_version.setdefault(version, []).append(label(column))

@@ -25,13 +25,20 @@ INTRODUCTION = """\
 
 <!-- Written by `make sdk` from stratagem/sdk/: edit that. -->
 
-All that a plugin may import from core: the names of `stratagem` ([protocols](reference/protocols.md)), the errors in
-`stratagem.errors`, and the names below. import-linter refuses anything else in `plugins/`, and what is in no
-list here may change in any version. The modules of `stratagem_sharding` are a distribution of their own,
-stratagem-sharding: what strategies are built of, for whoever depends on it.
+Import these names in a plugin:
 
-Within one `API_VERSION` these names and their signatures only grow; docs/gen/surface.txt has them all, and
-changes on purpose only.
+```python
+from stratagem import ParallelStrategy, errors
+from stratagem.sdk.catalogue import API_VERSION
+```
+
+A plugin may import from core the names of `stratagem` ([protocols](reference/protocols.md)), the errors in
+`stratagem.errors`, and the names below. import-linter refuses anything else in `plugins/`. Names that aren't
+listed here may change in any version. The modules of `stratagem_sharding` are in a separate distribution,
+stratagem-sharding, a library for strategies.
+
+Within one `API_VERSION`, names and parameters are only added. docs/gen/surface.txt lists them all, and a test
+fails when it changes without intent.
 """
 
 
@@ -123,7 +130,7 @@ def _found(module: str, name: str) -> tuple[ast.stmt | None, str]:
     """The statement that defines a public name, and the module that it is in."""
     home = module
     while True:
-        # What `stratagem` has of other distributions is in its stubs alone.
+        # Names of other distributions in `stratagem` are only in its stubs.
         tree = ast.parse(STUBS.read_text() if home == "stratagem" else inspect.getsource(import_module(home)))
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:

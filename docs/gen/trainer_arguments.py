@@ -11,9 +11,19 @@ from stratagem_trainer.arguments import REPLACED
 
 INTRODUCTION = """# Arguments of Trainer
 
-Each is `--set trainer.NAME=VALUE` on the command line, or a key of the section `trainer` in a configuration; what the
-run is made of (`accelerator`, `devices`, `num_nodes`, `strategy`, `precision`, `plugins`, `seed`, `run_dir`) is a
-flag of its own. An argument that isn't here is refused with the nearest one, or with what to write instead.
+Set an argument in Python, or on the command line:
+
+```python
+stratagem.Trainer(max_epochs=10, accumulate_grad_batches=4)
+```
+
+```sh
+stratagem fit examples/digits.py:Digits --max-epochs 10 --set trainer.accumulate_grad_batches=4
+```
+
+Arguments are also keys of the section `trainer` in a [configuration](config.md). `accelerator`, `devices`,
+`num_nodes`, `strategy`, `precision`, `plugins`, `seed` and `run_dir` have their own flags and top-level keys. An
+argument that doesn't exist is refused with the closest match, or with its replacement.
 
 | argument | default | meaning |
 | --- | --- | --- |
@@ -27,22 +37,24 @@ def page() -> str:
         for name, each in signature(Trainer).parameters.items()
         if each.kind is not Parameter.VAR_KEYWORD
     }
-    told = _arguments(getdoc(Trainer) or "")
-    rows = "".join(f"| `{name}` | `{each.default!r}` | {told[name]} |\n" for name, each in parameters.items())
+    meanings = _arguments(getdoc(Trainer) or "")
+    rows = "".join(
+        f"| `{name}` | `{each.default!r}` | {meanings[name]} |\n" for name, each in parameters.items()
+    )
     return (
         INTRODUCTION
         + rows
-        + "\n## Refused, with what does the same\n\n"
+        + "\n## Refused arguments and their replacements\n\n"
         + "| argument | instead |\n| --- | --- |\n"
         + _rows(REPLACED)
-        + "\n## Attributes of a trainer that aren't here\n\n"
+        + "\n## Attributes that a trainer doesn't have\n\n"
         + "| attribute | instead |\n| --- | --- |\n"
         + _rows(ABSENT)
     )
 
 
 def _arguments(docstring: str) -> dict[str, str]:
-    """Name → description, of the section Args."""
+    """Return name → description, from the section Args."""
     section = docstring.split("Args:\n", 1)[1].split("\n\n", 1)[0]
     found: dict[str, str] = {}
     name = ""

@@ -1,4 +1,4 @@
-"""README's programs run as they stand."""
+"""Programs of README, and of the READMEs of the core and the trainer, run as they stand."""
 
 import re
 import subprocess
@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 PROGRAM = re.compile(
     r"Save this as `(\w+\.py)` and start it with\s+`([^`]+)`:\n\n```python\n(.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-PROGRAMS = PROGRAM.findall(README)
+PAGES = ["README.md", "core/README.md", "plugins/trainer/README.md"]
+PROGRAMS = [
+    pytest.param(*found, id=f"{page}: {found[0]}")
+    for page in PAGES
+    for found in PROGRAM.findall((ROOT / page).read_text())
+]
 
 
-@pytest.mark.parametrize(("name", "command", "source"), PROGRAMS, ids=[name for name, *_ in PROGRAMS])
+@pytest.mark.parametrize(("name", "command", "source"), PROGRAMS)
 def test_a_program_of_the_readme_runs(name, command, source, tmp_path):
     (tmp_path / name).write_text(source)
     words = {"python": [sys.executable], "stratagem": [sys.executable, "-m", "stratagem"]}
@@ -29,4 +35,5 @@ def test_a_program_of_the_readme_runs(name, command, source, tmp_path):
 
 
 def test_every_python_block_of_the_readme_is_such_a_program():
-    assert len(PROGRAMS) == README.count("```python") == 2
+    assert len(PROGRAM.findall(README)) == README.count("```python") == 2
+    assert len(PROGRAMS) == 4

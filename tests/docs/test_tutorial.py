@@ -12,7 +12,8 @@ from stratagem_cli.commands import commands
 from stratagem_trainer.commands.target import Target
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("examples/**/*.md")]
+READMES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+PAGES = [*READMES, *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("examples/**/*.md")]
 FENCE = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

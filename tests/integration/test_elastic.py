@@ -136,7 +136,7 @@ def test_a_worker_that_is_killed_comes_back_and_goes_on_from_the_newest_checkpoi
         (["--num-nodes", "0:2"], "at least 1 must take part"),
         (["--num-nodes", "1:two"], "is no number of machines"),
         (["--num-nodes", "0"], "at least 1 must take part"),
-        (["--num-nodes", "1:2", "--strategy", "ddp"], "2 nodes need a place to meet"),
+        (["--num-nodes", "1:2", "--strategy", "ddp"], "2 nodes need a rendezvous"),
         (
             ["--num-nodes", "1:2", "--strategy", "ddp2"],
             "a number of nodes that changes while it runs",

@@ -190,7 +190,7 @@ FAULTS = {
     StepsCopies: ("run", "aren't parameters of the module"),
     ByRank: ("loss", "looks at its rank"),
     HidesGradients: ("gradients", "aren't those of one process"),
-    ForgetsGenerator: ("resume", "a generator of its own"),
+    ForgetsGenerator: ("resume", "has its own generator"),
 }
 
 

@@ -152,7 +152,7 @@ class UnscalesTwice(ScaledPrecision):
                 parameter.grad /= 65536.0
 
 
-@caught_by("precision", "skips_overflows", "step says True", asked_as="16-mixed")
+@caught_by("precision", "skips_overflows", "step returns True", asked_as="16-mixed")
 class StepsAnyway(ScaledPrecision):
     def step(self, optimizer: Any, closure: Any = None) -> bool:
         super().step(optimizer)
@@ -335,7 +335,7 @@ class DeletesAtOnce(SavesLater):
     pass
 
 
-@caught_by("checkpoint", "failure", "isn't told that a save failed")
+@caught_by("checkpoint", "failure", "gets no error of a failed save")
 class SwallowsFailures(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         with suppress(CheckpointError):

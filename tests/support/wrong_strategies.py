@@ -687,7 +687,7 @@ class AveragesDenseOnes(AveragedPrepared):
         return (p for p in self.original_module.parameters() if p.grad is not None and not p.grad.is_sparse)
 
 
-@caught_by("replicas_are_compared", "nobody has said so")
+@caught_by("replicas_are_compared", "no one reported it")
 class ComparesNothing(AveragedPrepared):
     replicas = compares_nothing
 

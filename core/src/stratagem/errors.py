@@ -24,8 +24,8 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     """Return "nearest: …" with up to three names like `name`, for a message.
 
     Args:
-        name: that nobody knows.
-        known: the names that there are.
+        name: the unknown name.
+        known: the known names.
         otherwise: returned where none is like it; "there is …" with all of them when None.
     """
     names = list(dict.fromkeys(known))

@@ -241,6 +241,6 @@ def test_the_plan_says_what_no_run_can_promise() -> None:
     first, second = BaguaStrategy("async", warmup_steps=20).plan_lines()
     assert (
         first
-        == "replicas train by themselves, averaged in the background each 500 ms, after 20 steps of warm-up"
+        == "replicas train independently, averaged in the background each 500 ms, after 20 steps of warm-up"
     )
     assert "no two runs are alike, nor a continued run" in second

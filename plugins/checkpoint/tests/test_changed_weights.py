@@ -75,7 +75,7 @@ def test_missing_and_unexpected_are_told(path: str) -> None:
         (
             {"body": "trunk"},
             {},
-            "lacks trunk.weight, trunk.bias and has body.weight, body.bias in excess; map",
+            "missing keys: trunk.weight, trunk.bias, unexpected keys: body.weight, body.bias; map",
         ),
         (
             {"classes": 5},

@@ -61,7 +61,7 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("--rdzv-endpoint", "host:1"), "this run has one node"),
     (("--rdzv-backend", "etcd-v2"), "this run has one node"),
     (("--rdzv-conf", "timeout=1"), "this run has one node"),
-    ((*TWO_NODES, "host:1", "--rdzv-backend", "other"), "is none of c10d, etcd"),
+    ((*TWO_NODES, "host:1", "--rdzv-backend", "other"), "must be one of c10d, etcd"),
     ((*TWO_NODES, "host:1", "--rdzv-backend", "etcd-v2"), "pip install python-etcd"),
     ((*TWO_NODES, "host:x"), "give HOST:PORT"),
     ((*TWO_NODES, "host:99999"), "give HOST:PORT"),

@@ -62,7 +62,7 @@ def test_inspect_shows_one_screen_unless_all_is_asked_for(
     checkpointer.save("a", Checkpoint({f"model/{n}": torch.zeros(1) for n in range(50)}))
     assert "… and 38 more: --all shows them" in run(capsys, "inspect", "a")
     assert "model/49" in run(capsys, "inspect", "a", "--all")
-    assert "resumes: not told" in run(capsys, "inspect", "a")
+    assert "resumes: unknown" in run(capsys, "inspect", "a")
 
 
 def test_inspect_of_other_formats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_state_of_other_types_is_no_fault(
 ) -> None:
     state = {"progress": {"step": "x", "epoch": "y"}, "resume": [1], "callbacks": [2], "prepared": [3]}
     save(checkpointer, "runs/a", **state)
-    assert "resumes: not told" in run(capsys, "inspect", "runs/a")
+    assert "resumes: unknown" in run(capsys, "inspect", "runs/a")
     assert "stays  a  step -1" in run(capsys, "prune", "runs", "--keep", "1")
     run(capsys, "convert", "runs/a", "x.pt")
 

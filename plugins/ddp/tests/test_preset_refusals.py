@@ -25,7 +25,7 @@ def refusal(make: Callable[[nn.Module], Any], **options: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ddp_comm_hook": "fp8"}, "'fp8' is none of fp16, bf16, powersgd, post_local_sgd"),
+        ({"ddp_comm_hook": "fp8"}, "'fp8' must be one of fp16, bf16, powersgd, post_local_sgd"),
         ({"ddp_comm_hook": "fp16", "ddp_comm_state": {"rank": 1}}, "'rank', and ddp_comm_hook='fp16' has no"),
         ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"start_powerSGD_iter": 1}}, "from 2 on"),
         ({"ddp_comm_hook": "powersgd", "ddp_comm_state": {"matrix_approximation_rank": 0}}, "from 1 on"),

@@ -112,7 +112,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 REFUSED = {
     "two optimizers": "steps one optimizer, and there are 2",
     "closure": "got a closure",
-    "other clipping": "clip at a norm of 0.5",
+    "other clipping": "clips at a norm of 0.5",
     "inputs": "retain_graph alone",
     "batch size": "train_micro_batch_size_per_gpu=3, and the loader's batches have 2",
     "total": "has train_batch_size=9, and this run's is 2",

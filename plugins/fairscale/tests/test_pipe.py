@@ -240,7 +240,7 @@ class Own(nn.Sequential):
             "names no submodule of ModuleDict; it has a",
         ),
         (nn.ModuleDict({"a": net()}), {"sequential_module": "a.0"}, "is a Linear, not an nn.Sequential"),
-        (Own(nn.Linear(8, 8), nn.Tanh()), {}, "has a forward of its own"),
+        (Own(nn.Linear(8, 8), nn.Tanh()), {}, "has its own forward"),
         (nn.Sequential(OrderedDict(a=(tanh := nn.Tanh()), b=tanh)), {}, "has a layer twice"),
         (net(), {"balance": [1, 1]}, "is for 2 layers on 2 devices, and there are 5 layers and 2 devices"),
     ],

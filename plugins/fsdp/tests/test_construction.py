@@ -100,7 +100,7 @@ def test_param_init_fn_fills_each_module_that_has_tensors(tmp_path: Any) -> None
 
 def test_values_that_nothing_tells_are_refused() -> None:
     with pytest.raises(
-        stratagem.ConfigError, match=r"'(module\.)?layer\.weight' is on the meta device and nothing tells"
+        stratagem.ConfigError, match=r"'(module\.)?layer\.weight' is on the meta device and nothing gives"
     ):
         fit(OnMeta(), 1)
     with pytest.raises(stratagem.ConfigError, match="param_init_fn left 'weight' of a Linear on the meta"):

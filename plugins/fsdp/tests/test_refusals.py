@@ -37,7 +37,7 @@ def trainer(devices: int = 1, strategy: Any = None, **how: Any) -> stratagem.Tra
         ({"cpu_offload": "yes"}, "cpu_offload='yes' is a str: give True, False"),
         ({"mixed_precision": "bf16"}, "mixed_precision='bf16' is a str: give torch's MixedPrecisionPolicy"),
         ({"backward_prefetch": "LATE"}, "backward_prefetch='LATE' doesn't exist"),
-        ({"start_method": "thread"}, "start_method='thread' is none of"),
+        ({"start_method": "thread"}, "start_method='thread' must be one of"),
         ({"timeout": timedelta(1), "timeout_s": 3.0}, "say the same thing"),
         ({"timeout_s": 0.0}, "must be more than 0"),
         ({"mp_policy": 1}, "mp_policy=1 is now called mixed_precision"),

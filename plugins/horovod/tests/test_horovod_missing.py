@@ -51,9 +51,9 @@ def test_one_built_without_pytorch_is_refused(tmp_path: Path, monkeypatch: pytes
 
 
 def test_keywords_are_checked_first() -> None:
-    with pytest.raises(ConfigError, match="compression='bf16' is none of Horovod's: give \"fp16\""):
+    with pytest.raises(ConfigError, match="compression='bf16' must be \"fp16\" or left out"):
         HorovodStrategy(compression="bf16")
-    with pytest.raises(ConfigError, match="start_method='thread' is none of"):
+    with pytest.raises(ConfigError, match="start_method='thread' must be one of"):
         HorovodStrategy(start_method="thread")
 
 

@@ -174,7 +174,7 @@ def test_gpus_are_as_many_as_devices_on_cuda() -> None:
         ({"env": ["A"]}, "has no '='"),
         ({"env": ["A=1", "A=2"]}, "is there twice"),
         ({"env": ["1A=1"]}, "a variable's name"),
-        ({"env": ["MASTER_ADDR=x"]}, "tells nodes where they meet"),
+        ({"env": ["MASTER_ADDR=x"]}, "is set for the nodes' rendezvous"),
         ({"env": ["A=1"], "secrets": ["A=b/c"]}, "A is in env and in secrets"),
         ({"secrets": ["A=hunter2"]}, "a Secret and its key, as wandb/key"),
         ({"labels": ["a b=c"]}, "a label's key"),

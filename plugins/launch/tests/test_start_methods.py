@@ -247,7 +247,7 @@ def test_fork_after_compute_is_refused(start_program: Any) -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({"start_method": "thread"}, "is none of forkserver, spawn, popen, fork"),
+        ({"start_method": "thread"}, "must be one of forkserver, spawn, popen, fork"),
         ({"processes_per_node": 0}, "at least 1"),
         ({"num_nodes": 2}, "rdzv_endpoint"),
     ],

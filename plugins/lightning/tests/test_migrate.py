@@ -167,7 +167,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys) -> None:
     (tmp_path / "a.txt").write_text("")
     for path, said in {
         "a.py": "isn't Python: line 1",
-        "a.txt": "is none of .json",
+        "a.txt": "must end with one of .json",
         "b.py": "can't be found",
     }.items():
         assert main(["migrate", str(tmp_path / path)]) == 2

@@ -20,7 +20,7 @@ SENTENCES = {
     "cross": "leave blocks with cross attention",
     "shortening": "takes blocks that return their activations alone, with the sequence's 8 tokens of this rank",
     "weights": "need_weights=False",
-    "odd": '3 can\'t be shared out equally among 2 ranks: choose attention="ring"',
+    "odd": '3 can\'t be distributed equally among 2 ranks: choose attention="ring"',
     "recomputed within": "checkpoint whole blocks",
     "compiled": "'blocks.0' is compiled",
     "without the first": "'blocks.1' was called before 'blocks.0'",

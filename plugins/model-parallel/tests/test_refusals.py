@@ -24,7 +24,7 @@ from stratagem.resolve.run import assemble
             "tensor_parallel_size=0 is no number of processes: give a positive integer",
         ),
         ({"data_parallel_size": "all"}, "data_parallel_size='all' is no number of processes"),
-        ({"start_method": "thread"}, "start_method='thread' is none of"),
+        ({"start_method": "thread"}, "start_method='thread' must be one of"),
         ({"timeout": timedelta(1), "timeout_s": 3.0}, "say the same thing"),
         ({"parallelize": {}, "sequence_parallel": True}, "sequence_parallel belongs to the built-in plans"),
     ],
@@ -161,7 +161,7 @@ class Odd(OwnPlan):
             {},
             "encoder-one",
             None,
-            "'net.encoder.layers.0' has self_attn.num_heads=1, which can't be shared out equally among 2 ranks",
+            "'net.encoder.layers.0' has self_attn.num_heads=1, which can't be distributed equally among 2 ranks",
         ),
         (
             {},

@@ -117,7 +117,7 @@ def test_schedules_by_our_names_and_by_torchs() -> None:
         assert schedule_named(schedule.torch_name) is schedule
         assert schedule_named(schedule.torch_class().__name__) is schedule
         assert issubclass(schedule.torch_class(), schedules.PipelineScheduleMulti) == schedule.several
-    with pytest.raises(ConfigError, match="'zigzag' is none of gpipe, 1f1b"):
+    with pytest.raises(ConfigError, match="'zigzag' must be one of gpipe, 1f1b"):
         PipelineStrategy(schedule="zigzag")
 
 

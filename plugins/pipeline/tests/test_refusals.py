@@ -37,7 +37,7 @@ from stratagem.resolve.run import assemble
             {"schedule": "zbv", "activation_checkpointing": True},
             "computes gradients of inputs and of weights apart",
         ),
-        ({"start_method": "wish"}, "is none of forkserver"),
+        ({"start_method": "wish"}, "must be one of forkserver"),
     ],
 )
 def test_refused_before_anything_is_launched(options: dict[str, Any], why: str) -> None:
@@ -235,7 +235,7 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
     (
         NormedWithout,
         {"micro_batches": 2},
-        "'net.1', a BatchNorm1d, normalizes each part of a batch by itself",
+        "'net.1', a BatchNorm1d, normalizes each part of a batch separately",
     ),
     (Clamping, {}, "changes 'net.0.weight' in place"),
     (Gathering, {"micro_batches": 2}, "calls all_gather while it has one part of a batch.*micro_batches=1"),

@@ -165,5 +165,5 @@ def test_ctrl_c_ends_the_watching_alone(net: Path, folder: Path) -> None:
     time.sleep(0.5)
     watching.send_signal(signal.SIGINT)
     assert watching.wait(120) == 130
-    assert "the run goes on" in watching.communicate()[1]
+    assert "the run continues" in watching.communicate()[1]
     assert main(("logs", "out/c", "--follow")) == 0

@@ -149,7 +149,7 @@ def test_what_a_launcher_refuses_is_the_run_s_end(cluster: Any, nodes: Nodes) ->
 
 def test_what_a_run_waits_for_is_said_where_ray_finds_no_room(cluster: Any, nodes: Nodes) -> None:
     placed = Placed(cluster, request_of(nodes, "--num-nodes", "4", min_nodes=4, max_nodes=4))
-    said = "waits for room: 4 nodes with CPU 1, each on a machine of its own; machines of the cluster: "
+    said = "waits for room: 4 nodes with CPU 1, each on its own machine; machines of the cluster: "
     placed.wait_until(lambda: said in placed.printed())
     assert "--on-set strategy=PACK lets them share machines" in placed.printed()
     placed.place.stop(placed.run)

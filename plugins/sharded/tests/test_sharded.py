@@ -304,7 +304,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
         trainer(tmp_path, 2, DDPFullyShardedStrategy(blocks="Block"), max_steps=1).fit(Line())
     with pytest.raises(stratagem.ConfigError, match="parameter 'scale' has no dimension along which"):
         trainer(tmp_path, 2, "ddp_fully_sharded", max_steps=1).fit(Scaled())
-    with pytest.raises(stratagem.ConfigError, match="none of forkserver"):
+    with pytest.raises(stratagem.ConfigError, match="must be one of forkserver"):
         DDPFullyShardedStrategy(start_method="thread")
     with pytest.raises(stratagem.ConfigError, match="give one of them"):
         DDPFullyShardedStrategy(timeout_s=3, timeout=torch.distributed.default_pg_timeout)

@@ -97,7 +97,7 @@ def test_a_count_alone_mixes_nothing() -> None:
 
 NEEDY: list[tuple[Any, Cut, str]] = [
     (lambda p: torch.optim.Adafactor(p), "rows", "it needs whole tensors: given rows"),
-    (lambda p: torch.optim.Adafactor(p), "flat", "it needs whole tensors: given flattened pieces"),
+    (lambda p: torch.optim.Adafactor(p), "flat", "it needs whole tensors: given flattened shards"),
     (
         lambda p: torch.optim.Muon([each for each in p if each.dim() == 2]),
         "columns",

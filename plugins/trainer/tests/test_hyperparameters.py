@@ -171,7 +171,7 @@ def test_what_cant_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="save_hyperparameters") as told:
         module = Backbone(nn.Linear(2, 2), key=lambda x: x)
     assert "can't keep 'backbone' in checkpoints: it has a module (Linear)" in str(told[0].message)
-    assert "can't keep 'key' in checkpoints: it has a function without a name" in str(told[1].message)
+    assert "can't keep 'key' in checkpoints: it has a function without its own name" in str(told[1].message)
     assert module.hparams.backbone is module.backbone
     path = checkpoint_of(module, tmp_path)
     with pytest.raises(ConfigError, match=r"needs 'backbone' of .*it has a module .*; pass backbone=…"):
@@ -214,7 +214,7 @@ def test_other_modules_and_missing_tensors(tmp_path: Path) -> None:
             super().__init__(**rest)
             self.head = nn.Linear(1, 1)
 
-    with pytest.raises(CheckpointError, match=r"it lacks head.bias, head.weight"):
+    with pytest.raises(CheckpointError, match=r"missing keys: head.bias, head.weight"):
         Wider.load_from_checkpoint(path)
     loaded = Wider.load_from_checkpoint(path, strict=False)
     assert torch.equal(loaded.layer.weight, Base.load_from_checkpoint(path).layer.weight)

@@ -149,8 +149,8 @@ def test_an_optimizer_steps_pieces_with_its_states() -> None:
         ({"flatten_parameters": True}, "flatten_parameters=True is not available"),
         ({"sharding_rank": 1}, "sharding_rank=1 is not available"),
         ({"reduce_scatter_bucket_size_mb": 8}, "would lose the gradients"),
-        ({"compute_dtype": "float16"}, "compute_dtype='float16' is none of float32, bfloat16"),
-        ({"start_method": "popen"}, "none of spawn, fork"),
+        ({"compute_dtype": "float16"}, "compute_dtype='float16' must be one of float32, bfloat16"),
+        ({"start_method": "popen"}, "must be one of spawn, fork"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], told: str) -> None:

@@ -189,7 +189,7 @@ class TestDevices:
 
 
 def test_start_methods() -> None:
-    with pytest.raises(stratagem.ConfigError, match="none of spawn, fork"):
+    with pytest.raises(stratagem.ConfigError, match="must be one of spawn, fork"):
         XLAStrategy(start_method="popen")
 
 

@@ -84,11 +84,11 @@ def test_a_sampler_may_know_its_part_and_a_map_style_dataset_is_not_asked(number
 
 
 def test_a_sampler_of_ones_own_is_named_with_what_to_use_instead(numbers):
-    with pytest.warns(UserWarning, match="a sampler of its own") as caught:
+    with pytest.warns(UserWarning, match="has its own sampler") as caught:
         warn_of_same_data(DataLoader(numbers(4), sampler=[0, 1]), place(3), "nothing is learnt")
     (warning,) = caught
     assert str(warning.message) == (
-        "the loader has a sampler of its own (list), so that all 3 ranks read the same, and nothing is learnt: use a "
+        "the loader has its own sampler (list), so that all 3 ranks read the same, and nothing is learnt: use a "
         "sampler that shares the samples out, such as torch's DistributedSampler, or say distributed_sampler=False "
         "(use_distributed_sampler=False in Trainer) if that is meant"
     )

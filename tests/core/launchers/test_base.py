@@ -18,8 +18,8 @@ def test_a_start_method_that_there_is_is_returned(method: str) -> None:
 def test_another_start_method_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError) as raised:
         check_start_method("thread")
-    assert str(raised.value) == "start_method='thread' is none of forkserver, spawn, popen, fork"
-    with pytest.raises(ConfigError, match=r"is none of spawn, popen$"):
+    assert str(raised.value) == "start_method='thread' must be one of forkserver, spawn, popen, fork"
+    with pytest.raises(ConfigError, match=r"must be one of spawn, popen$"):
         check_start_method("fork", ("spawn", "popen"))
 
 

@@ -96,7 +96,11 @@ def test_a_distribution_before_the_name_chooses_among_several(site: Any, here: s
         (f"{BROKEN}:X", UnknownNameError, f"'{BROKEN}:X' can't be imported: ModuleNotFoundError: No module"),
         ("{here}:Absent", UnknownNameError, "can't be imported: AttributeError: .*Absent"),
         ("exits:X", UnknownNameError, "'exits:X' can't be imported: SystemExit: 3"),
-        ("{here}:NoHooks", CombinationError, "is none: NoHooks implements none of the hooks launch, reduce"),
+        (
+            "{here}:NoHooks",
+            CombinationError,
+            "is not an extension: NoHooks implements none of the hooks launch",
+        ),
         ("{here}:NeedsMore", CombinationError, "can't be made without arguments: TypeError: .*'size'"),
     ],
 )

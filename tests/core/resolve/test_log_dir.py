@@ -27,6 +27,6 @@ def test_a_run_in_the_calling_process_refuses_it(tmp_path):
 def test_a_file_in_its_place_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "file").write_text("mine")
     runtime = Runtime(strategy="ddp", accelerator="cpu", devices=2, log_dir=str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"log_dir=.*can't be made \(File exists\): name a folder"):
+    with pytest.raises(ConfigError, match=r"log_dir=.*can't be created \(File exists\): name another folder"):
         runtime.launch(say, quiet=True)
     assert (tmp_path / "file").read_text() == "mine"

@@ -144,7 +144,7 @@ def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
 def test_several_nodes_without_a_secret_are_told_so() -> None:
     nodes = {"strategy": "ddp", "accelerator": "cpu", "num_nodes": 2, "rdzv_endpoint": "localhost:29400"}
     told = " ".join(" ".join(plan_lines(run(**nodes))).split())
-    said = "none: whoever reaches the nodes can take part; STRATAGEM_RUN_SECRET is what keeps others out"
+    said = "none: any process that reaches the nodes can join; set STRATAGEM_RUN_SECRET to prevent it"
     assert f"secret {said}" in told
     assert not [x for x in plan_lines(run({"STRATAGEM_RUN_SECRET": "a"}, **nodes)) if x.startswith("secret")]
     assert not [x for x in plan_lines(run(accelerator="cpu")) if x.startswith("secret")]

@@ -81,7 +81,7 @@ def nothing(runtime: Any) -> None:
     [
         (OpensNothing(), (), r"has LocalCollectives of rank 0 of 1 .* in OpensNothing\.open_collectives"),
         (Averaging(), (ForgetsRanks(),), "has LocalCollectives of rank 0 of 1 in the process that is rank"),
-        (Twins(), (Hides(),), "HidesData has ranks of its own in `data`.*CollectivesWrapper"),
+        (Twins(), (Hides(),), "HidesData has other ranks in `data`.*CollectivesWrapper"),
     ],
 )
 def test_collectives_of_other_ranks_than_the_runs_are_refused(strategy: Any, plugin: Any, words: str) -> None:

@@ -63,19 +63,19 @@ def test_extra_state_is_given_and_the_rest_stays_as_it_was_read():
 
 
 def test_names_that_this_rank_lacks_count_too():
-    with pytest.raises(CheckpointError, match="it lacks other and has nothing in excess"):
+    with pytest.raises(CheckpointError, match="missing keys: other; unexpected keys: none"):
         load(saved(*NAMES), names=(*NAMES, "model/other"))
 
 
 @pytest.mark.parametrize(
     ("there", "said"),
     [
-        (("model/weight",), "it lacks bias and has nothing in excess"),
-        ((*NAMES, "model/net/more"), "it lacks nothing and has net/more in excess"),
-        ([f"model/{letter}" for letter in "badc"], "it lacks bias, weight and has a, b, c, d in excess"),
+        (("model/weight",), "missing keys: bias; unexpected keys: none"),
+        ((*NAMES, "model/net/more"), "missing keys: none; unexpected keys: net/more"),
+        ([f"model/{letter}" for letter in "badc"], "missing keys: bias, weight; unexpected keys: a, b, c, d"),
         (
             (*NAMES, *(f"model/{letter}" for letter in "abcdef")),
-            "it lacks nothing and has a, b, c, d and 2 more in excess",
+            "missing keys: none; unexpected keys: a, b, c, d and 2 more",
         ),
     ],
 )

@@ -20,7 +20,9 @@ def test_the_deadline_is_given_once_in_either_form():
 
 
 def test_an_unknown_start_method_is_refused():
-    with pytest.raises(ConfigError, match="start_method='thread' is none of forkserver, spawn, popen, fork"):
+    with pytest.raises(
+        ConfigError, match="start_method='thread' must be one of forkserver, spawn, popen, fork"
+    ):
         ProcessGroupStrategy(start_method="thread")
 
 

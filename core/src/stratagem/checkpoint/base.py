@@ -41,7 +41,7 @@ class CheckpointReader(ABC):
     """An opened checkpoint, checked to be complete."""
 
     state: Mapping[str, Any]
-    """As it was saved by rank 0."""
+    """Shared state, as rank 0 saved it."""
     tensors: Mapping[str, TensorInfo]
     """All tensors in it."""
     world_size: int
@@ -51,7 +51,7 @@ class CheckpointReader(ABC):
 
     @abstractmethod
     def rank_state(self, rank: int) -> Mapping[str, Any] | None:
-        """As rank `rank` saved it; None if there was no such rank."""
+        """Return the state that rank `rank` saved; None if there was no such rank."""
 
     @abstractmethod
     def read(self, targets: Mapping[str, torch.Tensor]) -> None:

@@ -7,10 +7,10 @@ from stratagem.errors import UnknownNameError
 
 
 class MissingCheckpointer(Checkpointer):
-    """Refuses whatever it is asked: a run that saves and loads nothing needs no plugin for it.
+    """Refuses every call. A run that saves and loads nothing needs no checkpointer plugin.
 
     Args:
-        why: what isn't there, and what to install.
+        why: what is missing, and what to install.
     """
 
     def __init__(self, why: str) -> None:

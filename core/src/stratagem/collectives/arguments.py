@@ -40,7 +40,7 @@ def check_reduction(tensor: Any, op: Any) -> None:
 
 
 def check_tensor(what: str, value: Any) -> None:
-    """Refuse what isn't a tensor.
+    """Refuse a value that isn't a tensor.
 
     Raises:
         UsageError: names the type.

@@ -45,5 +45,5 @@ def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: f
 
 
 def _settle(store: Store, key: str, answer: str) -> bool:
-    """Give the answer, unless another rank has: whoever is first decides for all."""
+    """Set the answer, unless another rank has: the first rank decides for all."""
     return bool(store.compare_set(key, "", answer) == _YES.encode())

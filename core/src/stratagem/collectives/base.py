@@ -40,7 +40,7 @@ class Collectives(ABC):
 
     @property
     def data(self) -> Collectives:
-        """The ranks that read different batches, as collectives of their own.
+        """Collectives over the ranks that read different batches.
 
         Itself where every rank has a copy of the model. Where several ranks share one copy, by tensors
         or by layers, they read the same batches: then it has one rank of each copy, its `rank` says which

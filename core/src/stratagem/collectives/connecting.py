@@ -23,10 +23,10 @@ _REPORT = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. [^\n]
 
 
 class _Diversion:
-    """Standard output's file descriptor leads to a file while somebody connects.
+    """Redirects standard output's file descriptor to a file while a thread connects.
 
-    Threads may connect at once, and wait for one another on other ranks: so the first to come diverts
-    and the last to go ends it, and nobody holds the lock in between.
+    Several threads may connect at the same time and wait for threads of other ranks. So the first one redirects,
+    the last one restores, and no thread holds the lock in between.
     """
 
     def __init__(self) -> None:
@@ -70,9 +70,8 @@ _DIVERSION = _Diversion()
 def quiet_connecting() -> Iterator[None]:
     """Wrap what opens a `torch.distributed` group: gloo's report of its peers isn't printed.
 
-    Some versions of torch have a gloo that tells standard output whom it is connected to, for each group and
-    rank. What else is printed meanwhile, by any thread, appears afterwards, and so does a report that not
-    all peers are there.
+    In some versions of torch, gloo prints its peers to standard output, for each group and rank. What other
+    threads print meanwhile appears afterwards, and so does a report that peers are missing.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= SILENT_SINCE:
         yield

@@ -1,4 +1,4 @@
-"""What whoever has a live run's collectives answers from them alone: `Runtime`, and a strategy during a run."""
+"""Answers that follow from a live run's collectives: shared by `Runtime` and by strategies during a run."""
 
 from __future__ import annotations
 

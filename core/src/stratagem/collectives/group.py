@@ -29,7 +29,7 @@ _OPS = {
 
 
 class GroupCollectives(Collectives):
-    """Collectives over a group that somebody else opened and closes, such as one dimension of a mesh.
+    """Collectives over a group that the caller opens and closes, such as one dimension of a mesh.
 
     Args:
         group: this process is in it. Ranks are those within the group.

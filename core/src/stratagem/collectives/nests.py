@@ -14,7 +14,7 @@ class Container(NamedTuple):
 
     kind: type
     keys: tuple[Any, ...] | None
-    """Of a mapping, or names of a dataclass's fields that its constructor takes; None for lists and tuples."""
+    """Keys of a mapping, or names of a dataclass's constructor fields; None for lists and tuples."""
     items: tuple[Any, ...]
 
     def filled(self, items: Sequence[Any]) -> Any:

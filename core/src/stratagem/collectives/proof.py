@@ -1,6 +1,6 @@
-"""Whether it is the run's own ranks that this one is connected to.
+"""Proof that this rank is connected to ranks of the same run.
 
-gloo takes whoever connects first, and objects that ranks send each other are unpickled.
+gloo accepts the first process that connects, and ranks unpickle the objects that they receive.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _listening(address: str, port: int) -> socket.socket | None:
             return None
         listening = socket.socket(family)
     except OSError:
-        return None  # torch tells of it
+        return None  # torch reports it
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(resolved)

@@ -1,6 +1,6 @@
 """What collectives use of torch that torch keeps private: all of it, each with the reason.
 
-tests/core/collectives/test_torch_private.py tells when torch changes one, or has a public way.
+tests/core/collectives/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch.distributed as dist
 def store_of(group: Any = None) -> Any:
     """Return the store through which a group's processes find each other; the default group's if None.
 
-    Public names make a store, and none returns that of a group which is open: another would need an address and a
-    port of its own.
+    Public names make a new store, which needs another address and port. None returns the store of an open group.
     """
     from torch.distributed.distributed_c10d import _get_process_group_store
 

@@ -51,7 +51,7 @@ class EvalData:
 
     Raises:
         DataError: no rank has a batch, which may show only while iterating; several loaders were given;
-            or a DataLoader of a class of its own can't be built again with another sampler.
+            or a subclass of DataLoader can't be built again with another sampler.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class EvalData:
             raise self._no_batch()
         spare = batch
         if not all(has_one):
-            # Some rank has nothing of its own to fill up with.
+            # Some rank has no batch of its own to repeat.
             source = has_one.index(True)
             (borrowed,) = self._collectives.broadcast(
                 [batch] if has_one[self._collectives.rank] else None, source

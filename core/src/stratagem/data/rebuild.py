@@ -12,7 +12,7 @@ from stratagem.errors import DataError
 
 _SEQUENTIAL = "SequentialSampler"
 _RANDOM = "RandomSampler"
-# torchdata's StatefulDataLoader makes samplers of its own, which are no subclasses of torch's.
+# torchdata's StatefulDataLoader has its own samplers, which aren't subclasses of torch's.
 _DEFAULTS = {
     "torch.utils.data.sampler": {_SEQUENTIAL, _RANDOM, "BatchSampler"},
     "torchdata.stateful_dataloader.sampler": {_RANDOM, "BatchSampler"},
@@ -58,7 +58,7 @@ def has_default_sampler(loader: Any) -> bool:
 def order_of(loader: Any) -> LoaderOrder | None:
     """Return how a DataLoader over map-style data reads by torch's own samplers; None for any other loader.
 
-    A RandomSampler with a generator of its own is another one: its order is for that generator to say.
+    A RandomSampler with its own generator is excluded, since that generator decides the order.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None

@@ -1,4 +1,4 @@
-"""Whether ranks that are left to read by themselves would all read the same."""
+"""Detects loaders from which every rank would read the same batches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -
     if collectives.world_size == 1 or knows_its_part(loader) or hasattr(loader, "load_state_dict"):
         return
     if reads_by_sampler(loader):
-        what = f"the loader has a sampler of its own ({own_sampler(loader)})"
+        what = f"the loader has its own sampler ({own_sampler(loader)})"
         instead = "use a sampler that shares the samples out, such as torch's DistributedSampler"
     else:
         what = f"the data are an iterable ({name_of(loader)}) that can't be shared out from outside"
@@ -85,7 +85,7 @@ def warn(collectives: Collectives, message: str) -> None:
 
 
 def own_sampler(loader: Any) -> str:
-    """Return the class name of the sampler that somebody passed to a DataLoader."""
+    """Return the class name of the sampler that was passed to a DataLoader."""
     passed = loader.sampler if loader.batch_size is not None else loader.batch_sampler or loader.sampler
     return type(passed).__name__
 
@@ -96,9 +96,9 @@ def name_of(loader: Any) -> str:
 
 
 def length_of(loader: Any) -> int | None:
-    """Return how many batches an epoch of `loader` has; None where it can't be told for sure."""
+    """Return how many batches an epoch of `loader` has; None where it isn't known for sure."""
     if isinstance(loader, DataLoader) and not reads_by_sampler(loader) and loader.num_workers:
-        # Each worker may end with a batch of its own that isn't full: torch's length is a guess.
+        # The last batch of each worker may be smaller: torch's length is a guess.
         return None
     try:
         return len(loader)

@@ -43,7 +43,7 @@ class Source(ABC):
         name: what its states are marked with.
         loader: what is iterated.
         batch_size: samples per batch and rank; None where it isn't known.
-        length: batches per epoch and rank; None where that can't be told.
+        length: batches per epoch and rank; None where it isn't known.
         description: one clause for the printed plan.
     """
 
@@ -165,7 +165,7 @@ class ReplayedSource(Source):
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         if state is not None and state["world_size"] == self.world_size:
             generators.restore_own(self.loader, state["generators"])
-            # At an epoch's beginning whoever resumes has restored the global generators.
+            # At an epoch's beginning the caller has already restored the global generators.
             if done:
                 generators.restore_global(state["global"])
         self._began = self._generators()

@@ -1,6 +1,6 @@
 """What the data's layer uses of torch's private names, each with the reason.
 
-tests/core/data/test_torch_private.py tells when one changes.
+tests/core/data/test_torch_private.py fails when one changes.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class TrainData:
         description: one clause for the printed plan.
 
     Raises:
-        DataError: an epoch has no batch on some rank; several loaders were given; or a DataLoader of a
-            class of its own can't be built again with another sampler.
+        DataError: an epoch has no batch on some rank; several loaders were given; or a subclass of
+            DataLoader can't be built again with another sampler.
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class TrainData:
         if self._collectives.world_size == 1:
             self._refuse_none([length])
             return length, False
-        # What an iterable dataset says of its length binds nobody.
+        # An iterable dataset may yield another number of batches than its length says.
         sure = reads_by_sampler(loader) or not isinstance(loader, DataLoader)
-        told = self._collectives.gather_objects((length, sure))
-        lengths = [length for length, _ in told]
+        answers = self._collectives.gather_objects((length, sure))
+        lengths = [length for length, _ in answers]
         self._refuse_none(lengths)
         if None in lengths:
             return None, True
         fewest = min(lengths)
-        if not all(sure for _, sure in told):
+        if not all(sure for _, sure in answers):
             return fewest, True
         if fewest != max(lengths):
             warn(
@@ -177,9 +177,9 @@ class TrainData:
             is_first = False
             yield batch
         if is_first:
-            told = collectives.gather_objects(batch is not _END)
-            without = [rank for rank, has_batch in enumerate(told) if not has_batch]
-            where = f"epoch {epoch} on {_ranks(without, len(told))}"
+            answers = collectives.gather_objects(batch is not _END)
+            without = [rank for rank, has_batch in enumerate(answers) if not has_batch]
+            where = f"epoch {epoch} on {_ranks(without, len(answers))}"
             raise no_batch(where, self.description, self._source.loader)
 
 

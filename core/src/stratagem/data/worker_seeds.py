@@ -1,4 +1,4 @@
-"""Random numbers in loader workers that a resumed run draws again: each batch is drawn with a seed of its own.
+"""Reproducible random numbers in loader workers: each batch has its own seed, so that a resumed run repeats them.
 
 torch seeds a worker once, when it starts, so that what it draws for a batch depends on all batches that it has
 read before. Here Python's, NumPy's and torch's generators are seeded before every batch, by the run's seed, the
@@ -74,7 +74,7 @@ def seeds_workers(loader: Any) -> bool:
 
 
 def own_generators(loader: Any) -> list[str]:
-    """Names of attributes of a loader's dataset that are generators: workers have copies that nobody keeps."""
+    """Names of attributes of a loader's dataset that are generators: workers have copies that no checkpoint saves."""
     held = getattr(getattr(loader, "dataset", None), "__dict__", {})
     return [name for name, value in held.items() if isinstance(value, _GENERATORS)]
 

@@ -57,7 +57,7 @@ class Environment(ABC):
 
     @classmethod
     def for_run(cls, environ: Mapping[str, str], size: RequestedSize) -> Self:
-        """Make the environment of a run; override it where the run's size tells what variables don't.
+        """Make the environment of a run; override it where the environment depends on the run's size.
 
         Args:
             environ: the process's environment variables.

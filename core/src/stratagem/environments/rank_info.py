@@ -13,7 +13,7 @@ DERIVED_PORTS = range(15000, 25000)
 
 
 MOST_PROCESSES = 1_000_000
-"""More than any run has: a larger number is somebody's mistake."""
+"""More processes than any run has. A larger number is a mistake."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def required_distributions(name: str) -> Iterator[str]:
     """Yield the normalised names of what a distribution depends on, apart from its extras."""
     import importlib_metadata
 
-    with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may be nobody's
+    with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may have no distribution
         for text in importlib_metadata.requires(name) or ():
             if "extra ==" not in text:
                 yield normalise(re.split(r"[^\w.-]", text)[0])

@@ -1,6 +1,6 @@
 """The lock file: which plugins are installed, where they came from, and what their files are.
 
-Everything here is told from metadata and files; no plugin is imported.
+All of it is read from metadata and files. No plugin is imported.
 """
 
 from __future__ import annotations

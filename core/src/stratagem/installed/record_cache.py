@@ -158,10 +158,10 @@ def _path() -> str | None:
 
 
 def _trusted_text(path: str) -> str:
-    """Read a file that nobody else can have written.
+    """Read a file that no other user can have written.
 
     Raises:
-        OSError: there is none, or somebody else could have written it, or put it there.
+        OSError: there is none, or another user could have written or placed it.
     """
     _refuse_foreign(os.lstat(os.path.dirname(path)))
     with open(path, encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""From which files a plugin's records come, told from the sources of its module."""
+"""The files that a plugin's records depend on, found from its module's source."""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from stratagem.launchers.torch_private import COMPILER
 START_METHODS = ("forkserver", "spawn", "popen", "fork")
 """How a node's workers may be started."""
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
-"""The same on all nodes of a run, and guessed by nobody else; a flag could be read by other users."""
+"""The run's secret, the same on all nodes. A variable, since other users can read a command's flags."""
 
 
 def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> str:
     """Return how workers are to be started.
 
     Args:
-        given: by the user.
-        allowed: those that there are.
+        given: the user's value.
+        allowed: the allowed values.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: `given` isn't allowed.
     """
     if given not in allowed:
-        raise ConfigError(f"start_method={given!r} is none of {', '.join(allowed)}")
+        raise ConfigError(f"start_method={given!r} must be one of {', '.join(allowed)}")
     return given
 
 
@@ -64,7 +64,7 @@ class LaunchPlan:
     """Settings of the rendezvous, in torch's words."""
     run_id: str | None = None
     """Name of the run, the same on all its nodes; needed where a rendezvous serves several runs. Its
-    ranks recognise each other by it: nobody else should be able to guess it, or to read it."""
+    ranks authenticate each other by it, so keep it unguessable and private."""
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0

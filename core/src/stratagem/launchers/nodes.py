@@ -101,7 +101,7 @@ def refuse_unused_rendezvous(config: RunConfig, plan: LaunchPlan, is_launched: b
             f"rdzv_endpoint={short(plan.rdzv_endpoint)} can't be understood: give HOST:PORT, with a port up to 65535"
         )
     if plan.rdzv_backend not in _BACKENDS:
-        raise ConfigError(f"rdzv_backend={short(plan.rdzv_backend)} is none of {', '.join(_BACKENDS)}")
+        raise ConfigError(f"rdzv_backend={short(plan.rdzv_backend)} must be one of {', '.join(_BACKENDS)}")
     if plan.rdzv_backend.startswith("etcd") and find_spec("etcd") is None:
         raise ConfigError(
             f"rdzv_backend={plan.rdzv_backend!r} needs a client that isn't installed: pip install python-etcd, "

@@ -1,6 +1,6 @@
 """What core's launchers use of torch that torch keeps private: all of it, with the reason. Imports no torch.
 
-tests/core/launchers/test_torch_private.py tells when torch changes it, or has a public way.
+tests/core/launchers/test_torch_private.py fails when torch changes it, or has a public way.
 """
 
 COMPILER = "torch._dynamo"

@@ -101,7 +101,7 @@ class Component:
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
     launcher_variables: tuple[str, ...] = ()
-    """Of an environment: variables by which its launcher shows that there are several processes, as MPI's size."""
+    """For an environment: its launcher's variables that show that there are several processes, as MPI's size."""
     preload: tuple[str, ...] = ()
     """What workers import for it in the end, beside the module of `target`; a fork server does so once per node."""
     conformance: str = ""
@@ -182,4 +182,4 @@ class Availability:
     ok: bool
     """Whether it can."""
     reason: str
-    """As "2 devices" or "no driver"."""
+    """The reason, such as "2 devices" or "no driver"."""

@@ -1,4 +1,4 @@
-"""`forwards`: what a wrapper of an answer hands on to the one it wraps, without naming every method."""
+"""`forwards`: forwards a wrapper's public members to the object it wraps, without listing each one."""
 
 from __future__ import annotations
 

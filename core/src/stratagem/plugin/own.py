@@ -1,4 +1,4 @@
-"""Components that the core itself offers, through the same entry point as everybody's."""
+"""Components that core offers, through the same entry point as every plugin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRECISIONS = [
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """An environment that fits always, and comes after everybody else's; and precisions."""
+    """Offer the fallback environment `single`, tried after all others, and the precisions."""
     single = Component(
         "environment", "single", "stratagem.environments.single:SingleProcess", _SINGLE, priority=-10
     )

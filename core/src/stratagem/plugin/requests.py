@@ -56,7 +56,7 @@ class PrecisionRequest:
     """For the hook `precision`."""
 
     name: str
-    """As "bf16-mixed"."""
+    """The precision's name, such as "bf16-mixed"."""
     create: Callable[[str, torch.device], Precision]
     """The selected precision component: `create(name, device)`."""
     device: torch.device
@@ -107,9 +107,9 @@ class LoopPlan:
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     clipping: Clipping = Clipping()
-    """What is going to be passed to `Prepared.clip`."""
+    """The clipping that `Prepared.clip` will get."""
     micro_batch_size: int | None = None
-    """Samples per micro-batch and rank, where the loader tells."""
+    """Samples per micro-batch and rank; None where the loader has no batch size."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ModuleSteps:
     chunk_module: nn.Module
     """Called with the name of a step, a chunk and the index of its micro-batch: one step, and nothing after it."""
     step_end_fns: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
-    """By the name of a step: what makes the outputs of its chunks one, where the user's module says it."""
+    """Name of a step → the user's function that combines the outputs of its chunks, if the module has one."""
     make_sample: Callable[[], Any] | None = None
     """Makes a batch like the first, on the CPU, and moves no loader on; None where that is not available."""
     sample_step: str = "training_step"
@@ -149,11 +149,11 @@ class SetupRequest:
     loop: LoopPlan = LoopPlan()
     """What the loop is going to do."""
     steps: ModuleSteps | None = None
-    """Of a module whose steps a loop of ours calls; None where a loop of the user's own calls the module."""
+    """The module's steps, where a trainer calls them; None in your own training loop."""
     config: RunConfig = field(default_factory=RunConfig)
     """The run's. Its `run_dir` is the folder that all ranks write to, and None where the run keeps no files."""
     left_shards: object | None = None
-    """Of a module that the run before left sharded in this process: its `Prepared.left_shards`."""
+    """`Prepared.left_shards` of the previous run in this process, if it left the module sharded."""
 
     @property
     def device(self) -> torch.device:

@@ -36,7 +36,7 @@ class Hooks:
     """Hooks of a run, checked when made and fixed from then on.
 
     Args:
-        defaults: the object that answers every hook nobody else answers.
+        defaults: the object that answers every hook that no plugin answers.
         plugins: (name, object) of the selected components and the user's own plugins, in order.
         protocols: hook name → "module:Class" that its answer must be an object of; unchecked where there is none.
 

@@ -1,4 +1,4 @@
-"""Converting modules and nested batches to a dtype, leaving what isn't floating-point alone."""
+"""Convert the floating-point tensors of modules and nested batches to a dtype."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class ScaledPrecision(MixedPrecision):
         """Optimizer → how many losses had been scaled when it stepped last."""
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Scale a scalar loss before backward; first takes in what the last steps told."""
+        """Scale a scalar loss before backward, after updating the scale from the last steps."""
         self._update()
         self._losses += 1
         scaled = self._scaler.scale(loss)
@@ -97,7 +97,7 @@ class ScaledPrecision(MixedPrecision):
         self._refuse_unscaled(optimizer)
         self.unscale(optimizer)
         # GradScaler.step would answer with what optimizer.step returned, None in both cases, and some
-        # fused optimizers skip inside of their kernel. The gradients' own check tells for all.
+        # fused optimizers skip inside of their kernel. So ask the gradients' own check.
         if any(bool(overflow.item()) for overflow in self._scaler.overflows(optimizer)):
             return False
         optimizer.step()

@@ -1,6 +1,6 @@
 """What precisions use of torch that torch keeps private, with the reasons.
 
-tests/core/precision/test_torch_private.py tells when torch changes one.
+tests/core/precision/test_torch_private.py fails when torch changes one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def apply_to_tensors(module: nn.Module, convert: Callable[[torch.Tensor], torch.
 
 
 class GradientScaler(torch.amp.GradScaler):
-    """Torch's scaler, with a look at what it found in the gradients.
+    """Torch's scaler, which also reports the overflows that it found in the gradients.
 
-    `step` and `update` decide by it and tell nobody: the loop has to know before the step, to agree among ranks, and
-    after it, to count no step that was skipped.
+    `step` and `update` decide by them without reporting them. The loop needs them before the step, to agree among
+    ranks, and after it, so that a skipped step isn't counted.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""`Defaults`: answers every hook that nobody else answers."""
+"""`Defaults`: answers every hook that no plugin answers."""
 
 from __future__ import annotations
 

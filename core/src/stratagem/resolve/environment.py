@@ -75,7 +75,7 @@ def choose_environment(
 
 
 def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) -> None:
-    """Each process of a launcher would take itself for the only one, and train a model of its own."""
+    """Refuse variables of a launcher that no environment reads: each process would train a separate model."""
     read = {variable for each in catalogue.of_kind("environment") for variable in each.launcher_variables}
     for variable, smallest in LAUNCHER_VARIABLES.items():
         value = environ.get(variable, "")
@@ -84,7 +84,7 @@ def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) ->
             if hint is not None:
                 raise UnknownNameError(
                     f"{variable}={short(value)} says that a launcher has started several processes: {hint}; with "
-                    "--environment single each of them is a run of its own"
+                    "--environment single each of them is a separate run"
                 )
 
 
@@ -100,7 +100,7 @@ def _missing_environment(catalogue: Catalogue, name: str) -> str | None:
 
 
 def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: Mapping[str, str]) -> None:
-    """Each process of a launcher of which half the variables are missing would be a run of its own.
+    """Refuse a launcher's variables that are incomplete: each process would be a separate run.
 
     Raises:
         UsageError: names what is there, and what is missing.
@@ -117,7 +117,7 @@ def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: M
 def _refuse_rivals(
     cls: type[Environment], components: Mapping[type[Environment], Component], environ: Mapping[str, str]
 ) -> None:
-    """Of two with one priority, neither is nearer than the other."""
+    """Refuse two recognised environments of one priority."""
     mine = components[cls]
     for other, component in components.items():
         if other is not cls and component.priority == mine.priority and other.detect(environ) is not None:

@@ -31,8 +31,8 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
         ) from error
     if not has_hooks(made):
         raise CombinationError(
-            f"extension {extension!r} is none: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; name "
-            "a class with methods that are marked @hookimpl"
+            f"{extension!r} is not an extension: {attribute} implements none of the hooks {', '.join(RUN_HOOKS)}; "
+            "name a class with methods that are marked @hookimpl"
         )
     try:
         value = made() if isinstance(made, type) else made
@@ -45,7 +45,7 @@ def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
 
 
 def _refuse_component(given: Any) -> None:
-    """Refuse a part of a run that has an argument of its own.
+    """Refuse a component that has its own argument, such as a strategy.
 
     Raises:
         ConfigError: names the argument.

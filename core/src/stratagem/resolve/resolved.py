@@ -18,7 +18,7 @@ class Resolved:
 
     kind: Kind
     name: str
-    """As it was chosen."""
+    """The name by which it was chosen."""
     value: Any
     """The object; for a precision and a checkpointer, which only workers need, what makes it there."""
     origin: str = GIVEN
@@ -26,9 +26,9 @@ class Resolved:
     why: str = ""
     capabilities: Capabilities = field(default_factory=Capabilities)
     component: str = ""
-    """Name of the component that it is of; empty where it is nobody's."""
+    """Name of its component; empty where it comes from none."""
     preload: tuple[str, ...] = ()
-    """Modules that workers import for it."""
+    """Modules that workers import beforehand."""
 
 
 def resolved_from(component: Component, value: Any, name: str = "", why: str = "") -> Resolved:

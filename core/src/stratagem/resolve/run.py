@@ -68,7 +68,7 @@ class Run:
 
     @property
     def strategy_name(self) -> str:
-        """As the strategy was chosen."""
+        """The name by which the strategy was chosen."""
         return self.of_kind("strategy").name
 
     @property

@@ -258,8 +258,8 @@ def choose_checkpointer(
     """Return the checkpointer; its value makes one of collectives: the strategy's own, or the one of that name.
 
     Args:
-        given: by the strategy: a `Checkpointer`, or what makes one; None for none.
-        name: of an installed one; the one that nobody asked for may be missing, until something is saved or loaded.
+        given: the strategy's `Checkpointer`, or a function that makes one; None for none.
+        name: name of an installed one. The default one may be missing, until something is saved or loaded.
         options: keyword values for its constructor.
     """
     if given is not None:

@@ -42,7 +42,7 @@ def save_session(session: Session, parts: dict[str, Prepared], path: str, state:
             "resume": resumption(
                 session.collectives.world_size,
                 [f"the program's {name!r}" for name in state],
-                {"the data": "a loop of its own keeps its place itself, as in what it gives to save"},
+                {"the data": "your own training loop keeps its place itself, as in the state that it saves"},
             ),
         },
         rank_state={"rng": capture_rng(session.device)},
@@ -76,7 +76,7 @@ def _key(key: str, part: str) -> str:
 
 
 class _PartReader(CheckpointReader):
-    """Of a checkpoint of several modules what one of them has."""
+    """Reads one module's part of a checkpoint of several modules."""
 
     def __init__(self, reader: CheckpointReader, part: str) -> None:
         self.state, self.world_size, self.path = reader.state, reader.world_size, reader.path
@@ -137,10 +137,10 @@ def take_up(
 
 @contextmanager
 def fitting(reader: CheckpointReader, part: str = "its state") -> Iterator[None]:
-    """What a checkpoint holds, and whoever is given it can't take up, is the checkpoint's fault.
+    """Report an error while state is restored as an error of the checkpoint.
 
     Raises:
-        CheckpointError: names the checkpoint, `part` and the error that came of it.
+        CheckpointError: names the checkpoint, `part` and the original error.
     """
     try:
         yield

@@ -36,7 +36,7 @@ def attach(run: Run, runtime: Runtime) -> None:
     """Make the calling script a rank of `run` until it ends.
 
     Raises:
-        UsageError: `run` has processes that nobody has started.
+        UsageError: `run` needs processes that aren't running.
     """
     if not run.launcher().in_process:
         raise UsageError(
@@ -44,7 +44,7 @@ def attach(run: Run, runtime: Runtime) -> None:
             "`stratagem run`, or pass the function that each rank is to run"
         )
     runtime.open(run, in_launching_process=True)
-    # Python keeps the error that ends a script: nobody needs to wait for a rank that has one.
+    # Python keeps the error that ends a script. Other ranks needn't wait for a rank that failed.
     atexit.register(lambda: runtime.close(failed=getattr(sys, "last_value", None) is not None))
 
 

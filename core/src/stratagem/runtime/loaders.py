@@ -1,4 +1,4 @@
-"""What `Runtime.dataloader` returns: loaders of a loop of one's own."""
+"""Loaders that `Runtime.dataloader` returns, for your own training loop."""
 
 from __future__ import annotations
 

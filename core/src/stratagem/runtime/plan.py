@@ -34,8 +34,10 @@ def plan_lines(run: Run) -> list[str]:
     if run.plan.num_nodes > 1 and run.plan.rdzv_endpoint:
         lines += _labelled("rendezvous", f"{run.plan.rdzv_backend} at {run.plan.rdzv_endpoint}")
         if run.plan.run_id is None:
-            told = f"none: whoever reaches the nodes can take part; {RUN_SECRET_VARIABLE} is what keeps others out"
-            lines += _labelled("secret", told)
+            text = (
+                f"none: any process that reaches the nodes can join; set {RUN_SECRET_VARIABLE} to prevent it"
+            )
+            lines += _labelled("secret", text)
     for line in run.strategy.plan_lines():
         lines += _wrapped("", line, _LABEL)
     return lines

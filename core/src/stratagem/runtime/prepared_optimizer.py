@@ -34,7 +34,7 @@ class PreparedOptimizer(Optimizer):
     __slots__ = ("_patched_step", "_session", "index", "inner", "prepared")
 
     def __init__(self, prepared: Prepared, index: int, session: Session) -> None:
-        # Optimizer.__init__ would make groups and states of its own.
+        # Optimizer.__init__ would create new groups and state.
         self.prepared, self.index, self.inner = prepared, index, prepared.optimizers[index]
         self._session = session
         self._patched_step: Callable[..., Any] | None = None

@@ -322,7 +322,7 @@ class Runtime(Ranks):
 
         Args:
             path: as it was saved.
-            state: takes up what was saved by the same keys: objects by their `load_state_dict`, others as they are.
+            state: restored from the values saved under the same keys: objects by `load_state_dict`, others replaced.
             verify: whether to compare checksums.
 
         Returns:

@@ -325,7 +325,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _close_group_left_open() -> None:
-    """Close a process group that nobody closes, as when a wrapper raises after it was opened."""
+    """Close a process group that was left open, as when a wrapper raises after opening it."""
     if dist.is_initialized():
         gc.collect()  # as in ProcessGroupCollectives.close
         dist.destroy_process_group()
@@ -345,13 +345,13 @@ def _check_ranks(run: Run, collectives: Collectives) -> None:
 
 
 def _refuse_hidden_data(collectives: Collectives, opened: Collectives | None) -> None:
-    """Refuse a wrapper that hides that several ranks read the same batches: each would read batches of its own."""
+    """Refuse a wrapper that hides that several ranks read the same batches: each would read different batches."""
     if opened is None:
         return
     kept, wanted = collectives.data, opened.data
     if (kept.rank, kept.world_size) != (wanted.rank, wanted.world_size):
         raise CombinationError(
-            f"{type(collectives).__name__} has ranks of its own in `data`, part {kept.rank} of "
+            f"{type(collectives).__name__} has other ranks in `data`, part {kept.rank} of "
             f"{kept.world_size}, where {type(opened).__name__} that it wraps reads part {wanted.rank} of "
             f"{wanted.world_size}: derive it from CollectivesWrapper, or return the wrapped one's `data`"
         )

@@ -1,4 +1,4 @@
-"""For strategies with collectives of their own."""
+"""For strategies with their own collectives."""
 
 from stratagem.collectives.arguments import check_reduction, check_tensor
 from stratagem.collectives.base import ReduceOp

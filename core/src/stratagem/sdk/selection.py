@@ -1,4 +1,4 @@
-"""What a configuration's words mean, as far as it can be told without torch."""
+"""The meaning of a configuration's values, as far as it is known without torch."""
 
 from stratagem.accelerators.indices import count_of
 from stratagem.config import Devices, path_text

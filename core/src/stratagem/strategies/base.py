@@ -62,7 +62,7 @@ class Strategy(RankFacade):
     other numbers."""
 
     _sessions: LiveSessions | None = None
-    """Of this object's live runs in this process; the last one counts, as a run may start within another."""
+    """This object's live runs in this process. The last one counts, since runs may be nested."""
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         self.accelerator = options.pop("accelerator", None)

@@ -55,7 +55,7 @@ def _weights(device: torch.device) -> torch.Tensor:
 
 
 def _joined(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """Yield the bits of `tensors` as flat integers: small ones of a kind together, others by themselves."""
+    """Yield the bits of `tensors` as flat integers: small ones of a kind together, others separately."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         bits = _bits(tensor)

@@ -28,17 +28,17 @@ def load_model(
         targets: what this rank has of it.
         reader: the opened checkpoint.
         extra: name → extra state.
-        names: keys of the whole module, which the checkpoint must have, and no others.
+        names: keys of the unsharded module; the checkpoint must have exactly these.
 
     Raises:
-        CheckpointError: it hasn't.
+        CheckpointError: keys are missing or unexpected.
     """
     saved = {key for key in reader.tensors if key.startswith("model/")}
     missing, unexpected = sorted(set(names) - saved), sorted(saved - set(names))
     if missing or unexpected:
         raise CheckpointError(
             "the checkpoint was made by another module: "
-            f"it lacks {_some(missing)} and has {_some(unexpected)} in excess"
+            f"missing keys: {_some(missing)}; unexpected keys: {_some(unexpected)}"
         )
     with torch.no_grad():
         reader.read(targets)
@@ -53,4 +53,4 @@ def load_model(
 
 def _some(keys: list[str]) -> str:
     names = [key.split("/", 1)[1] for key in keys[:4]]
-    return ", ".join(names) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "") if names else "nothing"
+    return ", ".join(names) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "") if names else "none"

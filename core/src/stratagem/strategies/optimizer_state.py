@@ -38,7 +38,7 @@ def optimizer_tensors(original_module: nn.Module, optimizers: Sequence[Optimizer
 
 
 def describe_optimizer(original_module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return what isn't a tensor of its own: groups with parameter names, and other state values.
+    """Return what isn't saved as a tensor: groups with parameter names, and other state values.
 
     Raises:
         CheckpointError: the optimizer has a parameter that isn't one of the module.

@@ -46,7 +46,7 @@ class ProcessGroupOptions(ParallelOptions, total=False):
     process_group_backend: str | None
     """As "gloo" or "nccl"; when None what STRATAGEM_PROCESS_GROUP_BACKEND names, or else the accelerator's own."""
     timeout: timedelta | None
-    """After which a collective that a rank doesn't join fails; 30 minutes when None."""
+    """Timeout of a collective that a rank doesn't join; 30 minutes when None."""
     timeout_s: float | None
     """`timeout` in seconds, for the command line."""
     start_method: str

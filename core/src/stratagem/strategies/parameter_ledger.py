@@ -21,7 +21,7 @@ from stratagem.strategies.torch_private import PARAMETER_HOOKS
 
 @dataclass(frozen=True)
 class _Entry:
-    """A parameter before `setup`; weak, so that a replaced one is freed as soon as nobody else has it."""
+    """A parameter before `setup`; weak, so that a replaced one is freed as soon as no other reference is left."""
 
     parameter: ref[nn.Parameter]
     shape: torch.Size
@@ -84,10 +84,10 @@ class ParameterLedger:
                         setattr(module, key, _renewed(value, stale))
 
     def claim(self, optimizers: Sequence[Optimizer]) -> None:
-        """Point `optimizers` at the module's parameters of today.
+        """Point `optimizers` at the module's current parameters.
 
         Raises:
-            ConfigError: an optimizer steps what isn't a parameter of the module, in several processes.
+            ConfigError: with several processes, an optimizer steps a tensor that isn't a parameter of the module.
         """
         stale = self._stale()
         own = {id(parameter) for parameter in self._module.parameters()}
@@ -152,7 +152,7 @@ class ParameterLedger:
         )
 
     def _stale(self) -> dict[int, nn.Parameter]:
-        """Id of a parameter that somebody still has → the one that took its place."""
+        """Id of a replaced parameter that is still referenced → its replacement."""
         stale = {}
         for name, parameter in self._module.named_parameters(remove_duplicate=False):
             entry = self._entries.get(name)

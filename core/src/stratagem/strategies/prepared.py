@@ -90,7 +90,7 @@ class Prepared:
 
     @property
     def _parameters(self) -> Sequence[list[nn.Parameter]]:
-        """Of each optimizer; groups may be added while it trains."""
+        """The parameters of each optimizer; groups may be added while it trains."""
         return [[p for group in each.param_groups for p in group["params"]] for each in self.optimizers]
 
     # Per step -----------------------------------------------------------------------------------

@@ -62,8 +62,8 @@ class ProcessGroupStrategy(ParallelStrategy):
     def open_group(self, groups: Iterable[Sequence[int]]) -> Any:
         """Open a `torch.distributed` group for each list of ranks. Collective among all ranks of the run.
 
-        Its collectives fail after this strategy's timeout; those of a group that torch makes by itself
-        would after torch's own.
+        Its collectives fail after this strategy's timeout; those of a group that torch makes
+        itself fail after torch's default.
 
         Returns:
             The group that this rank is in; None where it is in none.

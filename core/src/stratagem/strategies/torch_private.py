@@ -1,6 +1,6 @@
 """What holds for every strategy, and torch keeps private: each with the reason.
 
-tests/core/strategies/test_torch_private.py tells when torch changes one, or has a public way.
+tests/core/strategies/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ torch's page on extending PyTorch names it by this private path, and nothing els
 def tensor_version(tensor: torch.Tensor) -> int:
     """Return how often a tensor has been written to in place; its views count with it.
 
-    torch's notes on autograd name `_version`, and nothing else tells of a write without a look at the values.
+    torch's notes on autograd name `_version`. No public name detects a write without reading the values.
     """
     return tensor._version

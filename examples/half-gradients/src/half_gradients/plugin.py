@@ -19,7 +19,7 @@ def stratagem_components() -> Sequence[Component]:
             conformance="half_gradients.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",
-                # What is declared here, the conformance kit tries; what isn't, users are refused.
+                # The conformance kit tries what is declared here. Anything else is refused to users.
                 features=frozenset(
                     {
                         "several_optimizers",

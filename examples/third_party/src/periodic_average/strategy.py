@@ -1,4 +1,4 @@
-"""Each process trains by itself; every few steps all take the mean of their parameters."""
+"""Processes train independently, and average their parameters every few steps."""
 
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ class PeriodicAveragePrepared(Prepared):
     """What the loop calls per step."""
 
     def replicas(self):
-        """Nothing: between two averages ranks have parameters of their own."""
+        """Yield nothing: between two averages ranks have different parameters."""
         return iter(())
 
     def __init__(self, request, period):

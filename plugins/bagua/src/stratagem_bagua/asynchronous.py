@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
-    """Averages gradients through the warm-up; then each replica trains by itself, and takes up averages as they come.
+    """Averages gradients during the warm-up; then replicas train independently and apply averages as they arrive.
 
     Bagua's asynchronous model average (Gan et al., https://arxiv.org/abs/2107.01499, section 3; the idea is that of
-    AD-PSGD, Lian et al., https://arxiv.org/abs/1710.06952): between two steps a rank hands in its parameters, a
-    thread averages them over all ranks, and between two later steps the rank moves by mean minus what it handed in,
+    AD-PSGD, Lian et al., https://arxiv.org/abs/1710.06952): between two steps a rank submits its parameters, a
+    thread averages them over all ranks, and between two later steps the rank moves by mean minus what it submitted,
     so that what it has learned meanwhile stays. No step waits for another rank.
 
     Args:
@@ -65,15 +65,15 @@ class AsyncPrepared(SynchronisedPrepared, PeersPrepared):
         if not mean.is_busy and time.monotonic() - mean.ended_at >= self._interval_s:
             mean.give(self._snapshot())
 
-    # What everybody else sees -------------------------------------------------------------------
+    # What other code sees -------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Take up what is on its way, so that all ranks have taken up equally many averages. Collective."""
+        """Apply pending averages, so that all ranks have applied equally many. Collective."""
         mean = self.averaging
         if mean is None:
             return
         if mean.given < max(self._collectives.gather_objects(mean.given)):
-            # Others have handed in, and wait for this rank; never for more than one.
+            # Others have submitted, and wait for this rank; never for more than one.
             self._move(mean.take(wait=True))
             mean.give(self._snapshot())
         self._move(mean.take(wait=True))

@@ -1,4 +1,4 @@
-"""`BackgroundMean`: a tensor's mean over ranks, found in a thread while training goes on."""
+"""`BackgroundMean`: a tensor's mean over ranks, found in a thread while training continues."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ POLL_S = 0.001, 0.02
 
 
 class BackgroundMean:
-    """Finds means over ranks, one after the other, in a thread of its own.
+    """Finds means over ranks, one after the other, in its own thread.
 
-    Ranks may hand in their tensors at any time: a mean is on its way when the last one has. Nothing is sent before,
+    Ranks may submit their tensors at any time: a mean is on its way when the last one has. Nothing is sent before,
     so that `close` never waits for a rank that doesn't come. Not collective.
 
     Args:
-        group: of all ranks, in which nobody else talks, and which knows CPU tensors.
+        group: of all ranks, in which no one else talks, and which knows CPU tensors.
         timeout_s: after which a rank that hasn't come is no longer waited for.
     """
 
@@ -31,34 +31,34 @@ class BackgroundMean:
         self._group, self._size, self._store = group, dist.get_world_size(group), group.get_group_store()
         self._timeout_s = timeout_s
         self.given = 0
-        """How many tensors this rank has handed in."""
+        """How many tensors this rank has submitted."""
         self.ended_at = time.monotonic()
-        """When the last mean was taken up, or this was made."""
+        """When the last mean was taken, or this object was made."""
         self._inbox: SimpleQueue[torch.Tensor | None] = SimpleQueue()
         self._outbox: SimpleQueue[torch.Tensor | BaseException] = SimpleQueue()
         self._stopping = threading.Event()
         self.is_busy = False
-        """Whether a tensor is handed in whose mean isn't taken up."""
+        """Whether the mean of a submitted tensor isn't taken yet."""
         self._error: CollectiveError | None = None
         self._thread = threading.Thread(target=self._serve, name="bagua-async", daemon=True)
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a mean, or an error, to be taken up."""
+        """Whether a mean, or an error, is ready to be taken."""
         return not self._outbox.empty()
 
     def give(self, flat: torch.Tensor) -> None:
-        """Hand in this rank's tensor, on the CPU, which is no longer the caller's; the one before is taken up."""
+        """Submit this rank's tensor, on the CPU, after the last mean was taken. The caller gives up the tensor."""
         if not self.given:
             self._thread.start()
         self.given, self.is_busy = self.given + 1, True
         self._inbox.put(flat)
 
     def take(self, wait: bool = False) -> torch.Tensor | None:
-        """Return the mean minus what this rank handed in, once; None where there is none yet.
+        """Return the mean minus what this rank submitted, once; None where there is none yet.
 
         Args:
-            wait: until there is one, if a tensor was handed in: all ranks must have.
+            wait: until there is one, if a tensor was submitted: all ranks must have.
 
         Raises:
             CollectiveError: the thread failed, as where another rank has ended.

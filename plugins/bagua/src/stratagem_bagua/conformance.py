@@ -51,7 +51,7 @@ def qadam_of(optimizer: Optimizer) -> Optimizer:
 
 
 _NEVER = {"warmup_steps": 3, "sync_interval_ms": 10**9}
-"""Replicas train by themselves, and are averaged nowhere but where everybody else looks at them."""
+"""Replicas train independently. They are averaged only where other code reads the model."""
 
 SUBJECTS = {
     "bagua": SUBJECT,

@@ -123,7 +123,7 @@ class LowPrecisionDecentralizedPrepared(PeersPrepared):
 
     def begin(self) -> None:
         flat = self.flat()
-        # What this rank and its neighbours told of themselves so far.
+        # What this rank and its neighbours have sent so far.
         self._own_told, self._left, self._right = flat, flat.clone(), flat.clone()
 
     def after_step(self) -> None:

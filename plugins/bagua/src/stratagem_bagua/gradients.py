@@ -101,7 +101,7 @@ class SynchronisedPrepared(Prepared):
 class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
     """A replica whose gradients are averaged after each backward that is to be synchronised.
 
-    ByteGrad (Gan et al., Bagua, https://arxiv.org/abs/2107.01499, section 3): each rank gets a chunk of everybody's
+    ByteGrad (Gan et al., Bagua, https://arxiv.org/abs/2107.01499, section 3): each rank gets a chunk of every rank's
     gradients in 8 bits, averages it in float32, and sends the chunk's mean in 8 bits to all. Averaging a gradient
     again leaves what is equal on all ranks nearly as it is, so that gradients may accumulate over backwards.
 

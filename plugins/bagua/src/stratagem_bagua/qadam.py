@@ -97,7 +97,7 @@ class MomentumExchange:
     def __init__(self, optimizer: QAdamOptimizer, names: Callable[[], Mapping[int, str]]) -> None:
         self._optimizer, self._names_now = optimizer, names
         self.names: list[str] = []
-        """Of the parameters that the residuals are of, in the order in which they are sent."""
+        """Names of the parameters with residuals, in the order in which they are sent."""
         self._residuals: list[Residuals] = []
         """One per bucket."""
 

@@ -26,7 +26,7 @@ class QAdamOptimizer(Optimizer):
     learning rates.
 
     Args:
-        params: parameters, or groups of them with settings of their own.
+        params: parameters, or groups of them with their own settings.
         lr: learning rate.
         warmup_steps: of each parameter, at least 1: a fifth of all, say Bagua's authors.
         betas: of the running averages of the gradient and of its square.
@@ -120,7 +120,7 @@ class QAdamOptimizer(Optimizer):
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         step, warmup_steps = int(state["step"]), group["warmup_steps"]
         momentum, variance = as_real(state["exp_avg"]), as_real(state["exp_avg_sq"])
-        # The variance's correction stays with it: one that went on would let steps grow threefold.
+        # The variance's correction stays with it: one that continued would let steps grow threefold.
         corrected = (variance.sqrt() / (1 - beta2 ** min(step, warmup_steps)) ** 0.5).add_(group["eps"])
         if step > warmup_steps:
             corrected = torch.maximum(corrected, momentum.abs() * ((1 - beta2) ** 0.5 / (1 - beta1)))

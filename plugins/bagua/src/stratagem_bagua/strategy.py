@@ -150,7 +150,7 @@ class BaguaStrategy(ProcessGroupStrategy):
         settings = self.settings
         begin = f", after {settings['warmup_steps']} steps of warm-up" * (settings["warmup_steps"] > 0)
         return [
-            f"replicas train by themselves, averaged in the background each {settings['sync_interval_ms']} ms{begin}",
+            f"replicas train independently, averaged in the background each {settings['sync_interval_ms']} ms{begin}",
             "at which step an average arrives depends on time: no two runs are alike, nor a continued run and one "
             "that was never interrupted",
         ]

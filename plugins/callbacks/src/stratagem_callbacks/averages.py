@@ -25,7 +25,7 @@ def snapshot(prepared: Prepared) -> dict[str, torch.Tensor]:
 
 
 def put_back(prepared: Prepared, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give the model the values of a `snapshot`, in the way in which it takes up a checkpoint. Collective."""
+    """Give the model the values of a `snapshot`, as it restores a checkpoint. Collective."""
     prepared.load(_Held(prepared, tensors), {}, model_only=True)
 
 

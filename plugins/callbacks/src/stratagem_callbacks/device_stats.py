@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class DeviceStatsMonitor(Callback):
     """Log statistics of rank 0's device before and after the steps that are logged.
 
-    They are named as "DeviceStatsMonitor.on_train_batch_end/allocated_bytes.all.current": what torch tells of the
+    They are named as "DeviceStatsMonitor.on_train_batch_end/allocated_bytes.all.current": what torch reports of the
     device's memory, and of the processor "cpu_percent", "cpu_vm_percent" and "cpu_swap_percent".
 
     Args:
@@ -65,7 +65,7 @@ class DeviceStatsMonitor(Callback):
 
 
 def device_stats(device: torch.device) -> dict[str, float]:
-    """Return what torch tells of a device's memory, by its names; nothing where it tells nothing."""
+    """Return torch's statistics of a device's memory, by their names; empty where torch has none."""
     backend = getattr(torch, device.type, None)
     tell = getattr(backend, "memory_stats", None)
     return dict(tell(device)) if tell is not None else {}

@@ -35,7 +35,7 @@ class BaseFinetuning(Callback):
         self._groups: list[list[list[str]]] = []
 
     def freeze_before_training(self, module: Any) -> None:
-        """Freeze what isn't to be trained at first."""
+        """Freeze modules that aren't trained at first."""
         raise NotImplementedError
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Optimizer) -> None:
@@ -46,7 +46,7 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def flatten_modules(modules: Modules) -> list[nn.Module]:
-        """Return all modules that have parameters of their own, or no children."""
+        """Return all modules that have their own parameters, or no children."""
         given = [modules] if isinstance(modules, nn.Module) else list(modules)
         return [
             each

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StochasticWeightAveraging(Callback):
-    """Average the weights at the end of late epochs, at a rate of their own (Izmailov et al., 2018).
+    """Average the weights at the end of late epochs, at a separate rate (Izmailov et al., 2018).
 
     From the epoch `swa_epoch_start` on, learning rates go to `swa_lrs` as torch's SWALR does, whatever schedulers
     say. When the fit ends, the module gets the averages; where it has batch normalization, their statistics are

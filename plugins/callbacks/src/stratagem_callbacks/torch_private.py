@@ -1,6 +1,6 @@
 """What torch keeps private of pruning, and callbacks need: all private names are here.
 
-plugins/callbacks/tests/test_torch_private.py tells when torch changes one.
+plugins/callbacks/tests/test_torch_private.py fails when torch changes one.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class BackgroundSaves:
         self._shown, self._is_written, self._failure, self._is_told = shown, False, "", False
 
     def when_saved(self, action: Callable[[], object]) -> None:
-        """As `Checkpointer.when_saved`."""
+        """See `Checkpointer.when_saved`."""
         if self._shown:
             self._actions.append(action)
         else:
@@ -89,7 +89,7 @@ class BackgroundSaves:
             self.when_saved(lambda: self.writer.send(Remove(filesystem, target), target))
 
     def poll(self) -> None:
-        """As `Checkpointer.poll`."""
+        """See `Checkpointer.poll`."""
         if not self._shown:
             return
         while self._advance(0.0):
@@ -99,7 +99,7 @@ class BackgroundSaves:
             raise _failed(self._failure)
 
     def wait(self) -> None:
-        """As `Checkpointer.wait`."""
+        """See `Checkpointer.wait`."""
         if not self._shown:
             return
         try:
@@ -117,7 +117,7 @@ class BackgroundSaves:
         self._act()
 
     def close(self, failed: bool) -> None:
-        """As `Checkpointer.close`."""
+        """See `Checkpointer.close`."""
         try:
             if not failed:
                 self.wait()

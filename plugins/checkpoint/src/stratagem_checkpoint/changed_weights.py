@@ -1,4 +1,4 @@
-"""Weights of a checkpoint for a module that has changed since: other names, some missing, some in excess."""
+"""Weights of a checkpoint for a module that has changed since: renamed, missing or unexpected keys."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def _refuse(report: WeightsReport, weights: InitialWeights) -> None:
         )
     if weights.strict and (report.missing or report.unexpected):
         raise CheckpointError(
-            f"{report.path} doesn't fit this module: it lacks {some(report.missing)} and has "
-            f"{some(report.unexpected)} in excess; map names with rename, leave some out with skip, or say "
+            f"{report.path} doesn't fit this module: missing keys: {some(report.missing)}, "
+            f"unexpected keys: {some(report.unexpected)}; map names with rename, leave some out with skip, or say "
             "strict=False"
         )
 

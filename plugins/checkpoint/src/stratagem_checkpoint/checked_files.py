@@ -18,7 +18,7 @@ class FileRecord:
     name: str
     size_bytes: int
     checksums: str
-    """Of its blocks, as `BlockChecksums.hexdigest` gives them."""
+    """Checksums of its blocks, from `BlockChecksums.hexdigest`."""
 
 
 def write_checked(

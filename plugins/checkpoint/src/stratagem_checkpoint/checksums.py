@@ -56,7 +56,7 @@ class BlockChecksums:
 
 
 class CheckedFile:
-    """An open file whose bytes are compared with their checksums before anybody sees them.
+    """An open file whose bytes are compared with their checksums before the caller gets them.
 
     Args:
         stream: seekable; stays the caller's to close.

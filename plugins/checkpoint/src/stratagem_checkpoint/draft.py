@@ -28,7 +28,7 @@ class Draft:
     contents: Mapping[str, Content]
     """This rank's files by name; tensors are found when their turn comes."""
     document: Mapping[str, Any]
-    """Of the manifest, as `Manifest.document` has it; equal on every rank."""
+    """The manifest's document, from `Manifest.document`; equal on every rank."""
 
 
 def agree_on_draft(collectives: Collectives, checkpoint: Checkpoint) -> Draft:

@@ -19,9 +19,9 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 
 class GrowingFile:
-    """Tells the kernel to begin with what was written, and to have room for what follows.
+    """Asks the kernel to start writeback early, and to reserve space for what follows.
 
-    It promises nothing: what is written is on the disk after an fsync, as ever, and a full disk is told by a write.
+    These are hints only: data is on the disk after an fsync, and a full disk fails at a write.
 
     Args:
         descriptor: of the file.

@@ -104,7 +104,7 @@ class Manifest:
         return found
 
     def encode(self) -> bytes:
-        """As strict JSON."""
+        """Return the manifest as strict JSON."""
         return sealed(self.document(), self.files)
 
     def document(self) -> dict[str, Any]:

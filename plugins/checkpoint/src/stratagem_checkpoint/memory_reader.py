@@ -17,7 +17,7 @@ class _Place(ctypes.Structure):
 
 
 class MemoryReader:
-    """Reads a block at a time into memory of its own, which stays in the processor's cache.
+    """Reads a block at a time into its own buffer, which stays in the processor's cache.
 
     Args:
         descriptor: of /proc/PID/mem or of a file; closed by `close`.

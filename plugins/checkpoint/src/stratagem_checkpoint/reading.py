@@ -22,7 +22,7 @@ class Part(NamedTuple):
     """A box of one chunk, and what it fills."""
 
     key: str
-    """Of the tensor; may be a tied one's."""
+    """Key of the tensor; may be a tied one's."""
     chunk: ChunkRecord
     offsets: Sequence[int]
     """Where in the chunk the box begins, one number per dim; its shape is that of the target."""

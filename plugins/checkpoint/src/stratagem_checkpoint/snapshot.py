@@ -36,7 +36,7 @@ class SnapshotBuffer:
         return self._memory
 
     def reserve(self, contents: Mapping[str, Content]) -> bool:
-        """Have room for these files; whether that took another buffer, with a descriptor of its own."""
+        """Reserve memory for these files; return whether that took a new buffer, with its own descriptor."""
         _, size_bytes = _layout(contents)
         if self._memory is not None and size_bytes <= len(self._bytes):
             return False

@@ -21,7 +21,7 @@ class SnapshotMemory(NamedTuple):
     descriptor: int
     """To be closed by who allocated it."""
     offset: int
-    """Of the first byte, among what the descriptor reads."""
+    """Offset of the first byte, among what the descriptor reads."""
     is_of_process: bool
     """Whether the descriptor is of all memory of this process, in which the offset is an address."""
 

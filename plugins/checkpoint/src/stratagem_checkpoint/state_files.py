@@ -17,7 +17,7 @@ from stratagem_checkpoint.state_json import decode_state
 from stratagem_checkpoint.strict_json import STATE_LIMIT_BYTES, check_limit
 
 Content = Union[bytes, Mapping[str, Chunk]]
-"""Of a file: its bytes, or the chunks of a safetensors file."""
+"""Content of a file: its bytes, or the chunks of a safetensors file."""
 
 
 def state_contents(stem: str, encoded: tuple[bytes, dict[str, torch.Tensor]]) -> dict[str, Content]:

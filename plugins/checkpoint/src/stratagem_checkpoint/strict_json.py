@@ -1,4 +1,4 @@
-"""JSON from files that may come from anybody: bounded, and with one meaning."""
+"""Parse JSON of untrusted files: of bounded size, and with one meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANIFEST_LIMIT_BYTES = 256 * 2**20
 STATE_LIMIT_BYTES = 64 * 2**20
 """Arrays and tensors of a state aren't in its JSON."""
 HEADER_LIMIT_BYTES = 100_000_000
-"""Of a safetensors file; what the format's own library takes."""
+"""Largest header of a safetensors file, as in the format's own library."""
 
 
 def parse_json(text: bytes | memoryview) -> Any:

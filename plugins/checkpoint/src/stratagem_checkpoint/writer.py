@@ -42,7 +42,7 @@ class Writer:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's ID."""
         return self._process.pid
 
     @property

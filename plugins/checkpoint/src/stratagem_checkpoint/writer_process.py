@@ -36,7 +36,7 @@ class Buffer:
     """Read from now on this memory, whose descriptor follows."""
 
     offset: int
-    """Of its first byte, among what the descriptor reads."""
+    """Offset of its first byte, among what the descriptor reads."""
     process: int | None
     """Whose memory the descriptor reads; None where it is a file's."""
 
@@ -64,12 +64,12 @@ class Save:
     filesystem: Filesystem
     folder: str
     spans: Sequence[Span]
-    """Of this rank's files."""
+    """Spans of this rank's files."""
     rank: int
     world_size: int
     target: str
     document: Mapping[str, Any] | None
-    """Of the manifest; None on ranks other than 0."""
+    """The manifest's document; None on ranks other than 0."""
     shown: str
 
 
@@ -88,16 +88,16 @@ class Remove:
 
 @dataclass(frozen=True)
 class Event:
-    """What the training process is told."""
+    """A message to the training process."""
 
     kind: str
-    """"written": of rank 0, its own files are; "done": all that the oldest message asked for; "failed"."""
+    """"written": rank 0's own files are written; "done": the oldest request is complete; "failed"."""
     text: str = ""
     """The folder that was made, or what went wrong."""
 
 
 def serve(connection: Connection) -> None:
-    """Do what is asked until nobody asks any more."""
+    """Serve requests until the connection closes."""
     for name in _SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -29,7 +29,7 @@ def strategy_component(selection: Mapping[str, Any]) -> Component | None:
 
 
 def checkpoint_component(selection: Mapping[str, Any]) -> Component | None:
-    """Return the checkpointer's component; None where there is none of that name.
+    """Return the checkpointer's component; None where no installed one has that name.
 
     Args:
         selection: fields of `RunConfig` that were given.
@@ -47,7 +47,7 @@ def environment_here(selection: Mapping[str, Any]) -> Environment:
         selection: fields of `RunConfig` that were given.
 
     Raises:
-        UsageError: there is none of that name, or several recognise the variables.
+        UsageError: no environment has that name, or several recognise the variables.
     """
     size = requested_size(selection.get("devices", "auto"), selection.get("num_nodes", 1))
     wanted = selection.get("environment", "auto")

@@ -82,7 +82,7 @@ _FLAGS: dict[cloup.OptionGroup, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         (
             "--log-dir",
             "log_dir",
-            {"metavar": "FOLDER", "help": "Keep what each worker prints, in a file of its own there."},
+            {"metavar": "FOLDER", "help": "Write what each worker prints into its own file there."},
         ),
         (
             "--log-level",

@@ -31,7 +31,7 @@ class Placement:
     """A command that is to run somewhere else."""
 
     on: str
-    """As "slurm", or "slurm:a100", which a file describes."""
+    """The place, such as "slurm", or "slurm:a100", which a file describes."""
     sets: tuple[str, ...]
     """KEY=VALUE, of the place's options."""
     dry_run: bool

@@ -64,7 +64,7 @@ class Finding:
     """What came of one check of a distribution."""
 
     check: str
-    """As "names"."""
+    """Name of the check, such as "names"."""
     ok: bool
     """Whether it holds."""
     detail: str
@@ -134,7 +134,7 @@ def check_plugin(catalogue: Catalogue, name: str) -> CheckedPlugin:
         _said("records", _broken(catalogue, name), "what it offers can be read"),
         _said("api_version", _wrong_versions(own), f"written for plugin API {API_VERSION} or before"),
         _said("summaries", _wrong_summaries(own), "each component has one line"),
-        _said("targets", _wrong_targets(own), f"{len(own)} can be imported, or need what isn't installed"),
+        _said("targets", _wrong_targets(own), f"{len(own)} can be imported, or need a missing package"),
     )
     return CheckedPlugin(_normal(name), distribution.version, offers, round(milliseconds, 1), findings)
 
@@ -170,7 +170,7 @@ def _imported(module: str) -> _Import:
         if done.returncode:
             return _Import(0.0, (), done.stdout, done.stderr.strip()[-300:] or "the process ended", {})
         milliseconds, heavy, printed, error, functions = json.loads(done.stdout.strip().splitlines()[-1])
-        # What a library prints by itself, not through sys.stdout, is in the lines before.
+        # A library's own output, which bypasses sys.stdout, is in the lines before.
         printed += "".join(done.stdout.strip().splitlines()[:-1])
         found = _Import(milliseconds, tuple(heavy), printed, error, functions)
         best = found if best is None or found.milliseconds < best.milliseconds else best

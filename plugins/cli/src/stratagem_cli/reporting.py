@@ -1,4 +1,4 @@
-"""What the person at the command line is told when a command fails, and the exit code."""
+"""The message and the exit code of a command that fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IMPORTING = (
 """Files whose frames lead from our call to what a user's file or a plugin's raised."""
 
 _LONGEST = 2000
-"""Characters of a message; what is longer holds somebody's data, and is cut in the middle."""
+"""Characters of a message. Longer ones contain a user's data, and are cut in the middle."""
 
 
 def run_reporting(command: Callable[[], Any]) -> int:

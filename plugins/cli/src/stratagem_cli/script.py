@@ -1,4 +1,4 @@
-"""`stratagem run`: a script with a loop of its own, under the run that flags select."""
+"""`stratagem run`: runs a script with its own training loop, under the run that flags select."""
 
 from __future__ import annotations
 

@@ -50,19 +50,19 @@ class Settings:
     target: str | None = None
     ckpt_path: str | None = None
     selection: Mapping[str, Any] = field(default_factory=dict)
-    """By field of `RunConfig`, typed; `strategy` and `checkpoint` are names."""
+    """Fields of `RunConfig`, typed; `strategy` and `checkpoint` are names."""
     strategy: Mapping[str, Any] = field(default_factory=dict)
-    """Of the strategy's constructor."""
+    """Arguments of the strategy's constructor."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
-    """Of the checkpointer's constructor."""
+    """Arguments of the checkpointer's constructor."""
     model: Mapping[str, Any] = field(default_factory=dict)
-    """Of the module's constructor."""
+    """Arguments of the module's constructor."""
     trainer: Mapping[str, Any] = field(default_factory=dict)
-    """Of the trainer, apart from the selection."""
+    """Arguments of the trainer, apart from the selection."""
     data_class: str | None = None
-    """Of the data module, as "digits.py:DigitsData"."""
+    """The data module's class, such as "digits.py:DigitsData"."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of its constructor."""
+    """Arguments of the data module's constructor."""
 
     def with_defaults(self, **selection: Any) -> Settings:
         """Fill parts of the selection that weren't set."""
@@ -139,7 +139,7 @@ def checkpoint_settings(settings: Settings, checkpointer: Callable[..., Any] | N
     """Type the section `checkpoint` against the checkpointer's constructor, whose `async_` is called async here.
 
     Args:
-        checkpointer: the class; None where there is none of that name.
+        checkpointer: the class; None where no installed one has that name.
     """
     if checkpointer is None or not settings.checkpoint:
         return {key: plain(value) for key, value in settings.checkpoint.items()}

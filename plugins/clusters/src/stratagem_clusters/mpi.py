@@ -15,7 +15,7 @@ from stratagem_clusters.variables import incomplete, integer
 
 @dataclass(frozen=True)
 class _Flavour:
-    """The variables that one family of launchers sets, and how it is told to set more."""
+    """The variables that one family of launchers sets, and the flag that makes it set more."""
 
     launcher: str
     rank: str
@@ -76,7 +76,7 @@ class MPI(LauncherEnvironment):
     @classmethod
     def detect(cls, environ: Mapping[str, str]) -> str | None:
         flavour = _flavour(environ)
-        # jsrun is made of Open MPI and sets its variables as well, but tells more by its own.
+        # jsrun is made of Open MPI and sets its variables as well, but its own say more.
         if flavour is None or "JSM_NAMESPACE_RANK" in environ:
             return None
         return f"{flavour.launcher} has set {flavour.rank}={environ[flavour.rank]}"

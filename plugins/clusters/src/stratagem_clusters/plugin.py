@@ -13,7 +13,7 @@ _ENVIRONMENTS = [
     ("mpi", "mpi:MPI", "mpirun of Open MPI, MPICH, Intel MPI or MVAPICH", 30),
     ("lsf", "lsf:LSF", "jsrun of IBM Spectrum LSF", 20),
     ("slurm", "slurm:Slurm", "srun of Slurm", 10),
-    # An environment of somebody else's has 0 where it says none.
+    # An environment of someone else's has 0 where it says none.
     ("env", "env:Env", "any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", 0),
     ("node", "node:Node", "one command per node, with NODE_RANK and MASTER_ADDR set by hand", -5),
 ]

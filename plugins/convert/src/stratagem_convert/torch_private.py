@@ -1,6 +1,6 @@
 """What this package uses of torch's private names, each with the reason.
 
-plugins/convert/tests/test_torch_private.py tells when one changes.
+plugins/convert/tests/test_torch_private.py fails when one changes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class CpuAccelerator(Accelerator):
         return os.cpu_count() or 1
 
     def default_devices(self) -> int:
-        """One: torch's operators use all cores by themselves."""
+        """One: torch's operators use all cores of a process."""
         return 1
 
     def device(self, index: int) -> torch.device:
@@ -52,7 +52,7 @@ class CpuAccelerator(Accelerator):
         return None
 
     def memory(self, device: torch.device) -> dict[str, int]:
-        """Physical memory of this process, where the system tells (Linux)."""
+        """Physical memory of this process, on Linux."""
         try:
             resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):

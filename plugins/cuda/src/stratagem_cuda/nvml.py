@@ -1,4 +1,4 @@
-"""What the NVIDIA driver tells about its GPUs without initialising CUDA.
+"""GPUs as the NVIDIA driver reports them, without initialising CUDA.
 
 Initialising CUDA would forbid forking workers afterwards, so the launching process never does it.
 """
@@ -20,7 +20,7 @@ def load_driver() -> Any | None:
 
 
 def compute_capabilities(driver: Any, environ: Mapping[str, str] = os.environ) -> list[tuple[int, int]]:
-    """Return (major, minor) of each GPU that CUDA will see; empty where that can't be told.
+    """Return (major, minor) of each GPU that CUDA will see; empty where that isn't known.
 
     Args:
         driver: what `load_driver` returned.

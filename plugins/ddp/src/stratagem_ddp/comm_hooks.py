@@ -54,7 +54,7 @@ def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     if hook not in SETTINGS:
         raise ConfigError(
-            f"ddp_comm_hook={hook!r} is none of {', '.join(SETTINGS)}: choose one, or give a function"
+            f"ddp_comm_hook={hook!r} must be one of {', '.join(SETTINGS)}: choose one, or give a function"
         )
     unknown = sorted(set(given) - set(SETTINGS[hook]))
     if unknown:

@@ -33,7 +33,7 @@ def _within(name: str, tolerance: float, **changes: Any) -> StrategySubject:
 
 
 # Numbers equal to plain averages of gradients need settings in which the algorithm loses nothing; what
-# it loses otherwise is held against the algorithm by hand in tests/test_presets.py. Continuing is tried
+# it loses otherwise is compared with the algorithm by hand in tests/test_presets.py. Continuing is tried
 # as the preset is, with all that it has to remember.
 _WHOLE_RANK = {
     "matrix_approximation_rank": 64,

@@ -1,4 +1,4 @@
-"""Local SGD: replicas step by themselves, and their parameters are averaged every so many steps."""
+"""Local SGD: replicas step independently, and their parameters are averaged every so many steps."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class LocalSGD:
 
     @property
     def drifted(self) -> bool:
-        """Whether ranks have parameters or optimizer states of their own."""
+        """Whether ranks have different parameters or optimizer states."""
         return self._may_drift and self.steps > self._warm_up and dist.get_world_size() > 1
 
     def after_step(self) -> None:

@@ -31,7 +31,7 @@ class PickledPowerSGD:
         """Take up all but the group.
 
         Raises:
-            ConfigError: it has a group of its own, which no other process can have.
+            ConfigError: the state names a process group, which cannot be pickled for other processes.
         """
         if state.process_group is not None:
             raise ConfigError(
@@ -116,7 +116,7 @@ class PowerSGDMemory:
         return errors, factors
 
     def saved(self) -> tuple[Named, Named, Mapping[str, Any]]:
-        """Return copies of all that `restore` takes up."""
+        """Return copies of all that `restore` restores."""
         errors, factors = (
             {name: value.clone() for name, value in each.items()} for each in self.remembered()
         )
@@ -136,7 +136,7 @@ class PowerSGDMemory:
         self.state.rng.set_state((kind, keys, *rest))
 
     def counters(self) -> dict[str, Any]:
-        """Return what isn't a tensor, the same on all ranks."""
+        """Return the values that aren't tensors, the same on all ranks."""
         return {"iter": self.state.iter, "rng": list(self.state.rng.get_state())}
 
     def _lay_out(

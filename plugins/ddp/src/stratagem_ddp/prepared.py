@@ -46,9 +46,9 @@ FACTORS = "ddp/factor/"
 class DDPPrepared(TrackedGradients):
     """A replica under DistributedDataParallel. Evaluation calls the replica itself.
 
-    Under local SGD ranks come to have parameters and optimizer states of their own. A checkpoint has
-    their averages, which is what evaluations see and what any other strategy or number of ranks goes
-    on with; and each rank's own beside them, so that as many ranks go on exactly.
+    Under local SGD the ranks' parameters and optimizer states differ. A checkpoint has their averages, which
+    evaluations use and from which any other strategy or number of ranks resumes. It also has each rank's
+    own values, so that as many ranks continue exactly.
     """
 
     _in_backward = False
@@ -254,7 +254,7 @@ class DDPPrepared(TrackedGradients):
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._local is None:
             return super().replicas()
-        # Between two averages ranks have parameters and optimizer states of their own.
+        # Between two averages the ranks' parameters and optimizer states differ.
         own, named = self._local.ids, self.original_module.named_parameters()
         return ((f"parameter {name!r}", parameter) for name, parameter in named if id(parameter) not in own)
 
@@ -318,7 +318,7 @@ class DDPPrepared(TrackedGradients):
                 self._hook_state.iter = min(self._local.steps, self._hook_state.start_localSGD_iter)
         if isinstance(self._hook_state, PowerSGDMemory) and "power_sgd" in hidden:
             errors = [self._read(reader, f"{OWN}{rank}/error/") for rank in self._ranks(reader)]
-            # What another number of ranks lost is shared out: its mean is what gradients lack.
+            # What another number of ranks lost is distributed: its mean is what gradients lack.
             mean = {name: torch.stack([each[name] for each in errors]).mean(0) for name in errors[0]}
             self._hook_state.restore(mean, self._read(reader, FACTORS), hidden["power_sgd"])
 

@@ -125,8 +125,8 @@ def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state
     for optimizer in optimizers if local else ():
         if isinstance(optimizer, LBFGS) or _is_zero(optimizer):
             raise ConfigError(
-                f"local SGD steps each replica by itself, and {type(optimizer).__name__} needs all ranks in one "
-                "step: choose SGD, AdamW or another optimizer of its own per rank, or strategy ddp"
+                f"local SGD steps each replica independently, and {type(optimizer).__name__} needs all ranks in one "
+                "step: choose SGD, AdamW or another optimizer that steps on each rank, or strategy ddp"
             )
 
 

@@ -148,7 +148,7 @@ class TrackedDDP:
     # After a backward ---------------------------------------------------------------------------------
 
     def check_reduced(self) -> None:
-        """Refuse to go on where gradients were not reduced.
+        """Refuse to continue where gradients were not reduced.
 
         Raises:
             ConfigError: the loss doesn't depend on all parameters.

@@ -1,4 +1,4 @@
-"""Optimizer states, gradients and parameters shared out among ranks by the DeepSpeed engine."""
+"""Optimizer states, gradients and parameters distributed among ranks by the DeepSpeed engine."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def dropped_within_window() -> GradientError:
 class HeldGradient(torch.Tensor):
     """In the place of a gradient that the engine holds: has no values, and refuses whatever is done with it.
 
-    Without it `p.grad` would be None, so that clipping by torch, or a norm over what isn't None, does nothing.
+    Without it `p.grad` would be None, and torch's clipping, or a norm over existing gradients, would do nothing.
     """
 
     @classmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
 
 FORGOTTEN_S = 1800.0
-"""Where nobody can tell who holds a lock file, one of this age is taken for left behind."""
+"""Where no one can tell who holds a lock file, one of this age is taken for left behind."""
 
 _FUSED = {
     "adam": "FusedAdam",
@@ -75,7 +75,7 @@ def check(configuration: Configuration) -> None:
 
 
 def make(configuration: Configuration, collectives: Collectives) -> None:
-    """Compile what isn't there yet, on the first rank of each machine, then load it on every rank. Collective.
+    """Compile missing extensions, on the first rank of each machine, then load it on every rank. Collective.
 
     Raises:
         ConfigError: it can't be compiled; raised on every rank.

@@ -148,8 +148,8 @@ class EngineCheckpoint:
         saved = {key for key in reader.tensors if key.startswith("model/")}
         if targets != saved:
             raise CheckpointError(
-                f"the checkpoint was made by another module: it lacks {_some(targets - saved)} and has "
-                f"{_some(saved - targets)} in excess"
+                f"the checkpoint was made by another module: missing keys: "
+                f"{_some(targets - saved)}; unexpected keys: {_some(saved - targets)}"
             )
         with torch.no_grad():
             reader.read({f"model/{name}": buffer for name, buffer in buffers.items()})
@@ -220,5 +220,5 @@ def _scaler(engine: Any) -> Any:
 def _some(keys: set[str]) -> str:
     names = [key.split("/", 1)[1] for key in sorted(keys)]
     if not names:
-        return "nothing"
+        return "none"
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

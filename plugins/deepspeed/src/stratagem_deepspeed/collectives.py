@@ -1,4 +1,4 @@
-"""The process group, of which the engine keeps things of its own."""
+"""The process group, of which the engine keeps references."""
 
 from __future__ import annotations
 

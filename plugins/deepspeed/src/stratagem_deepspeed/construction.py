@@ -35,7 +35,7 @@ def materialize(request: SetupRequest, construction: Construction | None, parts:
         What took the place of what.
 
     Raises:
-        ConfigError: nothing tells the values of one.
+        ConfigError: one has no source of its values.
     """
     made: Made = {}
     for module in request.module.modules():
@@ -47,9 +47,9 @@ def materialize(request: SetupRequest, construction: Construction | None, parts:
 def share_out(
     request: SetupRequest, construction: Construction | None, parts: Parts, config: dict[str, Any]
 ) -> Made:
-    """Cut every parameter into a piece per rank, beginning with rank 0's values. Collective.
+    """Shard every parameter over the ranks, from rank 0's values. Collective.
 
-    A layer's values are made, cut and let go before the next one's.
+    A layer's values are made, sharded and freed before the next one's.
 
     Args:
         request: its module is changed in place.
@@ -61,7 +61,7 @@ def share_out(
         What took the place of what was on "meta".
 
     Raises:
-        ConfigError: nothing tells the values of a tensor on "meta".
+        ConfigError: a tensor on "meta" has no source of its values.
     """
     from deepspeed import zero
 
@@ -87,7 +87,7 @@ def share_out(
             init = zero.Init(
                 module=layer, config_dict_or_path=config, mem_efficient_linear=False, param_swapper=swapper
             )
-            # On nvme, a swapper of its own for each layer would empty the folder of those before.
+            # On nvme, a new swapper per layer would empty the folder of the earlier ones.
             swapper = init.param_swapper
         for name, buffer in own_buffers(module).items():
             if buffer is not None:
@@ -107,7 +107,7 @@ def _fill(request: SetupRequest, module: nn.Module, construction: Construction |
     for tensor in missing:
         if construction is None or not construction.knows(tensor):
             raise ConfigError(
-                f"a parameter or buffer of {type(module).__qualname__} is on the meta device and nothing tells its "
+                f"a parameter or buffer of {type(module).__qualname__} is on the meta device and nothing gives its "
                 "values: make layers in configure_model"
             )
     if construction is not None:
@@ -130,7 +130,7 @@ def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     made = nn.Parameter(real, requires_grad=like.requires_grad)
     vars(made).update(vars(like))
     for slot in PARAMETER_HOOKS:
-        # The very dict, before the engine adds hooks of its own: the user's handles go on removing theirs.
+        # The same dict, before the engine adds its hooks, so that the user's handles still remove theirs.
         if hooks := getattr(like, slot):
             setattr(made, slot, hooks)
     return made

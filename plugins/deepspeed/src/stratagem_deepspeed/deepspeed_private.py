@@ -1,7 +1,7 @@
 """What this plugin uses of DeepSpeed and torch that they keep private, and which of the engine's methods it replaces.
 
 Each with the reason; what several plugins use of torch is in `stratagem_sharding.torch_private`.
-plugins/deepspeed/tests/test_deepspeed_private.py tells when DeepSpeed or torch changes one, or has a public way.
+plugins/deepspeed/tests/test_deepspeed_private.py fails when DeepSpeed or torch changes one, or has a public way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WITHOUT_VALUES = ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")
 
 
 def runs_own_backward(engine: Any) -> bool:
-    """Whether `engine.backward` runs, and not that of a tensor: nothing public tells."""
+    """Whether `engine.backward` runs, and not that of a tensor. It has no public name."""
     return bool(engine._running_engine_backward)
 
 
@@ -126,7 +126,7 @@ def as_plain_tensors() -> AbstractContextManager[Any]:
 
 
 def is_gathered_by_user(parameter: Any) -> bool:
-    """Whether a parameter is within a `GatheredParameters`: nothing public tells."""
+    """Whether a parameter is within a `GatheredParameters`. It has no public name."""
     return bool(getattr(parameter, "_ds_z3_gathered_param_context_depth", 0))
 
 

@@ -65,7 +65,7 @@ def _make(drive: str) -> tuple[Path, int]:
     """Make a folder; its lock is held before there is anything to be removed."""
     while True:
         descriptor, lock = tempfile.mkstemp(LOCK, PREFIX, drive)
-        # A file system that knows no locks only keeps what a killed process leaves: nobody can lock there.
+        # A file system that knows no locks only keeps what a killed process leaves: no one can lock there.
         with contextlib.suppress(OSError):
             _hold(descriptor, wait=True)
         # Another run may have taken it for forgotten before that.

@@ -11,7 +11,7 @@ from stratagem import CombinationError
 
 
 class Frozen:
-    """Refuses to go on once something is to be trained that the engine wasn't given at the start.
+    """Refuses to continue once something is to be trained that the engine wasn't given at the start.
 
     Args:
         names: id of a parameter of the module → its name.
@@ -41,7 +41,7 @@ class Frozen:
                 raise CombinationError(
                     f"parameter {name!r} required no gradient when training began and requires one now, and "
                     f"deepspeed's stage {self._stage} decides at the start what it trains: freeze it in "
-                    "on_train_start instead, in a group of its own in configure_optimizers, or choose strategy ddp "
+                    "on_train_start instead, in its own group in configure_optimizers, or choose strategy ddp "
                     "or fsdp"
                 )
         for optimizer, count in self._groups:
@@ -52,6 +52,6 @@ class Frozen:
                 raise CombinationError(
                     f"add_param_group gave {type(optimizer).__name__} the parameter "
                     f"{self._names.get(id(added[0]), 'without a name')!r} after training had begun, and deepspeed "
-                    "decides at the start what it trains: give it a group of its own in configure_optimizers and "
+                    "decides at the start what it trains: give it its own group in configure_optimizers and "
                     "freeze it in on_train_start, or choose strategy ddp or fsdp"
                 )

@@ -74,7 +74,7 @@ class IdleParameters:
                     raise CombinationError(
                         f"parameter {name!r} had no gradient in some of the steps before this "
                         f"one, and deepspeed counts {type(self._zero.optimizer).__name__}'s steps for all parameters "
-                        "of a group: give it a group of its own in configure_optimizers, or choose SGD, or strategy "
+                        "of a group: give it its own group in configure_optimizers, or choose SGD, or strategy "
                         "ddp or fsdp"
                     )
 

@@ -1,4 +1,4 @@
-"""What stage 3 leaves of a module in a process: this rank's part of each parameter, for the next run to take up."""
+"""What stage 3 leaves of a module in a process: this rank's part of each parameter, for the next run to restore."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keep(parts: Iterable[tuple[nn.Parameter, torch.Tensor, torch.Size]]) -> Kept
     kept = KeptParts({})
     for parameter, part, shape in parts:
         kept.parts[id(parameter)] = (part, shape)
-        # One number in memory. Whoever computes with it sees that it is none.
+        # One number in memory: NaN, so that code that computes with it is noticed.
         filler = float("nan") if part.is_floating_point() else 0
         parameter.data = torch.full((1,), filler, dtype=part.dtype, device=part.device).expand(shape)
     return kept

@@ -103,11 +103,11 @@ def _offloading(keyword: dict[str, Any]) -> dict[str, Any]:
     zero: dict[str, Any] = {}
     remote = keyword["remote_device"]
     if remote not in (None, "none", *PLACES):
-        raise ConfigError(f"remote_device={remote!r} is none of {', '.join(PLACES)}")
+        raise ConfigError(f"remote_device={remote!r} must be one of {', '.join(PLACES)}")
     places = {name: keyword[name] for name in ("offload_params_device", "offload_optimizer_device")}
     for name, place in places.items():
         if place not in PLACES:
-            raise ConfigError(f"{name}={place!r} is none of {', '.join(PLACES)}")
+            raise ConfigError(f"{name}={place!r} must be one of {', '.join(PLACES)}")
     if keyword["offload_parameters"] or remote in PLACES:
         place = remote if remote in PLACES else places["offload_params_device"]
         zero["offload_param"] = {"device": place, "pin_memory": keyword["pin_memory"]}

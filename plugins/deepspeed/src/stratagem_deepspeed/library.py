@@ -83,7 +83,7 @@ def _accelerator_name() -> str:
 def _without_shared_memory(device_type: str) -> None:
     """Leave collectives among CPU processes to gloo.
 
-    The engine would compile an extension of its own for them, which takes minutes.
+    The engine would compile its own extension for them, which takes minutes.
     """
     if device_type == "cpu":
         import deepspeed.ops

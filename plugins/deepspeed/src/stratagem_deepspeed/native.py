@@ -77,7 +77,7 @@ def load(
             "in config"
         )
     with output.kept(), as_plain_tensors():
-        found, told = engine.load_checkpoint(
+        found, client_state = engine.load_checkpoint(
             folder,
             tag=tag,
             load_module_only=model_only,
@@ -90,4 +90,4 @@ def load(
         )
     if not model_only:
         paused.clear()
-        paused.update((told or {}).get(PAUSED, {}))
+        paused.update((client_state or {}).get(PAUSED, {}))

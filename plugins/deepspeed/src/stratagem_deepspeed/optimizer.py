@@ -1,4 +1,4 @@
-"""The optimizer that the engine steps, as it was before the engine put flat pieces into it."""
+"""The optimizer that the engine steps, as it was before the engine put flat shards into it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer 
 def client_groups(
     original_module: nn.Module, optimizer: Optimizer | None, stage: int, engine: Any = None
 ) -> tuple[Groups, list[list[str]]]:
-    """Note the names of the parameters in each group, and take out of the groups what isn't trained.
+    """Note the names of the parameters in each group, and remove parameters that aren't trained from the groups.
 
     Args:
         original_module: the user's module.

@@ -1,4 +1,4 @@
-"""What the engine says: kept in the run's folder, and off the terminal unless somebody asks for it.
+"""What the engine says: kept in the run's folder, and off the terminal unless someone asks for it.
 
 Until the folder is known, records wait in memory.
 """

@@ -78,7 +78,7 @@ def trained(parameter: nn.Parameter) -> Iterator[None]:
 
 
 def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
-    """This rank's piece of `whole` as stage 3 cuts `parameter`: flat, filled up with zeros."""
+    """Return this rank's shard of `whole` as stage 3 shards `parameter`: flat, padded with zeros."""
     # A tensor that is on NVMe has another size.
     return padded_flat_shard(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 NO_LOSS_TIMEOUT_S = 5.0
-"""How long a rank without a loss waits for others that have none either, where one alone can't go on."""
+"""How long a rank without a loss waits for others that have none either, where one alone can't continue."""
 
 
 class DeepSpeedPrepared(Prepared):
@@ -73,7 +73,7 @@ class DeepSpeedPrepared(Prepared):
         self._traces = Traces(request.module)
         output.silence_deprecations()
         parts = Parts(request.left_shards, request.collectives)
-        # Before parameters are cut: whoever groups them by their shapes sees these.
+        # Before parameters are sharded, so that code that groups them by shape sees the full shapes.
         client = client_optimizer(request, configuration.makes_optimizer)
         originals = Originals((), False)
         if self.stage == 3:
@@ -231,15 +231,15 @@ class DeepSpeedPrepared(Prepared):
         return self._accumulating()
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        """Check that it is what the engine was told: it clips within `step`. Returns None.
+        """Check that `clipping` is the engine's setting, since the engine clips within `step`. Return None.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it isn't.
         """
         known = self.engine.gradient_clipping()
         if clipping.max_value is not None or (clipping.max_norm or 0.0) != known:
             raise ConfigError(
-                f"deepspeed was told to clip at a norm of {known:g} before it started, and clip got {clipping}: pass "
+                f"deepspeed clips at a norm of {known:g}, as set before it started, and clip got {clipping}: pass "
                 "clipping=Clipping(max_norm=...) to setup"
             )
         return None

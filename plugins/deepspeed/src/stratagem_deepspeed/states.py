@@ -1,4 +1,4 @@
-"""The optimizer's states under parameters' names, from an engine that steps flat pieces of all of them."""
+"""The optimizer's states under parameters' names, from an engine that steps flat shards of all of them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class States:
         return saved
 
     def _make(self, reader: CheckpointReader, saved: Mapping[str, list[str]]) -> None:
-        """Make every flat piece's states: zeros, and the numbers of its parameters."""
+        """Make every flat shard's states: zeros, and the saved numbers of its parameters."""
         scalars = {
             f"optimizer/0/{name}/{state}": torch.zeros(reader.tensors[f"optimizer/0/{name}/{state}"].shape)
             for name, parameter, _, _ in self._trained()
@@ -146,7 +146,7 @@ class States:
         named: Sequence[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]],
         counted: Mapping[str, Scalars],
     ) -> None:
-        """Set what is counted for a flat piece to what those of its parameters have that made most steps."""
+        """Set a flat shard's counters to those of its parameter with the most steps."""
         ahead: Scalars = max(counted.values(), key=lambda scalars: scalars.get("step", 0.0), default={})
         for name, *_ in named:
             if counted and counted.get(name) != ahead:
@@ -194,7 +194,7 @@ class States:
             lazy_init_hp_params_optimizer_state(list(group.values()), flat, self._optimizer.state)
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]]:
-        """Yield each trained parameter's name, itself, the flat piece that has its part, and its group."""
+        """Yield each trained parameter's name, itself, the flat shard that holds it, and its group."""
         for index, named in enumerate(self._groups):
             group = self._optimizer.param_groups[index]
             for name, parameter in named.items():

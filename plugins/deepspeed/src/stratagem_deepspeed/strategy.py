@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedStrategy(DeferringStrategy):
-    """ZeRO: what a rank needn't have all the time is shared out among ranks, by the DeepSpeed engine.
+    """ZeRO: what a rank needn't have all the time is distributed among ranks, by the DeepSpeed engine.
 
     Args:
         zero_optimization: False is stage 0.
@@ -58,7 +58,7 @@ class DeepSpeedStrategy(DeferringStrategy):
         sub_group_size: elements that stage 3 steps at a time.
         cpu_checkpointing: keep checkpointed activations on the CPU.
         contiguous_gradients: copy gradients into one buffer as they come.
-        overlap_comm: reduce gradients while backward goes on.
+        overlap_comm: reduce gradients while backward continues.
         allgather_partitions: gather stepped parameters by all_gather rather than by broadcasts.
         reduce_scatter: average gradients by reduce_scatter rather than by all_reduce.
         allgather_bucket_size: elements gathered at a time.

@@ -12,12 +12,12 @@ from torch import nn
 
 @contextmanager
 def resident(zero: Any, sub_group: int) -> Iterator[torch.Tensor]:
-    """Have a flat piece of parameters and its optimizer states in memory, and write them back where they were.
+    """Load a flat shard of parameters and its optimizer states into memory, and write them back afterwards.
 
     Args:
         zero: the engine's optimizer, at stage 3.
-        sub_group: index of the flat piece. All states that it is ever to have on NVMe are made the first time
-            that it has any: the engine looks for them once.
+        sub_group: index of the flat shard. All of its states on NVMe are made the first time that it has any,
+            since the engine looks for them once.
     """
     flat = zero.fp32_partitioned_groups_flat[sub_group]
     swapper = zero.optimizer_swapper
@@ -34,14 +34,14 @@ def resident(zero: Any, sub_group: int) -> Iterator[torch.Tensor]:
 
 
 def sub_group_of(zero: Any, parameter: nn.Parameter) -> int:
-    """Return the index of the flat piece that has this rank's part of a parameter."""
+    """Return the index of the flat shard that holds this rank's part of a parameter."""
     return int(zero.grad_position[zero.get_param_id(parameter)][0])
 
 
 def write_piece(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: str | None = None) -> None:
     """Set this rank's part of a parameter that the engine steps, or of one of its states.
 
-    The engine's own access per piece fails on parameters that are on NVMe.
+    The engine's own access per shard fails on parameters that are on NVMe.
 
     Args:
         zero: the engine's optimizer, at stage 3.
@@ -58,7 +58,7 @@ def write_piece(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: st
 def align_gradients(zero: Any) -> None:
     """Have the engine read gradients from the drive to where the system can put them.
 
-    It reads them straight into a buffer, at their offsets in the flat piece. Some file systems refuse that
+    It reads them straight into a buffer, at their offsets in the flat shard. Some file systems refuse that
     at offsets of any other kind, and the engine doesn't look whether they did: it would step with
     whatever was in the buffer. So what comes before the first good offset stays in memory.
 

@@ -22,7 +22,7 @@ class WholeGradients:
         device: for what is sent.
 
     Attributes:
-        paused: nothing: each parameter is counted by itself.
+        paused: empty, since each parameter is counted separately.
     """
 
     def __init__(self, engine: Any, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
@@ -35,7 +35,7 @@ class WholeGradients:
         put_back(self._engine, REDUCE_ALL)
 
     def before_step(self) -> None:
-        """Do nothing: each parameter is stepped by itself."""
+        """Do nothing: each parameter is stepped separately."""
 
     def take_stand_ins_away(self) -> None:
         """Do nothing: there are none."""

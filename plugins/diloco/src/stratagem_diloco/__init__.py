@@ -1,4 +1,4 @@
-"""DiLoCo: replicas train by themselves and take an outer step together every so many steps."""
+"""DiLoCo: replicas train independently and take an outer step together every so many steps."""
 
 from __future__ import annotations
 

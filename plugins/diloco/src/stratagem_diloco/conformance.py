@@ -7,7 +7,7 @@ from dataclasses import replace
 from stratagem_testing import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
 
 # Numbers equal to those of one process need replicas that are averaged after every step; what DiLoCo makes of
-# other settings is held against the algorithm by hand in tests/test_algorithm.py. Continuing is tried with all that
+# other settings is compared with the algorithm by hand in tests/test_algorithm.py. Continuing is tried with all that
 # it has to remember.
 _AVERAGES = {"sync_every": 1, "outer_lr": 1.0, "outer_momentum": 0.0}
 _ROUNDS = {"sync_every": 3, "outer_lr": 0.7, "outer_momentum": 0.9}

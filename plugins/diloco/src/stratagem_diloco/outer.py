@@ -27,7 +27,7 @@ class OuterSettings:
     fragments: int = 1
     """Parts of the model that are synchronised one after the other within `sync_every` steps."""
     overlap_steps: int = 0
-    """Optimizer steps that go on while a fragment is on its way."""
+    """Optimizer steps that continue while a fragment is on its way."""
     mixing: float = 0.0
     """Weight of a replica's own parameters when a fragment arrives; the outer ones have the rest."""
 
@@ -51,7 +51,7 @@ class OuterOptimizer:
         self.parameters: Tensors = {}
         """What the replicas last agreed on; complex ones as pairs of real numbers."""
         self.momentum: Tensors = {}
-        """Of the parameters that have been stepped with it."""
+        """Momentum of the parameters that have been stepped with it."""
         self.begin(named)
 
     def begin(self, named: Mapping[str, torch.Tensor]) -> None:

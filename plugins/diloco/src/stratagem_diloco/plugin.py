@@ -15,7 +15,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "diloco",
             "stratagem_diloco.strategy:DiLoCoStrategy",
-            "replicas step by themselves, and take an outer step together every 100 steps",
+            "replicas step independently, and take an outer step together every 100 steps",
             presets={
                 "streaming_diloco": {"fragments": 4, "overlap_steps": 5, "outer_grad_dtype": "int8"},
             },

@@ -29,7 +29,7 @@ class _InFlight:
 
 
 class DiLoCoPrepared(DriftingPrepared):
-    """A replica that trains by itself and takes outer steps with the others.
+    """A replica that trains independently and takes outer steps with the others.
 
     DiLoCo (Douillard et al., https://arxiv.org/abs/2311.08105), algorithm 1; with several fragments, overlap and
     mixing, Streaming DiLoCo (Douillard et al., https://arxiv.org/abs/2501.18512), algorithm 2. What is sent and
@@ -44,7 +44,7 @@ class DiLoCoPrepared(DriftingPrepared):
         super().__init__(request, "diloco")
         self._settings = strategy.outer
         size = request.collectives.world_size
-        # A group of its own: what is on its way holds up no other message.
+        # A separate process group, so that pending outer steps delay no other message.
         self._group = strategy.open_group([range(size)]) if size > 1 else None
         self._named = {
             name: parameter

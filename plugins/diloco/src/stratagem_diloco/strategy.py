@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class DiLoCoStrategy(ProcessGroupStrategy):
     """DiLoCo (https://arxiv.org/abs/2311.08105) and Streaming DiLoCo (https://arxiv.org/abs/2501.18512).
 
-    Each replica trains by itself with the user's own optimizer. Every `sync_every` steps the replicas send how far
+    Each replica trains independently with the user's optimizer. Every `sync_every` steps the replicas send how far
     they have gone from the parameters that they last agreed on, and an outer optimizer, SGD with Nesterov momentum,
     takes the mean of that for a gradient. On one node or several; a replica per device.
 
@@ -39,7 +39,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         outer_grad_dtype: send outer gradients as "fp16", "bf16" or "int8" (with a scale for each 256 numbers), and
             add them up in float32; in the parameters' own dtype, at least float32, when None.
         fragments: parts of the model that are sent one after the other, evenly over `sync_every` steps.
-        overlap_steps: optimizer steps that go on while a fragment is on its way, fewer than `sync_every`.
+        overlap_steps: optimizer steps that continue while a fragment is on its way, fewer than `sync_every`.
         mixing: weight of a replica's own parameters when a fragment arrives, from 0 to less than 1; when None,
             0.5 with `overlap_steps` and 0 without.
         options: those of `ProcessGroupOptions`.
@@ -111,7 +111,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         outer = self.outer
         parts = f", in {outer.fragments} fragments" if outer.fragments > 1 else ""
         return [
-            f"replicas train by themselves, with an outer step every {outer.sync_every} optimizer steps{parts}"
+            f"replicas train independently, with an outer step every {outer.sync_every} optimizer steps{parts}"
         ]
 
     @hookimpl

@@ -18,7 +18,7 @@ class Copied(NamedTuple):
     """A parameter or buffer and its copy, with the versions that both had when the copy was made."""
 
     module: nn.Module
-    """Of the user's, which has it."""
+    """The user's module that has it."""
     name: str
     original: torch.Tensor
     copy: torch.Tensor

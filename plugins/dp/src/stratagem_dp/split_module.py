@@ -1,4 +1,4 @@
-"""`SplitModule`: a forward that runs each part of a batch on a device of its own."""
+"""`SplitModule`: a forward that runs each part of a batch on its own device."""
 
 from __future__ import annotations
 

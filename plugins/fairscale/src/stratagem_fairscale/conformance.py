@@ -9,7 +9,7 @@ from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 _OWN = {"own_gradients-2": "a rank has the gradients of those parameters alone that it steps"}
 SHARDED = StrategySubject("fairscale_sharded", options={"timeout_s": 60}, waivers=_OWN)
 ONE_BY_ONE = replace(SHARDED, options={"timeout_s": 60, "reduce_buffer_size": 0})
-"""With each gradient sent by itself."""
+"""Sends each gradient separately."""
 
 # A batch norm has the statistics of a chunk where there are several: refused.
 _WHOLE = {"chunks": 1}

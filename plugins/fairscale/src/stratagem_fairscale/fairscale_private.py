@@ -1,6 +1,6 @@
 """What this plugin uses of FairScale 0.4.13 that it keeps private: all of it, each with the reason.
 
-FairScale is archived, and its version pinned; plugins/fairscale/tests/test_fairscale_private.py tells if one is gone.
+FairScale is archived, and its version pinned; plugins/fairscale/tests/test_fairscale_private.py fails if one is gone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ParameterBuffer:
         return not [p for p in self.parameters if not begin <= p.data_ptr() < end and p.numel()]
 
     def leave(self) -> None:
-        """Give each parameter memory of its own."""
+        """Give each parameter its own memory."""
         for parameter in self.parameters:
             parameter.data = parameter.data.clone()
 
@@ -83,7 +83,7 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         module: on its device, equal on all ranks.
         optimizers: OSS objects with the parameters that are to be averaged.
         note: called with a parameter and what autograd gives, in backward, once its gradient has been accumulated.
-        reduce_buffer_size: elements of small gradients that are sent together; 0 for each by itself.
+        reduce_buffer_size: elements of small gradients that are sent together; 0 sends each separately.
         reduce_fp16: send them as float16.
 
     Attributes:

@@ -18,9 +18,9 @@ _KEPT = 16
 
 
 class MissingGradients:
-    """What each rank lacks in a reduction, told through the store of the process group. Collective to make.
+    """What each rank lacks in a reduction, exchanged through the process group's store. Collective to make.
 
-    Nobody waits for it: a rank tells before it sends zeros, and a sum that has come has all ranks' parts.
+    No rank waits for it: a rank writes to the store before it sends zeros, and a finished sum has all ranks' parts.
     """
 
     def __init__(self, collectives: Collectives) -> None:

@@ -25,12 +25,12 @@ from stratagem_fairscale.fairscale_private import (
 class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
     """OSS, the optimizer state sharding of FairScale, around an optimizer that exists already.
 
-    Parameters are shared out whole, each to the rank that has least. Each rank steps its own, then sends them to the
+    Parameters are distributed whole, each to the rank that has least. Each rank steps its own, then sends them to the
     others. It has the very group dicts of `whole`, so that schedulers made over `whole` change what is stepped;
     groups that are added to `whole` later are stepped, too. Collective to construct and to step.
 
     Args:
-        whole: the user's optimizer over all parameters, of one dtype; must treat each parameter by itself, as all of
+        whole: the user's optimizer over all parameters, of one dtype; must treat each parameter separately, as all of
             torch's but LBFGS do. Its states are taken over, then dropped there.
 
     Attributes:
@@ -61,7 +61,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         return optimizer_of_part(self.whole, groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as to any optimizer; it is taken up before the next forward, as one that `whole` is given."""
+        """Add a group as to any optimizer; it is applied before the next forward, as one added to `whole`."""
         Optimizer.add_param_group(self, param_group)
 
     def take_up_groups(self) -> None:
@@ -111,7 +111,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
             super()._setup_flat_buffers()
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Step this rank's parameters and bring all ranks' to everybody. Collective."""
+        """Step this rank's parameters, then broadcast each rank's to all. Collective."""
         self.take_up_groups()
         if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
             self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
@@ -164,7 +164,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         self.state = self.optim.state
 
     def release(self) -> None:
-        """Give each parameter memory of its own again."""
+        """Give each parameter its own memory again."""
         for buffer in parameter_buffers(self):
             buffer.leave()
 

@@ -32,7 +32,7 @@ class FairScalePipeStrategy(Strategy):
 
     Args:
         parallel_devices: the devices; wins over the run's `devices`.
-        balance: layers of each device, as [2, 3]; shared out evenly by their parameters when None.
+        balance: layers of each device, as [2, 3]; distributed evenly by their parameters when None.
         chunks: into how many parts a batch is cut, along dim 0; as many as devices have layers when None.
         checkpoint: of which chunks layers run again in backward, in the place of keeping what they computed: "never",
             "except_last" or "always".
@@ -55,7 +55,7 @@ class FairScalePipeStrategy(Strategy):
     ) -> None:
         super().__init__(**options)
         if checkpoint not in CHECKPOINT:
-            raise ConfigError(f"checkpoint={checkpoint!r} is none of {', '.join(map(repr, CHECKPOINT))}")
+            raise ConfigError(f"checkpoint={checkpoint!r} must be one of {', '.join(map(repr, CHECKPOINT))}")
         if chunks is not None and chunks < 1:
             raise ConfigError(f"chunks={chunks} cuts a batch into no parts: give 1 or more")
         if balance is not None and (not balance or min(balance) < 1):

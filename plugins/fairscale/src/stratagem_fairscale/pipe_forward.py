@@ -55,7 +55,7 @@ class PipeForward:
                 self._pipe = Pipe(sequential, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
             except (TypeError, ValueError) as error:  # as for a parameter that layers of two devices have
                 raise ConfigError(
-                    f"FairScale doesn't share out {type(sequential).__name__}: {error}"
+                    f"FairScale doesn't distribute {type(sequential).__name__}: {error}"
                 ) from error
         # FairScale ends its threads in __del__, which waits for ever while the interpreter ends.
         self._end = weakref.finalize(self, end_workers, self._pipe.pipeline, os.getpid())
@@ -97,7 +97,7 @@ class PipeForward:
             output = forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if isinstance(tensor, torch.Tensor) and tensor.is_complex():
-                # FairScale detaches what isn't floating point: layers before it would train without a gradient.
+                # FairScale detaches tensors that aren't floating point: layers before them would get no gradient.
                 raise DataError(
                     "a layer returns complex numbers, and FairScale passes on gradients of real ones alone: give "
                     "the layers that compute with them one device, by balance"

@@ -47,7 +47,7 @@ class PipePrepared(Prepared):
 
 
 def sequential_in(module: nn.Module, name: str | None) -> nn.Sequential:
-    """Return the Sequential whose layers are shared out.
+    """Return the Sequential whose layers are distributed.
 
     Args:
         module: the user's.
@@ -69,10 +69,12 @@ def sequential_in(module: nn.Module, name: str | None) -> nn.Sequential:
         stacks = {n: m for n, m in module.named_modules() if isinstance(m, nn.Sequential) and len(m) > 1}
         outermost = {n: m for n, m in stacks.items() if not any(_contains(other, n) for other in stacks)}
         if len(outermost) != 1:
-            told = f"{len(outermost)} nn.Sequentials, {', '.join(outermost)}: name one by sequential_module"
+            several = (
+                f"{len(outermost)} nn.Sequentials, {', '.join(outermost)}: name one by sequential_module"
+            )
             none = "no nn.Sequential of at least two layers: write its layers as one, or choose strategy 'pipeline'"
             raise ConfigError(
-                f"fairscale_pipe shares out the layers of one, and {kind} has {told if outermost else none}"
+                f"fairscale_pipe distributes the layers of one, and {kind} has {several if outermost else none}"
             )
         ((name, found),) = outermost.items()
     if not isinstance(found, nn.Sequential):
@@ -82,12 +84,12 @@ def sequential_in(module: nn.Module, name: str | None) -> nn.Sequential:
         )
     if type(found).forward is not nn.Sequential.forward or "forward" in vars(found):
         raise ConfigError(
-            f"{name or kind!r} has a forward of its own, and FairScale runs the layers of an nn.Sequential one after "
+            f"{name or kind!r} has its own forward, and FairScale runs the layers of an nn.Sequential one after "
             "the other: put the layers into a plain nn.Sequential"
         )
     if len(list(found.named_children())) != len(found):
         raise ConfigError(
-            f"{name or kind!r} has a layer twice, which FairScale doesn't share out: write it as one layer that is "
+            f"{name or kind!r} has a layer twice, which FairScale doesn't distribute: write it as one layer that is "
             "called twice in its forward"
         )
     return found

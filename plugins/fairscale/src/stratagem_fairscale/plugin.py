@@ -31,7 +31,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "fairscale_sharded",
             "stratagem_fairscale.strategy:FairScaleShardedStrategy",
-            "ranks share out optimizer states and gradients, by FairScale's OSS and ShardedDDP",
+            "ranks distribute optimizer states and gradients, by FairScale's OSS and ShardedDDP",
             requires=("fairscale",),
             install_hint=INSTALL,
             conformance="stratagem_fairscale.conformance:SHARDED",

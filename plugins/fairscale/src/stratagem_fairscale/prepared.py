@@ -236,5 +236,5 @@ def _refuse_unfit(optimizers: Sequence[Optimizer], names: dict[int, str]) -> Non
             raise ConfigError(
                 f"{kind} steps {names.get(id(one))!r}, which is {one.dtype}, and {names.get(id(other))!r}, which is "
                 f"{other.dtype}, and fairscale_sharded takes one dtype for each optimizer: give those of each dtype "
-                "an optimizer of their own, or choose ddp"
+                "their own optimizer, or choose ddp"
             )

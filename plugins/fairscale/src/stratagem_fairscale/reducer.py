@@ -36,7 +36,7 @@ class GradientReducer:
         collectives: of all ranks.
         device: of the module.
         names: id of each parameter → its name.
-        reduce_buffer_size: elements of small gradients that are sent together; 0 for each by itself.
+        reduce_buffer_size: elements of small gradients that are sent together; 0 sends each separately.
         reduce_fp16: send them as float16.
         checks: whether to note which gradients are averages, for `complete` and `average`: in your own loop.
 
@@ -169,7 +169,7 @@ class GradientReducer:
                 if version != averaged_version and gradient.any():
                     raise GradientError(
                         f"gradients that {optimizer} steps were changed by your code after they had been averaged, "
-                        "and under fairscale_sharded each rank has those of its own parameters alone: clip by "
+                        "and under fairscale_sharded each rank holds only its own parameters' averages: clip by "
                         "runtime.clip(optimizer, ...), scale the loss instead of gradients, or choose ddp_sharded"
                     )
             elif self._local.get(key) == version:

@@ -1,4 +1,4 @@
-"""`FairScaleShardedStrategy`: ranks share out optimizer states and gradients, by FairScale."""
+"""`FairScaleShardedStrategy`: ranks distribute optimizer states and gradients, by FairScale."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class FairScaleShardedStrategy(ProcessGroupStrategy):
 
     Args:
         reduce_buffer_size: gradients that fit are sent together, in one message of at most so many elements for each
-            rank, whose memory stays; 0 sends each by itself, and frees it at once. 2**23 when None.
-        reduce_fp16: send gradients as float16, which halves the bytes: each by itself.
+            rank, whose memory stays; 0 sends each separately, and frees it at once. 2**23 when None.
+        reduce_fp16: send gradients as float16, which halves the bytes. Each is sent separately.
         options: those of `ProcessGroupOptions`.
 
     Raises:
@@ -55,7 +55,7 @@ class FairScaleShardedStrategy(ProcessGroupStrategy):
             )
         if reduce_fp16 and reduce_buffer_size:
             raise ConfigError(
-                f"reduce_fp16 sends each gradient by itself, and reduce_buffer_size={reduce_buffer_size} sends "
+                f"reduce_fp16 sends each gradient separately, and reduce_buffer_size={reduce_buffer_size} sends "
                 "several together: leave one of them out"
             )
         library.require("fairscale_sharded")
@@ -64,7 +64,7 @@ class FairScaleShardedStrategy(ProcessGroupStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a replica whose optimizer states and gradients are shared out."""
+        """Answer with a replica whose optimizer states and gradients are distributed."""
         from stratagem_fairscale.prepared import FairScaleShardedPrepared, ReplicaPrepared
 
         if request.collectives.world_size == 1:

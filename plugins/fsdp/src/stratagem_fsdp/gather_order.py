@@ -1,7 +1,7 @@
 """`GatherOrder`: ends a run whose ranks gather other units, before they compute with each other's parameters.
 
 All-gathers carry no name: where one rank calls expert 0 and another expert 1, each gets half of either, and
-neither torch nor the backend says a word. So each unit that is about to be gathered is held against what this
+neither torch nor the backend says a word. So each unit that is about to be gathered is compared with what this
 rank gathered there the last time. As long as that is the same, as nearly always, nothing is asked. Where it
 isn't, a rank waits for the others to come to the same place with the same unit: if they all do, the order has
 changed everywhere; if not, the run ends. A rank that goes another way than all others so far is always one
@@ -38,7 +38,7 @@ class GatherOrder:
     """Compares the order of units with the other ranks' where it isn't what it was.
 
     Args:
-        units: everything that is gathered by itself.
+        units: modules that are gathered separately.
         root: the one among them that each step calls, if there is one.
         original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.

@@ -100,7 +100,7 @@ def sharding_strategy(given: ShardingStrategy | str) -> str:
     """Return the strategy's name.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: the name is unknown.
     """
     name = given.name if isinstance(given, Enum) else str(given).upper()
     if name not in SHARDING_STRATEGIES:
@@ -143,8 +143,8 @@ def mixed_precision(
 
     A run's precision means the same under every strategy: autocast (or converted parameters) decides
     in which dtype a forward computes, and gradients travel in the parameters' dtype, or in the
-    precision's `reduce_dtype`. Gathering parameters in 16 bits, and computing a block throughout in
-    them, is FSDP's own way, and is had by an explicit policy.
+    precision's `reduce_dtype`. To gather parameters in 16 bits and compute whole blocks in them,
+    pass an explicit policy, as FSDP defines it.
 
     Args:
         given: the strategy's own option.

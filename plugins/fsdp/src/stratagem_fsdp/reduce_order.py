@@ -2,7 +2,7 @@
 
 `fully_shard` reduces the gradients of a unit in one message, without those of parameters that this rank
 hasn't used. A rank that used others sends a message of another length, which gloo aborts at and NCCL takes.
-So what is about to be reduced is held against what this rank reduced there the last time, as in
+So what is about to be reduced is compared with what this rank reduced there the last time, as in
 `GatherOrder`: nothing is asked as long as that is the same.
 """
 
@@ -32,7 +32,7 @@ class ReduceOrder:
     """Compares which parameters of a unit have gradients with the other ranks', where it isn't what it was.
 
     Args:
-        units: everything whose gradients are reduced by itself.
+        units: modules whose gradients are reduced separately.
         original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
         strategy: name of the strategy, for messages.

@@ -48,8 +48,8 @@ class ShardMirror:
     gathered copy is written to this rank's shard before the copy is freed. Nothing is communicated.
 
     Args:
-        units: everything that is gathered by itself.
-        freed: those among them whose copies are freed after their forward; of the others, `settle` takes up
+        units: modules that are gathered separately.
+        freed: those among them whose copies are freed after their forward; of the others, `settle` applies
             the changes.
         original_module: the user's module, whose names messages use.
     """
@@ -61,7 +61,7 @@ class ShardMirror:
         self._units = [_Unit(unit, names) for unit in units]
         self._handles: list[RemovableHandle] = []
         self.changes = torch.zeros((), dtype=torch.int64)
-        """A number of all changes in place that autograd's version counters told of, equal where these were."""
+        """A number of all in-place changes that autograd's version counters show, equal where they are equal."""
         self._uncounted = torch.zeros((), dtype=torch.int64)
         self._uncounted_in = 0
         self._take_ups = 0
@@ -147,7 +147,7 @@ class ShardMirror:
                 self._uncounted = self._uncounted.to(number.device) * 31 + number
 
     def replicas(self) -> Iterator[tuple[Any, ...]]:
-        """Yield what tells of changes within forwards; see `Prepared.replicas`."""
+        """Yield the tensors that show changes within forwards; see `Prepared.replicas`."""
         yield "the changes in place of parameters", self.changes
         # Only ranks whose shards it changed notice a change through `.data`.
         yield (
@@ -213,7 +213,7 @@ class _Pair:
             set_post_accumulate_hooks(self.copy, None)
 
     def take_up_change(self) -> str:
-        """Write to the shard what was changed in the copy; return what tells of a change."""
+        """Write the copy's changes to the shard; return a tensor that shows whether there were any."""
         whole, shard = self.whole, local_of(self.sharded)
         if local_of(self.copy).data_ptr() != whole.data_ptr():
             self._take_back(whole)
@@ -266,7 +266,7 @@ class _Unit:
         ]
         self._learned = False
         self._copies: dict[int, Any] = {}
-        """By the number of the place; torch gathers into the same one each time."""
+        """Number of a place → its copy; torch gathers into the same one each time."""
 
     def learn(self) -> None:
         if self._learned:
@@ -276,7 +276,7 @@ class _Unit:
         for at, (module, key, sharded, name) in enumerate(self._places):
             copy = own_parameters(module)[key]
             self._copies[at] = copy
-            # What torch was told to ignore has no copy.
+            # Parameters that torch ignores on request have no copy.
             if copy is not None and copy is not sharded and id(copy) not in seen:
                 seen.add(id(copy))
                 self.pairs.append(_Pair(name, sharded, copy))
@@ -285,7 +285,7 @@ class _Unit:
             pair.share_hooks()
 
     def replaced(self) -> str | None:
-        """Return the name of a parameter in whose place the module has a tensor that is none of ours."""
+        """Return the name of a parameter that the user replaced by another tensor, if any."""
         for at, (module, key, sharded, name) in enumerate(self._places):
             current = own_parameters(module).get(key)
             if current is not sharded and current is not self._copies.get(at, sharded):

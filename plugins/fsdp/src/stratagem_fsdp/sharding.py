@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 APART = (
-    "put those of one dtype into a module of their own that auto_wrap_policy names, as auto_wrap_policy=['Block'], "
+    "put those of one dtype into their own module that auto_wrap_policy names, as auto_wrap_policy=['Block'], "
     "or choose ddp"
 )
 """What to do about several dtypes in one unit."""
@@ -42,13 +42,13 @@ class Sharded:
     """A module in shards."""
 
     units: tuple[FSDPModule, ...]
-    """Everything that is gathered by itself, inner ones first."""
+    """Modules that are gathered separately, inner ones first."""
     roots: tuple[FSDPModule, ...]
     """Those that aren't in another one."""
     whole: tuple[nn.Parameter, ...]
     """Parameters that every rank has all of, so that their gradients are to be averaged by others."""
     snapshot: ModuleSnapshot
-    """Of the modules as they were before."""
+    """Snapshot of the modules before."""
 
 
 def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construction | None) -> Sharded:
@@ -58,7 +58,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     """
     root, world_size = request.module, request.collectives.world_size
     if root is not request.original_module:
-        # Nobody computes with what the outermost module returns, so that it may be a view.
+        # No one computes with what the outermost module returns, so that it may be a view.
         warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
     snapshot = ModuleSnapshot(root)
     by_hand = request.loop.manual and request.loop.training
@@ -137,7 +137,7 @@ def _prefetch_forward(root: nn.Module) -> None:
 
 
 def move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
-    """Move what isn't in shards to the device; return the parameters among it."""
+    """Move unsharded tensors to the device; return the parameters among them."""
     from torch.distributed.tensor import DTensor
 
     whole = [parameter for parameter in request.module.parameters() if not isinstance(parameter, DTensor)]

@@ -45,7 +45,7 @@ class FSDPStrategy(DeferringStrategy):
     """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
 
     Args:
-        auto_wrap_policy: which modules are gathered by themselves: classes or their names, a policy of
+        auto_wrap_policy: which modules are gathered separately: classes or their names, a policy of
             `torch.distributed.fsdp.wrap`, or None for the elements of every ModuleList and the composed
             elements of every Sequential. What is left makes one more unit.
         cpu_offload: keep parameters, gradients and optimizer states on the CPU, where optimizers then

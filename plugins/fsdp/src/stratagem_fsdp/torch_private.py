@@ -2,7 +2,7 @@
 
 All of it, each with the reason.
 
-plugins/fsdp/tests/test_torch_private.py tells when torch changes one, or has a public way.
+plugins/fsdp/tests/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 def is_in_backward() -> bool:
     """Whether autograd is at work in this thread, as while activations are computed again.
 
-    `torch._C._current_graph_task_id` is what fully_shard itself asks; nothing public tells.
+    `torch._C._current_graph_task_id` is what fully_shard itself uses; it has no public name.
     """
     return torch._C._current_graph_task_id() != -1
 

@@ -43,7 +43,7 @@ class UnitGradients:
     while a copy is in use.
 
     Args:
-        units: everything that is gathered by itself.
+        units: modules that are gathered separately.
         roots: those among them that aren't in another one.
         original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
@@ -217,7 +217,7 @@ class UnitGradients:
         if self._is_broken:
             raise CombinationError(
                 f"an exception ended a forward or a backward under {self._strategy}, and torch {torch.__version__} "
-                "can't go on after it: use torch 2.13 or later, or let the exception end the run"
+                "can't continue after it: use torch 2.13 or later, or let the exception end the run"
             )
         if not is_in_backward() and any(map(has_unfinished_backward, self._roots)):
             self.abandon(in_backward=True)

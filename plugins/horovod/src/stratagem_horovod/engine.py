@@ -102,7 +102,7 @@ class Engine:
                 return
 
     def number(self) -> int:
-        """Return 0, 1, … for what has names of its own among tensors that are sent; the same on all ranks."""
+        """Return the next number, from 0, for the names of sent tensors; the same on all ranks."""
         return next(self._numbers)
 
     def join(self, device: torch.device) -> int:
@@ -126,7 +126,7 @@ class Engine:
         return environment.name == "mpi" and wanted == "mpi" and bool(self.hvd.mpi_built())
 
     def _start(self, environment: Environment, collectives: Collectives, timeout: timedelta) -> None:
-        # Horovod's threads, which go on while Python computes, wait so long for each other.
+        # Horovod's threads, which continue while Python computes, wait so long for each other.
         timeout_s = str(max(1, math.ceil(timeout.total_seconds())))
         # Fused by chance of time, messages would be summed in another order each time.
         ours = {"HOROVOD_GLOO_TIMEOUT_SECONDS": timeout_s, "HOROVOD_FUSION_THRESHOLD": "0"}

@@ -43,7 +43,7 @@ class HorovodPrepared(ReplicatedPrepared):
         self.compares_replicas = bool(request.config.check_replicas_every)
         self._reducer = GradientReducer(engine, dict(self.original_module.named_parameters()), fp16)
         self._scaled = ScaledLearningRates(self.optimizers, engine.hvd.size() if scale_lr else 1)
-        # A loop of one's own may call the loss's backward itself.
+        # Your own training loop may call the loss's backward itself.
         self._handles = [each.register_step_pre_hook(self._average_what_was_sent) for each in self.optimizers]
 
     def take_from(self, rank: int) -> None:

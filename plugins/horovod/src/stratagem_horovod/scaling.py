@@ -12,7 +12,7 @@ class ScaledLearningRates:
     """Multiplies learning rates while optimizers step.
 
     Before and after a step they are as they were given: schedulers, of any kind, work on them and come to the scaled
-    rates, and a checkpoint that another number of workers goes on with has none of this one's.
+    rates, and a checkpoint that another number of workers continues with has none of this one's.
 
     Args:
         optimizers: whose groups may change while they train.

@@ -55,9 +55,7 @@ class HorovodStrategy(ProcessGroupStrategy):
     ) -> None:
         super().__init__(**options)
         if compression not in COMPRESSIONS:
-            raise ConfigError(
-                f'compression={compression!r} is none of Horovod\'s: give "fp16", or leave it out'
-            )
+            raise ConfigError(f'compression={compression!r} must be "fp16" or left out')
         library.require()
         self.scale_lr = scale_lr
         self.compression = compression
@@ -72,10 +70,10 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     def plan_lines(self) -> Sequence[str]:
         """Say what becomes of learning rates."""
-        told = [
+        lines = [
             "learning rates: times the number of workers in each step; scale_lr=False leaves them as given"
         ]
-        return told if self.scale_lr else ()
+        return lines if self.scale_lr else ()
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group, and start Horovod. Collective."""
@@ -94,7 +92,7 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Around a loop of one's own whose ranks have unequally many batches. Collective.
+        """Around your own training loop whose ranks have unequally many batches. Collective.
 
         At its end a rank waits for the others, and meanwhile takes part in their averages with gradients of zero, as
         by `hvd.join()`; all leave with the parameters and optimizer states of the rank that came last. The loop may

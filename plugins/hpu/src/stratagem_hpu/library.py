@@ -12,7 +12,7 @@ from stratagem_hpu.plugin import INSTALL, LIBRARY
 DEVICE_FILES = ("/dev/accel", "/dev/habana")
 """Where the driver puts its processors: the first since Linux 6.2."""
 MODULE_VARIABLE = "ID"
-"""What tells a process which of its machine's processors it gets."""
+"""The variable that says which of its machine's processors a process gets."""
 
 
 def problem() -> str | None:

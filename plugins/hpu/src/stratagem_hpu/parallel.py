@@ -65,7 +65,7 @@ class HPUParallelStrategy(DDPStrategy):
 
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
         """Wrap `module`, which is on `device`; override it to wrap differently. Collective."""
-        # As Intel documents it: a process has one device, and DistributedDataParallel isn't told which.
+        # As Intel documents it: a process has one device, so DistributedDataParallel gets no device_ids.
         return DistributedDataParallel(module, init_sync=self.init_sync, **self.ddp_kwargs)
 
     @hookimpl

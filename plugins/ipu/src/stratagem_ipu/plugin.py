@@ -35,7 +35,7 @@ def stratagem_components() -> Sequence[Component]:
             "ipu",
             "stratagem_ipu.accelerator:IPUAccelerator",
             "Graphcore IPUs",
-            # Its one strategy refuses most of what others do: nobody gets it without asking.
+            # Its one strategy refuses most of what others do: no one gets it without asking.
             priority=-10,
             install_hint=INSTALL,
             capabilities=Capabilities(strategies=("ipu_strategy",)),

@@ -48,7 +48,7 @@ class IPUPrepared(Prepared):
         return self._program.run(args[1])
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        raise ConfigError("ipu_strategy runs backward within its program: it can't be called by itself")
+        raise ConfigError("ipu_strategy runs backward within its program: you can't call it yourself")
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from stratagem.sdk.tensors import leaves_in, map_tensors
 from stratagem_ipu import library
 from stratagem_ipu.refusals import refuse_batch
 
-ADVICE = "choose another strategy, since IPUs compile the step by itself"
+ADVICE = "choose another strategy, since poptorch compiles the step itself"
 
 
 class NoIndex:

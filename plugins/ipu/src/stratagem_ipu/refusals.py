@@ -26,8 +26,8 @@ def refuse_loop(request: SetupRequest, parts: int) -> None:
     """
     if request.steps is None:
         raise ConfigError(
-            "ipu_strategy runs forward, backward and step as one program, and a loop of one's own calls them apart: "
-            "train with stratagem.Trainer, or choose another strategy for this loop"
+            "ipu_strategy runs forward, backward and step as one program, and your own training loop calls them "
+            "separately: train with stratagem.Trainer, or choose another strategy for this loop"
         )
     if "training_step" in request.steps.step_end_fns:
         raise ConfigError(
@@ -67,8 +67,8 @@ def refuse_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     if type(optimizer) is not torch.optim.SGD or momentum:
         what = f"SGD with momentum={momentum[0]}" if momentum else type(optimizer).__name__
         raise ConfigError(
-            f"{what} is not available on ipu_strategy: poptorch keeps an optimizer's states on the device by names "
-            "of its own, so that no checkpoint could have them; use torch.optim.SGD without momentum, or another "
+            f"{what} is not available on ipu_strategy: poptorch keeps an optimizer's states on the device under "
+            "its own names, so that no checkpoint could have them; use torch.optim.SGD without momentum, or another "
             "strategy"
         )
     if any(group["maximize"] for group in optimizer.param_groups):

@@ -62,8 +62,8 @@ class IPUStrategy(ParallelStrategy):
         for name, value in {"training_opts": training_opts, "inference_opts": inference_opts}.items():
             if value is not None:
                 raise ConfigError(
-                    f"{name} is not available: options that change what a step computes can't be told from others: "
-                    "leave it out, and say devices=… and gradient_accumulation=… instead"
+                    f"{name} is not available, since options that change what a step computes can't be "
+                    "distinguished from others: leave it out, and say devices=… and gradient_accumulation=… instead"
                 )
         if self.parallel_devices is not None:
             raise ConfigError(

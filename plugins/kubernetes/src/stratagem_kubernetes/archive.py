@@ -10,7 +10,7 @@ import tarfile
 from stratagem.errors import UsageError
 
 MOST_BYTES = 1 << 20
-"""Of a ConfigMap's data."""
+"""Largest size of a ConfigMap's data."""
 
 
 def pack(folder: str) -> bytes:

@@ -12,7 +12,7 @@ from stratagem_kubernetes.options import PodOptions
 from stratagem_kubernetes.pods import ARCHIVE, CONTAINER, PORT, PodRun, labels, pod_template
 
 PREEMPTED = 75
-"""Exit code of a run that has saved and goes on when its command runs again."""
+"""Exit code of a run that has saved and continues when its command runs again."""
 REFUSED = 2
 """Exit code of a run that would be refused again."""
 
@@ -21,7 +21,7 @@ KINDS = {
     "jobset": ("jobsets.jobset.x-k8s.io",),
     "trainjob": ("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
 }
-"""By form: what `kubectl` calls its objects; the first has the run's state."""
+"""Form → what `kubectl` calls its objects; the first has the run's state."""
 
 _LONGEST = 45
 """A pod's name is longer by as much as "-node-0-9999-abcde", and may have 63 characters."""
@@ -52,7 +52,7 @@ def objects(options: PodOptions, run: PodRun, max_restarts: int) -> list[dict[st
     Args:
         options: of the pods.
         run: what they do.
-        max_restarts: how often all pods may fail by themselves.
+        max_restarts: how often pods may fail, all together.
     """
     return _FORMS[options.form](options, run, max_restarts)
 
@@ -87,7 +87,7 @@ def _jobset(options: PodOptions, run: PodRun, max_restarts: int) -> list[dict[st
 
 
 def _trainjob(options: PodOptions, run: PodRun, max_restarts: int) -> list[dict[str, Any]]:
-    """A runtime of its own holds the pods: what a TrainJob may change in a shared one differs between versions."""
+    """The pods get a separate TrainingRuntime: versions differ in what a TrainJob may change in a shared one."""
     template = _jobset_spec(options, run, max_restarts)
     [node] = template["replicatedJobs"]
     node["template"]["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
@@ -128,7 +128,7 @@ def _jobset_spec(options: PodOptions, run: PodRun, max_restarts: int) -> dict[st
 def _job_spec(options: PodOptions, run: PodRun, max_restarts: int) -> dict[str, Any]:
     rules: list[dict[str, Any]] = [_on_exit("FailJob", REFUSED)]
     if options.pvc is not None:
-        # It goes on from what it has saved. Without a volume that is gone with the pod.
+        # It resumes from what it has saved. Without a volume that is gone with the pod.
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
         rules += [_on_exit("Ignore", PREEMPTED), {"action": "Ignore", "onPodConditions": disrupted}]
     return {

@@ -124,7 +124,7 @@ class PodOptions:
             check("env and secrets", name, _VARIABLE, "a variable's name")
             if name in MEETING or name.startswith("PET_") or name == "JOB_COMPLETION_INDEX":
                 raise ConfigError(
-                    f"{name} tells nodes where they meet, and isn't for env or secrets: leave it out"
+                    f"{name} is set for the nodes' rendezvous, and isn't for env or secrets: leave it out"
                 )
         both = sorted({*env} & {*secrets})
         if both:

@@ -133,7 +133,7 @@ class KubernetesPlace(PodOptions, Place):
         if request.max_nodes > 1 and not _has(request, "--rdzv-conf", "--rdzv-backend"):
             flags += ["--rdzv-conf", f"join_timeout={_MEET_S}"]
         if request.stage == "fit" and self.pvc is not None and not _has(request, "--ckpt-path"):
-            flags += ["--ckpt-path", "auto"]  # a pod that comes again goes on
+            flags += ["--ckpt-path", "auto"]  # a pod that comes again continues
         there = replace(
             request,
             words=(*flags, *request.words),

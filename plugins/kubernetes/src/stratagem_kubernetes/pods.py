@@ -9,7 +9,7 @@ from typing import Any
 from stratagem_kubernetes.options import PodOptions
 
 CONTAINER = "node"
-"""As the torch policy of Kubeflow Trainer expects it."""
+"""Name of the container, as Kubeflow Trainer's torch policy expects it."""
 PORT = 29400
 ARCHIVE = "code.tar.gz"
 GRACE_MARGIN_S = 15
@@ -59,7 +59,7 @@ def pod_template(options: PodOptions, run: PodRun) -> dict[str, Any]:
         "workingDir": working_dir(options, run),
     }
     spec: dict[str, Any] = {
-        # Each attempt is a pod of its own, which a policy for failed pods needs.
+        # Each attempt is a new pod, as a pod failure policy requires.
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": round(run.grace_period_s) + GRACE_MARGIN_S,
         "serviceAccountName": options.service_account,

@@ -39,7 +39,7 @@ def status_of(owner: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Pl
 
 
 def exit_code(pods: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the code of the pod that failed first; None where none tells."""
+    """Return the code of the pod that failed first; None where no pod has one."""
     ended = [
         (terminated.get("finishedAt", ""), int(terminated["exitCode"]))
         for pod in pods

@@ -1,6 +1,6 @@
 """Processes of this node, which are started, supervised and restarted together.
 
-For plugins that start processes of their own: tasks sent to them (`sending`, `loads`), folders that are cleared up
+For plugins that start processes: tasks sent to them (`sending`, `loads`), folders that are cleared up
 after a kill (`folder_lock`), states kept for the next attempt, a fork server, processes that end with their parent.
 Names are imported when they are first used.
 """

@@ -1,4 +1,4 @@
-"""`os._exit(0)` of a worker that hasn't finished: a failure, of which nobody else would hear."""
+"""`os._exit(0)` of a worker that hasn't finished: a failure that is otherwise not reported."""
 
 from __future__ import annotations
 

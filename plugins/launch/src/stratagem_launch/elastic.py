@@ -41,7 +41,7 @@ class ElasticLauncher(Launcher):
 
     Raises:
         UsageError: the plan names no known start method, no process, or several nodes without a
-            place where they meet.
+            rendezvous.
     """
 
     worker_environment = "torchelastic"
@@ -51,12 +51,12 @@ class ElasticLauncher(Launcher):
         check_start_method(plan.start_method)
         if plan.processes_per_node < 1:
             raise UsageError(
-                f"{plan.processes_per_node} processes per node were asked for; at least 1 is needed"
+                f"{plan.processes_per_node} processes per node were requested; at least 1 is needed"
             )
         if plan.num_nodes > 1 and not plan.rdzv_endpoint:
             raise UsageError(
-                f"{plan.num_nodes} nodes need a place to meet: "
-                'give rdzv_endpoint="HOST:PORT", with a host that all of them reach'
+                f"{plan.num_nodes} nodes need a rendezvous: "
+                'give rdzv_endpoint="HOST:PORT", with a host that all nodes can reach'
             )
         log_dir = plan.log_dir or os.environ.get(LOG_DIR_VARIABLE)
         self.plan = plan if log_dir == plan.log_dir else replace(plan, log_dir=log_dir)
@@ -168,7 +168,7 @@ class ElasticLauncher(Launcher):
             failure = supervision.failure_so_far()
         except RendezvousError as error:
             raise errors.RendezvousError(
-                f"the {plan.num_nodes} nodes of this run didn't meet at {plan.rdzv_endpoint}: {error}"
+                f"the {plan.num_nodes} nodes of this run didn't find each other at {plan.rdzv_endpoint}: {error}"
             ) from error
         else:
             if unfinished is None:
@@ -180,12 +180,12 @@ class ElasticLauncher(Launcher):
 
 
 def _not_saved(failure: Failure | None, stop: StopRequest) -> WorkerError:
-    """Return the error of a run that was told to stop and couldn't save."""
+    """Return the error of a run that was asked to stop and couldn't save."""
     why = f"its ranks didn't save within the grace period of {stop.grace_period_s:g} s"
     if failure is not None:
         why = f"rank {failure.rank} on {failure.host} {'failed: ' * failure.raised}{failure.line}"
     return WorkerError(
-        f"{stop.name} told this run to stop, and {why}: nothing was saved; it can go on from its newest checkpoint",
+        f"{stop.name} asked this run to stop, and {why}: nothing was saved; it can resume from its newest checkpoint",
         rank=failure.rank if failure else 0,
         host=failure.host if failure else "",
         traceback=failure.traceback if failure else "",

@@ -20,7 +20,7 @@ _SPINS_NS = 5_000_000_000
 _TICK_NS = 10_000_000
 """Linux shows times in hundredths of a second, whatever its own ticks are."""
 _WITHOUT_PROC_S = 30.0
-"""How long a child may take where the system doesn't tell what its threads do."""
+"""How long a child may take if the system doesn't report what its threads do."""
 _PROBE_ELEMENTS = 1 << 17
 
 
@@ -51,7 +51,7 @@ def require_forkable(threads: int) -> None:
     if not _child_computes(torch, threads):
         raise UsageError(
             'start_method="fork" can\'t be used after torch has started its compute threads in the launching '
-            f"process, as a large matrix product or a backward does: {_INSTEAD}"
+            f"process, such as by a large matrix product or a backward: {_INSTEAD}"
         )
 
 
@@ -89,8 +89,8 @@ def _child_computes(torch: Any, threads: int) -> bool:
 def _ends(pid: int) -> bool:
     """Wait for a child's end; False as soon as it is known to hang.
 
-    On a busy machine a child that computes may take any time, so that no deadline tells it from one that hangs. Its
-    threads do: one that has work is runnable or gets time from the scheduler, whereas those of a child that hangs
+    On a busy machine a child that computes may take any time, so no deadline distinguishes it from one that hangs.
+    Its threads do: one that has work is runnable or gets time from the scheduler, whereas those of a child that hangs
     all sleep, each waiting for a thread that wasn't forked. With OMP_WAIT_POLICY=active they spin for ever instead,
     and use more time than the computation ever does.
     """
@@ -116,14 +116,14 @@ class _Thread(NamedTuple):
 
     id: int
     state: str
-    """As in /proc: "S" waits for something, "R" runs or waits for a processor."""
+    """State as in /proc: "S" waits for something, "R" runs or waits for a processor."""
     ran_ns: int
     turns: int
     """How often it was given a processor."""
 
 
 def _threads_of(pid: int) -> list[_Thread] | None:
-    """Return a process's threads; None where /proc doesn't tell."""
+    """Return a process's threads; None if /proc doesn't list them."""
     folder = f"/proc/{pid}/task"
     found = []
     try:

@@ -22,7 +22,7 @@ _ALWAYS = ("torch.distributed.elastic.multiprocessing.api", "stratagem_launch.wo
 
 
 def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
-    """Start the fork server now, and let it import modules while this process goes on.
+    """Start the fork server now, and let it import modules while this process continues.
 
     Returns at once. Called in the launching process, as early as it is known that workers will be
     started; a server that already runs is left as it is. The modules must touch no device, and must
@@ -43,7 +43,7 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
     if threading.current_thread() is threading.main_thread():
         os.environ[OWNER] = str(os.getpid())
     try:
-        # It starts Python's resource tracker, too, which by itself ignores SIGTERM and SIGINT alone.
+        # It also starts Python's resource tracker, which by default ignores only SIGTERM and SIGINT.
         with stop_signals_ignored():
             forkserver.ensure_running()
     finally:

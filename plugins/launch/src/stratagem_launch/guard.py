@@ -93,7 +93,7 @@ def _end_now() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process of this id exists, be it a zombie."""
+    """Return whether a process of this id exists, be it a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -104,12 +104,12 @@ def is_alive(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether a signal such as SIGSTOP makes a process stand still; False where /proc doesn't tell."""
+    """Return whether a signal such as SIGSTOP has stopped a process; False if /proc doesn't say."""
     return _state(pid) == "T"
 
 
 def can_answer(pid: int) -> bool:
-    """Tell whether a process exists, and neither has ended nor stands still."""
+    """Return whether a process exists, and neither has ended nor stands still."""
     return is_alive(pid) and _state(pid) not in ("T", "Z", "X")
 
 

@@ -1,4 +1,4 @@
-"""What a launcher and its workers tell each other, as files in a directory that only they can read."""
+"""Messages between a launcher and its workers, as files in a directory that only this user can read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Job:
     default_start_method: str | None
     """How multiprocessing starts processes in the launching process; None is Python's default."""
     has_store: bool = False
-    """Whether the workers meet at a file in the folder, rather than at a store that listens."""
+    """Whether the workers' store is a file in the folder, instead of a server that listens."""
     log_dir: str | None = None
     """Where to redirect the output to; None keeps the console."""
     preparation: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Failure:
     time: float
     """Seconds since the epoch."""
     line: str
-    """As "ValueError: negative size"."""
+    """The error as one line, such as "ValueError: negative size"."""
     traceback: str
     exit_code: int = 1
     usage: bool = False
@@ -105,13 +105,13 @@ class LaunchDir:
         """Read a file.
 
         Raises:
-            FileNotFoundError: nobody has put it.
+            FileNotFoundError: the file doesn't exist.
         """
         with open(os.path.join(self.path, name), "rb") as file:
             return file.read()
 
     def has(self, name: str) -> bool:
-        """Tell whether somebody has put it."""
+        """Return whether the file exists."""
         return os.path.exists(os.path.join(self.path, name))
 
     def mark(self, event: str, attempt: int, rank: int, when: float | None = None) -> None:

@@ -17,10 +17,10 @@ A process id would not do: another host or container may share the folder for te
 
 @contextlib.contextmanager
 def folder_lock(directory: str) -> Iterator[None]:
-    """While a launch uses `directory`, and remove those beside it that nobody uses any more.
+    """While a launch uses `directory`, and remove neighbouring ones that are no longer used.
 
     Args:
-        directory: its path; its siblings' names begin alike, up to the last hyphen.
+        directory: its path; names of neighbouring ones have the same start, up to the last hyphen.
     """
     folder, name = os.path.split(directory)
     prefix = name[: name.rindex("-") + 1]

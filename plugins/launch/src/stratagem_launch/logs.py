@@ -72,6 +72,8 @@ def refuse_unwritable(log_dir: str) -> None:
         os.makedirs(log_dir, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"log_dir={short(log_dir)} can't be made ({reason}): name a folder") from None
+        raise ConfigError(
+            f"log_dir={short(log_dir)} can't be created ({reason}): name another folder"
+        ) from None
     if not os.access(log_dir, os.W_OK):
-        raise ConfigError(f"log_dir={short(log_dir)} isn't yours to write in: name another folder")
+        raise ConfigError(f"log_dir={short(log_dir)} isn't writable: name another folder")

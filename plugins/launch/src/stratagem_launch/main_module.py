@@ -13,12 +13,12 @@ _PREPARED = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name", "
 
 
 def is_being_imported_by_worker() -> bool:
-    """Tell whether this process is a worker that is just importing the launching script."""
+    """Return whether this process is a worker that is just importing the launching script."""
     return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def main_is_importable() -> bool:
-    """Tell whether workers can import what the launching script defines; not so in an interactive session."""
+    """Return whether workers can import what the launching script defines; not so in an interactive session."""
     data = spawn.get_preparation_data("")
     path = data.get("init_main_from_path")
     if path is not None:

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 EXIT_CODE = 75
-"""Of a run that was told to stop, and may be started again: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""Exit code of a run that was asked to stop and may be restarted: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 STOP_SIGNALS = "SIGTERM,SIGUSR1,SIGUSR2"
-"""Those that a run obeys unless it is told otherwise."""
+"""Signals that a run obeys by default."""
 ALLOWED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 """Signals by which schedulers say that a process is about to be ended."""
 
 EXCHANGE_S = 0.5
-"""How often ranks ask each other, as far as the steps before tell how long the next ones take."""
+"""How often ranks ask each other, estimated from the duration of previous steps."""
 NOTE = "preemption"
 """First part of the names of notes in the launch's folder."""
 
 
 class Preempted(SystemExit):
-    """A run that was told to stop and ends, with what it could save; uncaught, the process exits with 75.
+    """A run that was asked to stop and ends, with what it could save; uncaught, the process exits with 75.
 
     Attributes:
         reason: as "SIGTERM", or "the time limit".
-        path: of the checkpoint of a fit; "" where nothing goes on from one.
+        path: of the checkpoint of a fit; "" where nothing resumes from one.
         step: optimizer steps in it.
         rank: of the process that raised it.
         predictions: of a prediction, those of the first batches, in a list for each loader; on rank 0.
@@ -67,14 +67,12 @@ def check_stop_signals(names: str | Sequence[str]) -> tuple[str, ...]:
     """
     given = names.split(",") if isinstance(names, str) else names
     if not isinstance(given, (list, tuple)):
-        raise ConfigError(
-            f"stop_signals={short(names)} is no list of signals: give some of {', '.join(ALLOWED)}"
-        )
+        raise ConfigError(f"stop_signals={short(names)} must be a list of signals, from {', '.join(ALLOWED)}")
     stripped = tuple(name.strip() if isinstance(name, str) else name for name in given if name != "")
     for name in stripped:
         if name not in ALLOWED:
             raise ConfigError(
-                f"stop_signals has {short(name)}; allowed are {', '.join(ALLOWED)}, and '' for none"
+                f"stop_signals has {short(name)}; allowed are {', '.join(ALLOWED)}, or '' for no signals"
             )
     return stripped
 
@@ -87,7 +85,7 @@ class StopConditions:
     grace_period_s: float = 30.0
     """How long a process may still run after a signal, and how long before a limit the run stops."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """As "the time limit": when the process is ended, in seconds since the epoch."""
+    """Name of a limit, such as "the time limit" → when the process is ended, in seconds since the epoch."""
 
 
 class PreemptionWatch:
@@ -147,7 +145,7 @@ class PreemptionWatch:
     def is_due(self) -> bool:
         """Whether the run is to stop here; call it where it could save. Collective every so many calls.
 
-        One rank alone looks at each call. Several exchange a number each half second, if calls go on to take as
+        One rank alone looks at each call. Several exchange a number each half second, if calls continue to take as
         long as those before; where they take longer, ranks learn of a signal as many calls later.
         """
         if self._is_alone:

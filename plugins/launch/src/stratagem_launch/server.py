@@ -22,7 +22,7 @@ def _keep_imports() -> None:
 
 
 def _obey_again() -> None:
-    """In a process that the server has forked: whoever terminates it waits for its end."""
+    """In a process that the server has forked: the process that terminates it waits for its end."""
     for number in SAVED_FROM:
         signal.signal(number, signal.SIG_DFL)
 

@@ -1,4 +1,4 @@
-"""Notice the signals that reach a process, whoever handles them."""
+"""Notice the signals that reach a process, whichever code handles them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def signal_watch() -> Iterator[Callable[[], bool]]:
     """Watch for signals that end a process, from the main thread; elsewhere none is ever noticed.
 
     Yields:
-        A function, for any thread, that tells whether one has come since it was last called.
+        A function, for any thread, that returns whether one has come since it was last called.
     """
     if threading.current_thread() is not threading.main_thread() or os.name != "posix":
         yield lambda: False

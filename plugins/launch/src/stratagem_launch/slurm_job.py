@@ -1,4 +1,4 @@
-"""`SlurmJob`: the batch job around a process, whoever has started it: when it ends, and how it is started again."""
+"""`SlurmJob`: the batch job around a process, however it was started: when it ends, and how it is requeued."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class SlurmJob:
     """What Slurm's variables say of a job."""
 
     job_id: str
-    """As scontrol takes it: of an array's task "12_3"."""
+    """The job's ID as scontrol takes it; "12_3" for a task of an array."""
     restarts: int = 0
-    """How often it was started again, by itself or by Slurm."""
+    """How often it was requeued, by the run or by Slurm."""
     end_time: float | None = None
     """When Slurm ends it, in seconds since the epoch; None where no variable says so, as before Slurm 23.02."""
 

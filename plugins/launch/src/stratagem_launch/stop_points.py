@@ -1,4 +1,4 @@
-"""What tells a run to stop, for the trainer's stages and for loops of one's own."""
+"""Conditions that stop a run, for the trainer's stages and for your own training loops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _conditions(
 
 
 class StopPoint:
-    """Where a loop of one's own may end; what `stopping` yields.
+    """Where your own training loop may end; what `stopping` yields.
 
     Args:
         runtime: live.
@@ -100,7 +100,7 @@ def stopping(
     stop_signals: str | Sequence[str] = STOP_SIGNALS,
     grace_period_s: float = 30.0,
 ) -> Iterator[StopPoint]:
-    """Watch for what tells a loop of one's own to stop: signals, a limit, the end of a Slurm job. Collective.
+    """Watch for conditions that stop your own training loop: signals, a limit, the end of a Slurm job. Collective.
 
     A signal may reach any rank or the launching process; handlers that the program has set itself stay.
 

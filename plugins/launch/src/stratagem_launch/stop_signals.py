@@ -18,7 +18,7 @@ _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class StopRequest:
-    """Whether this launch was told to stop, and how long its workers may take.
+    """Whether this launch was asked to stop, and how long its workers may take.
 
     Args:
         launch_dir: where workers note which signals they obey by saving.
@@ -36,7 +36,7 @@ class StopRequest:
 
     @property
     def name(self) -> str:
-        """Of the signal."""
+        """Name of the signal."""
         return signal.Signals(self.number or 0).name
 
     @property
@@ -72,8 +72,8 @@ class StopRequest:
 def stop_signals(launch_dir: LaunchDir) -> Iterator[StopRequest]:
     """Hand signals to workers that obey them by saving; others turn into SystemExit once workers have ended.
 
-    The elastic agent of some versions of torch sets handlers of its own and leaves them: the caller's are restored.
-    Outside the main thread Python can set none, and workers notice the end of this process by themselves.
+    The elastic agent of some versions of torch sets its own handlers and leaves them: the caller's are restored.
+    Outside the main thread Python can set none, and workers notice the end of this process.
     """
     request = StopRequest(launch_dir)
     if threading.current_thread() is not threading.main_thread():

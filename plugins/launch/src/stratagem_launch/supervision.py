@@ -20,7 +20,7 @@ from stratagem_launch.worker import LINGER_S
 from stratagem_launch.worker_ends import left_early, unexplained, with_what_followed, without_exception
 
 GRACE_S = 2.0
-"""How long the peers of a failed worker may take to end by themselves."""
+"""How long the peers of a failed worker may take to end before they are killed."""
 
 _INTERVAL_S = 0.05
 _LAST_WAIT_S = 2.0
@@ -47,10 +47,10 @@ class Supervision:
 
     Args:
         launch_dir: where the workers note their starts and ends.
-        is_ending: tells whether a signal has come that ends the launch. An agent that gives the workers
+        is_ending: returns whether a signal has come that ends the launch. An agent that gives the workers
             no less than half a minute then needs it.
-        stop: whether the workers were told to save and end; where they can't, this ends the launch.
-        tells_hangs: whether a hang is told at once, as where the run may go on after it.
+        stop: whether the workers were asked to save and end; where they can't, this ends the launch.
+        tells_hangs: whether a hang is reported at once, because the run may continue after it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Supervision:
         self._is_ending = is_ending
         self._signalled: float | None = None
         self._told_in: int | None = None
-        """The attempt that was told to stop."""
+        """The attempt that was asked to stop."""
         self._workers: dict[int, _Worker] = {}
         self._hangs, self._tells_hangs = HangWatch(launch_dir.path), tells_hangs
         self._hung: dict[int, Failure] = {}
@@ -242,7 +242,7 @@ class Supervision:
             stop = self._stop_request
             if stop is not None and stop.number is not None:
                 self._told_in = self._latest() if self._told_in is None else self._told_in
-                # Nobody starts again what was told to stop.
+                # A run that was asked to stop isn't restarted.
                 if stop.is_over or self._latest() > self._told_in:
                     stop.force()
 

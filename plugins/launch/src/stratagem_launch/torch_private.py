@@ -1,6 +1,6 @@
 """What launchers use of torch that torch keeps private: all of it, each with the reason. Imports no torch.
 
-plugins/launch/tests/test_torch_private.py tells when torch changes one, or has a public way.
+plugins/launch/tests/test_torch_private.py fails when torch changes one, or has a public name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RENDEZVOUS_STATE = tuple(
     ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", name)
     for name in ("_NodeDesc", "_RendezvousState")
 )
-"""Module and name of the classes that a pickled state of torch's rendezvous has, beside those of datetime."""
+"""Module and name of the classes in a pickled state of torch's rendezvous, apart from those of datetime."""
 MODULE_TABLES = ("_modules", "_parameters", "_buffers")
 """What a module's pickle has its submodules and tensors under."""
 

@@ -95,7 +95,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
         os.environ[LAUNCH_VARIABLE] = directory
         if job.has_store:
             os.environ.update(store_variables(directory, os.environ["TORCHELASTIC_RUN_ID"], attempt))
-        # multiprocessing would hand on forkserver or spawn: data loaders shall start as anywhere else.
+        # multiprocessing would pass on forkserver or spawn: data loaders must start as in any process.
         multiprocessing.set_start_method(job.default_start_method, force=True)
         own_fork_servers()
         if job.preparation:
@@ -127,7 +127,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
 def _attempt(launch_dir: LaunchDir, restarts: int) -> int:
     """Return the number of the round, on which nodes agree, or else of this node's restarts.
 
-    Whoever reads the environment is to find what all ranks agree on, too.
+    Code that reads the environment finds the values on which all ranks agree, too.
     """
     try:
         attempt = int(launch_dir.get(ROUND))
@@ -163,7 +163,7 @@ def _write_whole_lines() -> None:
 
 
 def _take_environment(job: Job) -> None:
-    """Take over the launching process's variables: a fork server has those of its own start."""
+    """Set the launching process's variables: a fork server has those from its own start."""
     for name in set(os.environ) - set(job.environ) - _SET_BY_ELASTIC:
         del os.environ[name]
     for name, value in job.environ.items():
@@ -251,9 +251,9 @@ def _failure(error: BaseException, rank: int, attempt: int) -> Failure:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return one line that tells the error: its type and the first line of its message.
+    """Return one line that describes the error: its type and the first line of its message.
 
-    A message that holds another traceback, as a data loader's does, is told by its last line, too.
+    A message that holds another traceback, such as a data loader's, also adds that traceback's last line.
     """
     text = "".join(traceback.format_exception_only(type(error), error))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(" ")]

@@ -15,7 +15,7 @@ def without_exception(rank: int, attempt: int, when: float, line: str) -> Failur
 
 
 def left_early(mark: WorkerEvent) -> Failure:
-    """Describe a worker that ended by itself with exit code 0."""
+    """Describe a worker that ended with exit code 0 before the run was over."""
     call = "sys.exit(0)" if mark.event == "left" else "os._exit(0)"
     return without_exception(mark.rank, mark.attempt, mark.time, f"left by {call} before the run was over")
 
@@ -24,7 +24,7 @@ def unexplained(rank: int, attempt: int, code: int | None, ended: float) -> Fail
     """Describe a worker that ended without a mark: by a signal, or out of a library.
 
     Args:
-        code: its exit code, negative for a signal; None where nobody knows.
+        code: its exit code, negative for a signal; None if unknown.
     """
     if code is not None and code < 0:
         names = {number.value: number.name for number in signal.Signals}

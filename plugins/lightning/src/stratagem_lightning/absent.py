@@ -16,7 +16,7 @@ LOOPS = "loops aren't exchangeable: hooks and callbacks change what they do, and
 GONE = {
     "colossalai": "Colossal-AI's engine isn't offered: fsdp, deepspeed and model_parallel shard parameters",
     "hivemind": (
-        "Hivemind's peers aren't offered: diloco lets replicas step by themselves, and num_nodes='1:4' lets machines "
+        "Hivemind's peers aren't offered: diloco lets replicas step independently, and num_nodes='1:4' lets machines "
         "come and go"
     ),
 }
@@ -92,7 +92,7 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.utilities.is_picklable": "an attribute that can't be pickled is named in the error",
     "lightning.pytorch.utilities.is_shared_filesystem": "each node writes to the folder that it is given",
     "lightning.pytorch.utilities.measure_flops": "ModelSummary shows FLOPs; torch.utils.flop_counter counts them",
-    "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError tells that memory was short",
+    "lightning.pytorch.utilities.memory": "torch.cuda.OutOfMemoryError says that memory was short",
     "lightning.pytorch.utilities.migration": "`stratagem checkpoint convert` reads its checkpoints",
     "lightning.pytorch.utilities.set_shared_parameters": "shared parameters stay shared under every strategy",
     "lightning.pytorch.utilities.suggested_max_num_workers": "len(os.sched_getaffinity(0)) divided by the devices",
@@ -330,7 +330,7 @@ DIFFERENT: list[tuple[str, str, str]] = [
         "in the run's precision where they are marked, and refused where not",
     ),
     (
-        "a `batch_sampler` of one's own, under ddp",
+        "your own `batch_sampler`, under ddp",
         "made again over a sampler that shares the samples out",
         "left alone, with a warning where ranks read the same; samplers are shared as there",
     ),

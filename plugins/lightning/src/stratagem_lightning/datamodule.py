@@ -20,7 +20,7 @@ class LightningDataModule(DataModule):
     uncalled_hooks = "warn"
     """As a LightningModule's."""
     name: str | None = None
-    """For whoever reads it."""
+    """Kept for code that reads it."""
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's parameters

@@ -1,4 +1,4 @@
-"""`Fabric`: Stratagem's `Runtime` with Lightning's arguments, and with callbacks and loggers of one's own."""
+"""`Fabric`: Stratagem's `Runtime` with Lightning's arguments, and with your own callbacks and loggers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Fabric(Runtime):
-    """What a loop of one's own trains with: docs/coming-from-fabric.md.
+    """Trains in your own training loop: docs/coming-from-fabric.md.
 
     Args:
         accelerator: a name as "cuda", or "auto".
@@ -251,7 +251,7 @@ class Fabric(Runtime):
     def save(self, path: Any, state: Any = None, filter: Any = None) -> None:
         """Write modules, optimizers and what else is in `state`. Collective."""
         if filter is not None:
-            raise ConfigError("save takes no filter: leave out of state what isn't to be saved")
+            raise ConfigError("save takes no filter: leave out of state what must not be saved")
         super().save(path, state)
 
     def load(self, path: Any, state: Any = None, strict: bool = True) -> dict[str, Any]:  # type: ignore[override]  # Fabric's parameters
@@ -280,7 +280,7 @@ class Fabric(Runtime):
         return seed_everything(seed, workers, verbose)
 
     def __getattr__(self, name: str) -> Any:
-        # Only of what isn't there.
+        # Only for missing attributes.
         raise AttributeError(no_member("Fabric", name))
 
     # Callbacks and loggers ----------------------------------------------------------------------------

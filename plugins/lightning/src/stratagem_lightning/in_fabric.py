@@ -1,4 +1,4 @@
-"""What a `LightningModule` does in a loop of one's own, on `Fabric`."""
+"""A `LightningModule` in your own training loop, on `Fabric`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What this plugin uses of Lightning that Lightning keeps private, with the reason.
 
-plugins/lightning/tests/test_lightning_private.py tells when Lightning changes it.
+plugins/lightning/tests/test_lightning_private.py fails when Lightning changes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from typing import Any
 def logs_hyperparameters(data_module: Any) -> bool:
     """Whether `save_hyperparameters(logger=...)` of a real LightningDataModule asked for them in loggers.
 
-    No public name tells; Lightning's own trainer reads it. Absent means that loggers get them, as by default.
+    It has no public name; Lightning's own trainer reads it. Absent means that loggers get them, as by default.
     """
     return bool(getattr(data_module, "_log_hyperparams", True))

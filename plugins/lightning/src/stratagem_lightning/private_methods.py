@@ -14,7 +14,7 @@ _CHECKPOINTS = (
 _STOPPING = "a Callback may set trainer.should_stop = True in any hook"
 _LOGGER = "derive from Logger and write log_metrics and log_hyperparams"
 _OWN = "write a Callback with the public hooks"
-_BAR = "get_metrics says what a bar shows, and a Callback draws one of its own"
+_BAR = "get_metrics says what a bar shows, and a Callback draws its own"
 _PROFILER = "derive from Profiler and write start, stop and summary"
 
 _NOT_THE_PROGRAMS = ("stratagem", "builtins", "torch.", "lightning.", "pytorch_lightning.")

@@ -13,7 +13,7 @@ _BARS = (
     *("sanity_check_description", "train_description", "validation_description", "test_description"),
     *("predict_description", "total_train_batches", "total_val_batches", "reset_dataloader_idx_tracker"),
 )
-_BAR = "get_metrics says what a bar shows, and a Callback draws one of its own"
+_BAR = "get_metrics says what a bar shows, and a Callback draws its own"
 UNCALLED: dict[str, dict[str, str]] = {
     "ProgressBar": dict.fromkeys(_BARS, _BAR),
     "ModelCheckpoint": dict.fromkeys(
@@ -39,13 +39,13 @@ UNCALLED: dict[str, dict[str, str]] = {
         ),
         "pruning_fn and parameters_to_prune say what is pruned",
     ),
-    "ModelSummary": {"summarize": "a Callback prints one of its own"},
+    "ModelSummary": {"summarize": "a Callback prints its own"},
     "StochasticWeightAveraging": dict.fromkeys(
         (
             *("avg_fn", "pl_module_contains_batch_norm", "reset_batch_norm_and_save_state"),
             *("reset_momenta", "transfer_weights", "update_parameters"),
         ),
-        "avg_fn is an argument; WeightAveraging is for averages of one's own",
+        "avg_fn is an argument; WeightAveraging is for your own averages",
     ),
 }
 """Class → what Lightning has in it and nothing calls here → what to do instead."""

@@ -59,7 +59,7 @@ class CometLogger(LibraryLogger):
 
     @property
     def name(self) -> str | None:
-        """Of the project."""
+        """Name of the project."""
         return self._selection["project"]
 
     @property

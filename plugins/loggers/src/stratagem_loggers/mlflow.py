@@ -15,7 +15,7 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import path_text
 
 _MAX_PARAMS = 100
-"""Of one request."""
+"""Largest number of parameters in one request."""
 
 
 class MLFlowLogger(LibraryLogger):
@@ -56,7 +56,7 @@ class MLFlowLogger(LibraryLogger):
         super().__init__(prefix)
         if log_model:
             raise ConfigError(
-                f"MLFlowLogger got log_model={log_model!r}: checkpoints aren't uploaded by themselves; log what you "
+                f"MLFlowLogger got log_model={log_model!r}: checkpoints aren't uploaded automatically; log what you "
                 "want of them by logger.experiment.log_artifacts(logger.run_id, path)"
             )
         self._experiment_name, self._run_name = experiment_name, run_name
@@ -67,7 +67,7 @@ class MLFlowLogger(LibraryLogger):
 
     @property
     def name(self) -> str | None:
-        """Of the experiment."""
+        """Name of the experiment."""
         return self._experiment_name
 
     @property

@@ -57,7 +57,7 @@ class WandbLogger(LibraryLogger):
         super().__init__(prefix)
         if log_model:
             raise ConfigError(
-                f"WandbLogger got log_model={log_model!r}: checkpoints aren't uploaded by themselves; log what you "
+                f"WandbLogger got log_model={log_model!r}: checkpoints aren't uploaded automatically; log what you "
                 "want of them as an artifact by logger.experiment"
             )
         folder = save_dir if save_dir is not None else dir
@@ -70,7 +70,7 @@ class WandbLogger(LibraryLogger):
 
     @property
     def name(self) -> str | None:
-        """Of the project."""
+        """Name of the project."""
         return self._project or os.environ.get("WANDB_PROJECT", "stratagem")
 
     @property

@@ -13,7 +13,7 @@ from stratagem_memory_checkpoint.checkpointer import SCHEME
 class MemoryCheckpoint(Callback):
     """Keep a checkpoint in memory every so many optimizer steps; see `PeerMemory`, which the run has to use.
 
-    Workers that `max_restarts` starts again go on from the newest one, be it in memory or on disk: with this one, at
+    Workers that `max_restarts` starts again resume from the newest one, be it in memory or on disk: with this one, at
     most so many steps are trained again.
 
     Args:
@@ -40,7 +40,7 @@ class MemoryCheckpoint(Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
-        # Called once per micro-batch; and what was gone on from is saved already.
+        # Called once per micro-batch; and what was resumed from is saved already.
         if step % self.every_n_train_steps == 0 and step > self._saved:
             self._saved = step
             trainer.save_checkpoint(f"{SCHEME}step={step}")

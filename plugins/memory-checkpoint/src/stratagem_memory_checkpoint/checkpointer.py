@@ -1,4 +1,4 @@
-"""`PeerCheckpointer`: checkpoints in nodes' memory: each has the files of its own ranks and of a neighbour's."""
+"""`PeerCheckpointer`: checkpoints in nodes' memory. Each node has the files of its ranks and of a neighbour's."""
 
 from __future__ import annotations
 

@@ -38,16 +38,16 @@ def copy_to_neighbours(collectives: Collectives, folder: str, mine: Sequence[str
         CheckpointError: a file can't be read or written; on every rank.
     """
     sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in mine}
-    told = collectives.gather_objects((collectives.node_rank, sizes))
-    targets = neighbours([node for node, _ in told])
+    gathered = collectives.gather_objects((collectives.node_rank, sizes))
+    targets = neighbours([node for node, _ in gathered])
     if not targets:
         return
-    rank, chunks = collectives.rank, [list(_chunks(sizes)) for _, sizes in told]
+    rank, chunks = collectives.rank, [list(_chunks(sizes)) for _, sizes in gathered]
     sources = [source for source, target in enumerate(targets) if target == rank]
     failures: list[str] = []
     for index in range(max(map(len, chunks))):
         transfers, received = [], []
-        # A rank that can't read or write goes on with the others, and all hear of it at the end.
+        # A rank that can't read or write continues with the others, and all hear of it at the end.
         for source in sources:
             if index < len(chunks[source]):
                 chunk = chunks[source][index]

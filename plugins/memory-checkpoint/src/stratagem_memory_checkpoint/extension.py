@@ -28,5 +28,5 @@ class PeerMemory:
 
     @hookimpl(wrapper=True)
     def checkpoint(self, request: CheckpointRequest) -> Generator[None, Checkpointer, Checkpointer]:
-        """Save and open what is in memory; hand on all other paths."""
+        """Save and open what is in memory; forward all other paths."""
         return PeerCheckpointer((yield), request.collectives, os.environ.get(VARIABLE))

@@ -1,4 +1,4 @@
-"""Tensor, sequence and context parallelism: layers or sequences shared out among ranks over a device mesh."""
+"""Tensor, sequence and context parallelism: layers or sequences distributed among ranks over a device mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.nn.MultiheadAttention`, whose heads are shared out among ranks."""
+"""`torch.nn.MultiheadAttention`, whose heads are distributed among ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _attend(
     """As `MultiheadAttention.forward`, for batches, without attention weights."""
     if need_weights or query.dim() != 3:
         raise ConfigError(
-            "a MultiheadAttention whose heads are shared out takes batches and has no attention weights: call it "
+            "a MultiheadAttention whose heads are distributed takes batches and has no attention weights: call it "
             "with need_weights=False and inputs of three dimensions"
         )
     before = Replicate() if sequence_dim is None else Shard(sequence_dim)

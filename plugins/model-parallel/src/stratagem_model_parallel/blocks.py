@@ -126,7 +126,7 @@ def rows_of(
 def _refuse_uneven(name: str, attribute: str, value: Any, size: int) -> None:
     if not isinstance(value, int) or value % size:
         raise ConfigError(
-            f"{name!r} has {attribute}={value}, which can't be shared out equally among {size} ranks: choose a "
+            f"{name!r} has {attribute}={value}, which can't be distributed equally among {size} ranks: choose a "
             f"tensor_parallel_size that divides {value}"
         )
 

@@ -142,4 +142,4 @@ FEED_FORWARD = BlockPlan(lambda module: bool(_pairs(module)), _styles_of_pairs)
 """A Sequential with a linear layer, activations and a linear layer in a row."""
 
 BUILT_IN = (LLAMA, GPT2, ENCODER_LAYER, FEED_FORWARD)
-"""In the order in which a module is held against them."""
+"""In the order in which a module is compared with them."""

@@ -51,7 +51,7 @@ class Filler:
         }
 
     def tie_again(self) -> None:
-        """Make one parameter of what was one before the plan gave each use a part of its own.
+        """Restore as one parameter what was tied before the plan sharded each use separately.
 
         Raises:
             ConfigError: uses of one parameter were split in different ways.

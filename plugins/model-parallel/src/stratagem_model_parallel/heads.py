@@ -15,10 +15,10 @@ from stratagem_model_parallel.styles import style_for
 def split_heads(root: nn.Module, mesh: DeviceMesh) -> None:
     """Split output layers, and embeddings that share their weight, by vocabulary.
 
-    They are found as transformers tells them, by `get_output_embeddings`.
+    They are found by transformers' `get_output_embeddings`.
 
     Raises:
-        ConfigError: no module tells one.
+        ConfigError: no module has one.
     """
     found = [pair for module in root.modules() if (pair := _ends(module)) is not None]
     if not found:

@@ -1,4 +1,4 @@
-"""What tells kinds of parameters apart."""
+"""How kinds of parameters are distinguished."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "context_parallel",
             "stratagem_model_parallel.context.strategy:ContextParallelStrategy",
-            "long sequences shared out among ranks (Ulysses, ring attention), beside data parallelism",
+            "long sequences distributed among ranks (Ulysses, ring attention), beside data parallelism",
             conformance="stratagem_model_parallel.conformance:CONTEXT_SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",

@@ -117,7 +117,7 @@ class ModelParallelPrepared(FSDPPrepared):
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor whose values are there.
 
-    The result of a collective that still goes on waits for it before the next operation on it, but not before it
+    The result of a collective that still continues waits for it before the next operation on it, but not before it
     is pickled or copied as memory.
     """
     if isinstance(tensor, DTensor):

@@ -81,7 +81,7 @@ def split(
     for module in [*units, root]:
         filler.fill(module, done)
         if shards and (module is not root or not by_hand):
-            apart = "keep those of one dtype in a module of their own that auto_wrap_policy names"
+            apart = "keep those of one dtype in their own module that auto_wrap_policy names"
             refuse_mixed_dtypes(module, done, original_module, apart)
             module.register_forward_hook(_own_memory)
             fully_shard(

@@ -46,7 +46,7 @@ class ModelParallelStrategy(DeferringStrategy):
         sequence_parallel: built-in plans let ranks compute shards of the sequence between attention and
             feed-forward.
         loss_parallel: compute cross entropies from shards of the vocabulary, as the last layer gives them.
-        auto_wrap_policy: which modules are gathered by themselves where copies are sharded; as for fsdp.
+        auto_wrap_policy: which modules are gathered separately where copies are sharded; as for fsdp.
         activation_checkpointing_policy: modules whose activations are computed again in backward: classes, their
             names, or a policy of `torch.distributed.fsdp.wrap`.
         sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.

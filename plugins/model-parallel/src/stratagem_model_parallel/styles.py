@@ -22,7 +22,7 @@ from stratagem.sdk.loops import forked_rng
 from stratagem_model_parallel.sequence import EnterSequence, LeaveSequence, WholeInput
 
 Style = Union[ParallelStyle, str]
-"""A style of torch or of one's own, or one of the names in `SPELLINGS`."""
+"""A style of torch, your own style, or one of the names in `SPELLINGS`."""
 
 
 def is_transposed(module: nn.Module) -> bool:
@@ -55,8 +55,8 @@ class Colwise(ColwiseParallel):
 class Packed(Colwise):
     """Colwise for a layer that computes several things at once, as queries, keys and values.
 
-    A rank has one contiguous shard of the weight, as in any checkpoint; what it needs of the outputs is a piece
-    of each part. So outputs are gathered, and each rank takes its pieces.
+    A rank has one contiguous shard of the weight, as in any checkpoint, but needs a slice of each part of the
+    outputs. So outputs are gathered, and each rank takes its slices.
 
     Args:
         parts: how many things of equal size.
@@ -78,7 +78,7 @@ class Packed(Colwise):
 
 
 def own_parts(outputs: DTensor, parts: int, mesh: DeviceMesh) -> torch.Tensor:
-    """Return this rank's piece of each of `parts` in the last dimension of `outputs`. Collective."""
+    """Return this rank's slice of each of `parts` in the last dimension of `outputs`. Collective."""
     # Each rank uses some of the gathered outputs: their gradient is the sum over ranks.
     whole = outputs.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
     rank, size = mesh.get_local_rank(), mesh.size()

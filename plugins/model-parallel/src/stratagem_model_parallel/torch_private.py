@@ -2,7 +2,7 @@
 
 All of it, each with the reason.
 
-plugins/model-parallel/tests/test_torch_private.py tells when torch changes one, or has a public way. Styles of ours
+plugins/model-parallel/tests/test_torch_private.py fails when torch changes one, or has a public way. Styles of ours
 are torch's `ParallelStyle`s, whose one method to override is called `_apply`; `super()._apply` and
 `self._prepare_output_fn` are theirs.
 """
@@ -22,7 +22,7 @@ def apply_style(style: ParallelStyle, module: nn.Module, mesh: DeviceMesh) -> No
 
 
 def is_unawaited(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a collective's that nobody has waited for; torch exports no name for these."""
+    """Whether a tensor is a collective's that no one has waited for; torch exports no name for these."""
     return isinstance(tensor, AsyncCollectiveTensor)
 
 
@@ -54,7 +54,7 @@ def is_in_backward() -> bool:
 def saved_tensor_hooks() -> object:
     """What autograd calls now for tensors that it saves: the innermost `saved_tensors_hooks`, None for none.
 
-    Which checkpoint a module is called in is told by nothing else.
+    Nothing else says in which checkpoint a module is called.
     """
     hooks: object = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks

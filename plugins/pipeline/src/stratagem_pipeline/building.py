@@ -49,7 +49,7 @@ class Pipeline:
 
     @property
     def rows(self) -> int | None:
-        """Of every micro-batch, where only one number will do."""
+        """Rows of every micro-batch, where only one number is possible."""
         return None if self.traced is None else self.traced.rows
 
     def entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

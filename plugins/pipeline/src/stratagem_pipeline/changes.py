@@ -149,7 +149,7 @@ def refuse_batch_norms(module: nn.Module) -> None:
     for name, each in module.named_modules():
         if isinstance(each, BATCH_NORM) and each.running_mean is None:
             raise DataError(
-                f"{name!r}, a {type(each).__name__}, normalizes each part of a batch by itself: choose "
+                f"{name!r}, a {type(each).__name__}, normalizes each part of a batch separately: choose "
                 "micro_batches=1 (with schedule='gpipe'), or batch_statistics_per_part=True for those of parts"
             )
 

@@ -74,7 +74,7 @@ class Gradients:
 
 
 def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> Iterator[torch.Tensor]:
-    """Yield in large pieces the gradients that any rank of the group has; one that none has stays none."""
+    """Yield in large chunks the gradients that any rank of the group has. A gradient that no rank has stays None."""
     if not parameters:
         return iter(())
     has_one = [parameter.grad is not None for parameter in parameters]

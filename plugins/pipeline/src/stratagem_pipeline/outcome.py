@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SIZE = 64
 """Numbers in the message that is always sent: a flag, and what fits."""
 _EXACT = 2**53
-"""Up to here a float64 tells integers apart."""
+"""Largest integer up to which float64 is exact."""
 
 
 class Outcome:

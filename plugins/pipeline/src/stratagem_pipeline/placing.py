@@ -36,7 +36,7 @@ class Placement:
         device: of what is held.
 
     Raises:
-        ConfigError: ranks built different modules, or nobody has the values of a tensor.
+        ConfigError: ranks built different modules, or no one has the values of a tensor.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Placement:
             source = next((rank for rank, (_, lacks) in enumerate(gathered) if name not in lacks), None)
             if source is None:
                 raise ConfigError(
-                    f"{name!r} is on the meta device and nothing tells its values: make layers in configure_model, "
+                    f"{name!r} is on the meta device and nothing gives its values: make layers in configure_model, "
                     "which records how they are initialised"
                 )
             sources[name] = source

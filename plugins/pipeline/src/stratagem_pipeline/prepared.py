@@ -42,8 +42,8 @@ class PipelinePrepared(Prepared):
     ) -> None:
         if request.loop.training and request.steps is None:
             raise ConfigError(
-                "a pipeline runs forward and backward of a training step at once, and a loop of one's own calls them "
-                "apart: train with stratagem.Trainer, or choose another strategy for this loop"
+                "a pipeline runs forward and backward of a training step at once, and your own training loop calls "
+                "them separately: train with stratagem.Trainer, or choose another strategy for this loop"
             )
         if (
             request.steps is not None
@@ -52,7 +52,7 @@ class PipelinePrepared(Prepared):
         ):
             raise ConfigError(
                 "the module defines training_step_end, which makes one loss of those of a batch's "
-                "parts, and a pipeline needs the loss of each part by itself: compute it in training_step"
+                "parts, and a pipeline needs the loss of each part separately: compute it in training_step"
             )
         named = [(name, p) for name, p in request.original_module.named_parameters() if not p.is_meta]
         self._named = named

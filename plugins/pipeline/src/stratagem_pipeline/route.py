@@ -71,7 +71,7 @@ class Route:
         self.rows: tuple[int, ...] = tuple(agreed)
         self._padded = int(entry.shapes[0][0][0])
         self.forms: list[Form] = [entry]
-        """Of what goes into each stage, and of what comes out of the last."""
+        """Forms of the inputs of each stage, and of the last one's outputs."""
         self.modules: dict[int, StageModule] = {}
         last = len(line.stage_ranks) - 1
         with forked_rng(line.device):
@@ -93,7 +93,7 @@ class Route:
 
     @property
     def padded_rows(self) -> int:
-        """Of every micro-batch."""
+        """Padded rows of every micro-batch."""
         return self._padded
 
     def schedule(self, loss: Callable[..., torch.Tensor]) -> Any:

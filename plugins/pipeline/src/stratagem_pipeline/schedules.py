@@ -14,7 +14,7 @@ class Schedule:
 
     name: str
     torch_name: str
-    """As `torch.distributed.pipelining.schedules.get_schedule_class` takes it."""
+    """Name that `torch.distributed.pipelining.schedules.get_schedule_class` takes."""
     several: bool = False
     """A rank has several stages."""
     is_v: bool = False
@@ -103,7 +103,7 @@ def schedule_named(name: str) -> Schedule:
     for schedule in SCHEDULES.values():
         if wanted in (_spelt(schedule.name), _spelt(schedule.torch_name)):
             return schedule
-    raise ConfigError(f"schedule={name!r} is none of {', '.join(SCHEDULES)}: choose one of them")
+    raise ConfigError(f"schedule={name!r} must be one of {', '.join(SCHEDULES)}: choose one of them")
 
 
 def _spelt(name: str) -> str:

@@ -23,7 +23,7 @@ class Seeds:
     The first and the last stage both run the user's step up to its call of the pipelined module: what it
     draws there, such as noise for the input and the loss, must be the same on both. Dropout in the
     stages draws other numbers on each. Whatever is drawn while a batch runs, the generators are
-    afterwards as they were, so that ranks go on drawing alike elsewhere.
+    afterwards as they were, so that ranks continue drawing alike elsewhere.
 
     Args:
         collectives: of all ranks.
@@ -39,7 +39,7 @@ class Seeds:
     def batch(self) -> Iterator[None]:
         """Around a batch. Collective the first time."""
         if self._base is None:
-            # Drawn on every rank, so that all go on alike.
+            # Drawn on every rank, so that all continue alike.
             own = int(torch.randint(2**62, ()).item())
             self._base = int(self._collectives.broadcast(own))
         self._batches += 1

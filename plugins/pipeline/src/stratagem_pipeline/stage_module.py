@@ -83,7 +83,7 @@ class StageModule(nn.Module):
 
 
 class _Handover(torch.autograd.Function):
-    """Hands on a tensor as it is, and its gradient in one piece, as sending it to another rank requires."""
+    """Forwards a tensor as it is, and makes its gradient contiguous, as sending it to another rank requires."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _handed_over(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """In one piece, in memory of its own, and part of a graph where that can be."""
+    """Return a contiguous copy, which stays part of the autograd graph where possible."""
     if is_view(tensor) or not tensor.is_contiguous():  # torch detaches what it has sent, which views refuse
         tensor = tensor.clone(memory_format=torch.contiguous_format)
     if tensor.is_floating_point() and torch.is_grad_enabled() and not tensor.requires_grad:

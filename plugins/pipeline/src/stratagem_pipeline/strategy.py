@@ -41,7 +41,7 @@ class PipelineStrategy(DeferringStrategy):
             one when None.
         split_points: names of submodules of the pipelined module at which stages begin, to have it
             traced; it needn't be a Sequential then.
-        balance: layers of each stage, as [2, 3], or what to share out evenly: "parameters", "activations"
+        balance: layers of each stage, as [2, 3], or what to distribute evenly: "parameters", "activations"
             or "time", the last two measured on a part of a batch.
         stages_per_rank: for schedules with several; 2 when None.
         activation_checkpointing: keep each layer's input alone, and compute the layer again in backward.
@@ -87,7 +87,7 @@ class PipelineStrategy(DeferringStrategy):
         self.batch_statistics_per_part = batch_statistics_per_part
         if activation_checkpointing and self.schedule.splits_backward:
             raise ConfigError(
-                f"activation_checkpointing goes with schedules that run a backward in one piece, and "
+                f"activation_checkpointing goes with schedules that run a whole backward in one call, and "
                 f"schedule={self.schedule.name!r} computes gradients of inputs and of weights apart: choose "
                 "'interleaved_1f1b' or '1f1b'"
             )

@@ -2,7 +2,7 @@
 
 All of it, each with the reason.
 
-plugins/pipeline/tests/test_torch_private.py tells when torch changes one, or has a public way.
+plugins/pipeline/tests/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations

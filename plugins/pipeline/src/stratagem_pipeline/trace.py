@@ -1,6 +1,6 @@
 """A module that isn't a Sequential as one: traced, cut at submodules by name, and put in a row.
 
-Pieces hand on whatever a later one needs, so that each talks to its neighbours alone.
+Pieces forward whatever a later one needs, so that each talks to its neighbours alone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stratagem_pipeline.values import rows_of, taken_apart
 
 
 class Piece(nn.Module):
-    """One piece of a traced module, in training mode and in evaluation mode.
+    """One stage of a traced module, in training mode and in evaluation mode.
 
-    It takes and returns a tuple of tensors: those that it or a later piece needs.
+    It takes and returns a tuple of tensors: those that it or a later stage needs.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -40,15 +40,15 @@ class Piece(nn.Module):
         Args:
             mode: "train" or "eval".
             graph: with the parameters of the traced module under their names there.
-            takes: positions of its arguments in what the piece takes.
-            gives: for each tensor that the piece returns, whether the graph made it, and its position there
-                or in what the piece takes.
+            takes: positions of its arguments in what the stage takes.
+            gives: for each tensor that the stage returns, whether the graph made it, and its position there
+                or in what the stage takes.
         """
         self.modes[f"in_{mode}"] = graph
         self._steps[mode] = (takes, gives)
 
     def forward(self, carried: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Compute the piece in the mode that the traced module is in."""
+        """Compute the stage in the traced module's mode."""
         mode = "train" if self._net[0].training else "eval"
         takes, gives = self._steps[mode]
         made = self.modes[f"in_{mode}"](*(carried[position] for position in takes))
@@ -76,14 +76,14 @@ class Traced:
 
     pieces: tuple[Piece, ...]
     rows: int
-    """Of every micro-batch: the graphs are for this number alone."""
+    """Rows of every micro-batch: the graphs are for this number only."""
     entry: Structure
-    """Of what the module is called with."""
+    """Structure of the module's arguments."""
     output: Structure
-    """Of what it returns."""
+    """Structure of the module's output."""
 
     def value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """What goes into the first piece when the module is called with these.
+        """Return the first stage's inputs when the module is called with these.
 
         Raises:
             ConfigError: it was traced with other arguments.
@@ -97,7 +97,7 @@ class Traced:
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def returned(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """What the module returns, of what comes out of the last piece."""
+        """Return the module's output from the last stage's outputs."""
         return rebuilt(self.output, list(tensors))
 
 
@@ -111,7 +111,7 @@ def traced(
         name: its name, for errors.
         args: a micro-batch as the step calls it with.
         kwargs: the same.
-        split_points: submodules of `net` at whose beginning a piece begins.
+        split_points: submodules of `net` at which a stage begins.
 
     Raises:
         ConfigError: a name names nothing, or torch can't trace the module.
@@ -154,7 +154,7 @@ def _try(
     kwargs: dict[str, Any],
     expected: Sequence[torch.Tensor],
 ) -> None:
-    """Run the pieces once: torch cuts some modules into graphs that don't run."""
+    """Run the stages once: torch splits some modules into graphs that don't run."""
     was_training = net.training
     _, value = taken_apart((args, kwargs))
     try:
@@ -165,14 +165,14 @@ def _try(
                 value = piece(value)
     except Exception as error:
         raise ConfigError(
-            f"torch cut {name} ({type(net).__name__}) into pieces that don't run: "
+            f"torch cut {name} ({type(net).__name__}) into stages that don't run: "
             f"{_first_line(error)}; write it as an nn.Sequential, or choose another strategy"
         ) from error
     finally:
         net.train(was_training)
     if [each.shape for each in value] != [each.shape for each in expected]:
         raise ConfigError(
-            f"the pieces of {name} return tensors of {[tuple(each.shape) for each in value]}, and the whole "
+            f"the stages of {name} return tensors of {[tuple(each.shape) for each in value]}, and the whole "
             f"{[tuple(each.shape) for each in expected]}: write it as an nn.Sequential"
         )
 
@@ -194,7 +194,7 @@ def _graph(
             ) from error
     if pipe.num_stages != len(split_points) + 1:
         raise ConfigError(
-            f"split_points={list(split_points)} cut {name} into {pipe.num_stages} pieces, and not "
+            f"split_points={list(split_points)} cut {name} into {pipe.num_stages} stages, and not "
             f"{len(split_points) + 1}: name submodules that its forward calls once, in the order of the calls"
         )
     return pipe.split_gm
@@ -217,12 +217,12 @@ def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None:
-    """Turn calls of pieces, with values that skip some, into pieces in a row."""
+    """Turn calls of stages, with values that skip some, into a sequence of stages."""
     nodes = list(graph.graph.nodes)
     calls = [node for node in nodes if node.op == "call_module"]
     final = leaves(nodes[-1].args[0])
     carried: list[fx.Node] = [node for node in nodes if node.op == "placeholder"]
-    # A placeholder that no piece uses is one that isn't a tensor, or one without effect.
+    # A placeholder that no stage uses isn't a tensor, or has no effect.
     for index, (piece, call) in enumerate(zip(pieces, calls)):
         later = [node for other in calls[index + 1 :] for node in other.args] + final
         made = {call: 0} | {user: user.args[1] for user in call.users if user.target is operator.getitem}

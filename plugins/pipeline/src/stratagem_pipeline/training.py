@@ -295,6 +295,6 @@ class Training:
 
 
 def _shapes(args: tuple[Any, ...]) -> Any:
-    """What tells batches of different shapes apart, on every rank alike."""
+    """Return a key that distinguishes batches of different shapes, the same on every rank."""
     form, _ = taken_apart(args[1:2])
     return form.shapes

@@ -17,7 +17,7 @@ from stratagem_places.run_record import PlacedRun
 
 
 class LocalPlace(Place):
-    """A process that goes on without the terminal. One node; has no options."""
+    """A process that continues without the terminal. One node; has no options."""
 
     ask_every_s = 0.5
 

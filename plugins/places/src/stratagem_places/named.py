@@ -23,7 +23,7 @@ class ChosenPlace:
     component: str
     """The component's name, by which a run's record finds it again."""
     options: Mapping[str, Any]
-    """Of its constructor, typed."""
+    """Arguments of its constructor, typed."""
     place: Place
 
 
@@ -33,7 +33,7 @@ class NamedPlaces:
 
     path: str
     places: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """By component and name."""
+    """Component → name → place."""
 
 
 def choose(on: str, sets: Sequence[str] = ()) -> ChosenPlace:
@@ -81,7 +81,7 @@ def named_options(component: str, name: str) -> Mapping[str, Any]:
     """Return the options of a named place; the file of the working directory wins over the user's.
 
     Raises:
-        UnknownNameError, ConfigError: there is none of that name, or a file can't be read.
+        UnknownNameError, ConfigError: the name is unknown, or a file can't be read.
     """
     files = named_places()
     known = [each for file in files for each in file.places.get(component, {})]
@@ -90,7 +90,7 @@ def named_options(component: str, name: str) -> Mapping[str, Any]:
             return file.places[component][name]
     if not files:
         raise UnknownNameError(
-            f"--on {component}:{name} names a place of a file, and there is none of {', '.join(_paths())}: write "
+            f"--on {component}:{name} names a place in a file, and no file exists among {', '.join(_paths())}: write "
             f"{component}: {{{name}: {{…}}}} into one"
         )
     raise UnknownNameError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stratagem_places.run_record import PlacedRun
 
 State = Literal["waiting", "running", "finished", "failed", "stopped", "unknown"]
-"""Of a run: `waiting` also for its second turn; `unknown` where the place doesn't know it any more."""
+"""State of a run: `waiting` also for its second turn; `unknown` where the place no longer knows it."""
 
 _EXIT_CODES_OF_STOPPED = (75, 128 + signal.SIGTERM)
 _OVER = ("finished", "failed", "stopped", "unknown")
@@ -27,7 +27,7 @@ class PlaceStatus:
     detail: str = ""
     """In the place's words, as "PENDING (Resources)"."""
     exit_code: int | None = None
-    """Of the run's command, where the place knows it."""
+    """Exit code of the run's command, where the place knows it."""
 
     @property
     def is_over(self) -> bool:
@@ -103,7 +103,7 @@ class Place(ABC):
         Args:
             run: submitted to this place.
             rank: only this rank's; None for what all nodes print.
-            follow: go on until the run is over.
+            follow: continue until the run is over.
 
         Raises:
             UsageError: there is nothing of this rank.

@@ -16,7 +16,7 @@ def stratagem_components() -> Sequence[Component]:
             "place",
             "local",
             "stratagem_places.local:LocalPlace",
-            "this machine, in the background: goes on when the terminal is closed",
+            "this machine, in the background: continues when the terminal is closed",
         )
     ]
 

@@ -22,7 +22,7 @@ def run_output(
     Args:
         run: whose `output_dir` and `log_dir` this machine sees.
         rank: only this rank's.
-        is_over: tells whether nothing more comes; None not to wait for more.
+        is_over: returns whether nothing more comes; None not to wait for more.
         ask_every_s: how often to ask it.
 
     Raises:

@@ -33,7 +33,7 @@ class PlaceRequest:
     subfolder: str = ""
     """Working directory of the nodes, relative to `code_dir`."""
     min_nodes: int = 1
-    """With how many nodes the run goes on; less than `max_nodes` where they may come and go."""
+    """With how many nodes the run continues; less than `max_nodes` where they may come and go."""
     max_nodes: int = 1
     devices: int | None = None
     """Per node; None where that depends on the machine (auto, or all)."""
@@ -41,7 +41,7 @@ class PlaceRequest:
     max_restarts: int = 0
     """How often failed workers are started again; a place may count restarts of the whole run, too."""
     grace_period_s: float = 30.0
-    """What a save may take once the run is told to stop."""
+    """What a save may take once the run is asked to stop."""
 
     def __post_init__(self) -> None:
         # These become lines of scripts and manifests: a line break would begin another line there.
@@ -55,7 +55,7 @@ class PlaceRequest:
 
     @property
     def name(self) -> str:
-        """Of the run: its folder's."""
+        """Name of the run: that of its folder."""
         return os.path.basename(self.run_dir)
 
     @property
@@ -96,8 +96,8 @@ class PlaceRequest:
         address is one by which node 0 knows itself. It sets none of them for one node, nor RANK and WORLD_SIZE, and
         unsets what of another launcher's variables would be recognised first, as srun's.
 
-        It exits with 0, 75 (told to stop, and saved: the same command goes on by `--ckpt-path auto`), 2 (refused) or
-        another code (failed).
+        It exits with 0, 75 (asked to stop, and saved: the same command continues by `--ckpt-path auto`), 2
+        (refused) or another code (failed).
 
         Args:
             python: with Stratagem installed, on the nodes.

@@ -1,4 +1,4 @@
-"""`PlacedRun`: a run that was submitted somewhere, as its folder tells."""
+"""`PlacedRun`: a run that was submitted to a place, read from its folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PlacedRun:
     place: str
     """The component's name, as "slurm"."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the place's constructor."""
+    """Arguments of the place's constructor."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """What `Place.submit` returned."""
     command: tuple[str, ...] = ()
-    """As it was typed, from the command's name on."""
+    """The command as it was typed, from the command's name on."""
     submitted_at: str = ""
     """In ISO 8601, with the time zone."""
 
@@ -40,12 +40,12 @@ class PlacedRun:
 
     @property
     def output_dir(self) -> str:
-        """As of `PlaceRequest`."""
+        """See `PlaceRequest.output_dir`."""
         return os.path.join(self.run_dir, "place", "output")
 
     @property
     def log_dir(self) -> str:
-        """As of `PlaceRequest`."""
+        """See `PlaceRequest.log_dir`."""
         return os.path.join(self.run_dir, "place", "logs")
 
     def job_text(self, name: str, pattern: str, allowed: str) -> str:

@@ -1,4 +1,4 @@
-"""A copy of the code that a run is to use, so that work can go on while it waits."""
+"""A copy of the code that a run is to use, so that work can continue while it waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from stratagem.errors import ConfigError
 
 SUFFIXES = (".cfg", ".ini", ".json", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml")
-"""Of files that are code where git doesn't tell."""
+"""Suffixes of files that count as code outside of git."""
 MOST_BYTES = 10 * 2**20
 """A larger file is linked, not copied."""
 MOST_FILES = 20_000
@@ -29,7 +29,7 @@ def source_of(folder: str) -> tuple[str, str]:
 
 
 def take_snapshot(root: str, target: str) -> int:
-    """Copy the code below a folder, and link what else is there, so that relative paths go on to work.
+    """Copy the code below a folder, and link what else is there, so that relative paths continue to work.
 
     Code is what git has or would add; outside of git, files with a suffix of `SUFFIXES`, without hidden folders and
     virtual environments. Folders of runs aren't code.
@@ -54,7 +54,7 @@ def take_snapshot(root: str, target: str) -> int:
         if copied > MOST_FILES:
             raise ConfigError(
                 f"{root!r} has more than {MOST_FILES} files that look like code: submit from the folder of your "
-                "code, or let .gitignore leave out what isn't"
+                "code, or exclude other files by .gitignore"
             )
         *folders, name = path.split(os.sep)
         node = tree

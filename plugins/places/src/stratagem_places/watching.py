@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stratagem_places.run_record import PlacedRun
 
 _STOPPED = 75
-"""Exit code of a run that was told to stop, where the place knows none."""
+"""Exit code of a run that was asked to stop, where the place knows none."""
 
 
 def watch(place: Place, run: PlacedRun, rank: int | None = None) -> int:
@@ -24,7 +24,7 @@ def watch(place: Place, run: PlacedRun, rank: int | None = None) -> int:
             click.echo(chunk, nl=False)
     except KeyboardInterrupt:
         click.echo(
-            f"\nthe run goes on: stratagem logs {folder} --follow, or stratagem stop {folder}", err=True
+            f"\nthe run continues: stratagem logs {folder} --follow, or stratagem stop {folder}", err=True
         )
         return 130
     status = place.status(run)

@@ -1,4 +1,4 @@
-"""`Node`: the actor of one node, which runs a launcher as a process of its own."""
+"""`Node`: the actor of one node, which runs a launcher as a separate process."""
 
 from __future__ import annotations
 

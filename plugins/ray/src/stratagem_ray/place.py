@@ -38,7 +38,7 @@ class RayPlace(Place):
     resources: list[str] | None = None
     """Further ones of a node, as [a100=1]."""
     strategy: Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"] = "STRICT_SPREAD"
-    """Of the placement group: STRICT_SPREAD puts each node on a machine of its own."""
+    """Strategy of the placement group: STRICT_SPREAD puts each node on its own machine."""
 
     def __post_init__(self) -> None:
         if self.address.startswith(("ray://", "http://", "https://")):
@@ -57,7 +57,7 @@ class RayPlace(Place):
             return "Ray isn't installed: pip install 'stratagem-ray[engine]'"
         host, colon, port = self.address.rpartition(":")
         if colon:
-            # Ray itself would go on trying for minutes.
+            # Ray itself would continue trying for minutes.
             try:
                 socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
             except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ class RayPlace(Place):
                 )
             words = _meeting(words)
         if request.stage == "fit" and not _has(request, "--ckpt-path"):
-            words = ("--ckpt-path", "auto", *words)  # a node that comes in the place of another goes on
+            words = ("--ckpt-path", "auto", *words)  # a node that comes in the place of another continues
         wanted = replace(request, words=words)
         return RaySpec(
             address=self.address,

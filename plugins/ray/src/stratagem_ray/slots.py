@@ -102,7 +102,7 @@ class Slots:
         spec = self._spec
         wanted = ", ".join(f"{name} {amount:g}" for name, amount in spec.resources.items()) or "nothing"
         alive = sum(node["Alive"] for node in self._ray.nodes())
-        where = ", each on a machine of its own" if spec.strategy == "STRICT_SPREAD" else ""
+        where = ", each on its own machine" if spec.strategy == "STRICT_SPREAD" else ""
         share = "; --on-set strategy=PACK lets them share machines" if where else ""
         print(
             f"waits for room: {spec.min_nodes} nodes with {wanted}{where}; machines of the cluster: {alive}{share}",
@@ -124,7 +124,7 @@ class Slots:
             num_cpus=wanted.pop("CPU", 0),
             num_gpus=wanted.pop("GPU", 0),
             resources=wanted or None,
-            max_concurrency=2,  # `stop` while `run` goes on
+            max_concurrency=2,  # `stop` while `run` continues
             scheduling_strategy=PlacementGroupSchedulingStrategy(slot.group, slot.bundle),
         )
         slot.actor = made.remote(

@@ -15,19 +15,19 @@ class RaySpec:
     """A run on a Ray cluster."""
 
     address: str
-    """Of the cluster, as ray.init takes it; "local" starts one."""
+    """Address of the cluster, as ray.init takes it; "local" starts one."""
     min_nodes: int
     max_nodes: int
     resources: Mapping[str, float]
-    """Of each node, as {"CPU": 8.0}."""
+    """Resources of each node, as {"CPU": 8.0}."""
     strategy: str
-    """Of the placement group, as "STRICT_SPREAD"."""
+    """Strategy of the placement group, such as "STRICT_SPREAD"."""
     code_dir: str
     """Ray brings it to all nodes."""
     subfolder: str
     """Working directory, relative to it."""
     arguments: tuple[str, ...]
-    """Of each node's Python."""
+    """Arguments of each node's Python."""
     variables: Mapping[str, str]
     max_restarts: int
     """How often a node that was lost is replaced."""

@@ -7,7 +7,7 @@ and a file for each rank. Each line is a JSON object:
   what the extension says of the rank;
 - `rows`: each of some steps: how many, when the last one ended (nanoseconds since `began`), samples that this rank
   read, and nanoseconds by phase, which add up to the time since the row before;
-- `device`, where the device works by itself: each of some sampled steps: which step of this attempt, counted from 1,
+- `device`, where the device is asynchronous: each of some sampled steps: which step of this attempt, counted from 1,
   and the device's nanoseconds by phase, which add up to its time for that step;
 - `memory`: bytes by name, `at` nanoseconds since `began`;
 - `event`, after `step` steps of this attempt: "saved" or "loaded", with the `path` of a checkpoint; or, of rank 0,

@@ -84,7 +84,7 @@ def is_done(ranks: list[RankRecord]) -> bool:
 
 
 def kept_steps(run: RunRecord) -> Iterator[int | None]:
-    """Yield how many of each attempt's steps the next one went on from; None where all count, or nobody knows."""
+    """Yield how many of each attempt's steps the next one resumed from; None where all count, or no one knows."""
     for ranks, after in zip(run.attempts, [*run.attempts[1:], None]):
         if after is None or is_done(ranks):
             yield None

@@ -34,7 +34,7 @@ PHASES: tuple[str, ...] = (
 ) = range(len(PHASES))
 
 OWN: tuple[int, ...] = (DATA, FORWARD, BACKWARD, FORWARD_BACKWARD, OPTIMIZER, OTHER)
-"""Phases of a step in which a rank does its own work; in the others it waits for somebody or writes."""
+"""Phases of a step in which a rank does its own work; in the others it waits for someone or writes."""
 
 COMPUTE: tuple[int, ...] = (FORWARD, BACKWARD, FORWARD_BACKWARD, OPTIMIZER)
 """Phases that train the model."""

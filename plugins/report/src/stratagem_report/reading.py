@@ -16,10 +16,10 @@ from stratagem_report.phases import PHASES
 
 METRICS = "metrics.csv"
 _MOST = 2**62
-"""Of any number; sums of some thousand are still far from what a float can have."""
+"""Largest number: sums of some thousand are still far from a float's limit."""
 _LATEST_S = 10**11
 _LARGEST = 1e300
-"""Of a metric's value: the span between two of them is a float, too."""
+"""Largest value of a metric: the span between two of them is a float, too."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Row:
     """Since the rank began."""
     samples: int
     ns: tuple[int, ...]
-    """By phase; they add up to the time since the row before."""
+    """Nanoseconds of each phase; they add up to the time since the row before."""
 
     @property
     def total_ns(self) -> int:
@@ -44,9 +44,9 @@ class DeviceStep:
     """What a rank's device took for a step that was sampled."""
 
     step: int
-    """Of this attempt, counted from 1."""
+    """Step of this attempt, counted from 1."""
     ns: tuple[int, ...]
-    """By phase; they add up to the device's time from the step's beginning to its end."""
+    """Nanoseconds of each phase; they add up to the device's time from the step's beginning to its end."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ class RankSummary:
     host: str
     device: str
     step_ns: tuple[float, ...]
-    """Of a step, by phase of a step: the means."""
+    """Mean duration of each phase of a step."""
     own_ns: float
-    """Of a step without waiting: the median."""
+    """Median duration of a step without waiting."""
     peak_bytes: dict[str, int]
     """The most that was in use at once, by name."""
     device_ns: tuple[float, ...] | None = None
@@ -49,9 +49,9 @@ class Summary:
     samples_per_s: float | None
     """Over all ranks; None where batches don't tell their size."""
     ranks: list[RankSummary]
-    """Of the last attempt."""
+    """Ranks of the last attempt."""
     slow: list[Slow]
-    """By the median over the last attempt's steps."""
+    """Slow ranks, by the median over the last attempt's steps."""
     told: list[dict[str, object]]
     """What was said of slow ranks while it trained."""
     outcome: str
@@ -141,7 +141,7 @@ class Buckets:
     steps_per_s: list[float]
     samples_per_s: list[float]
     phase_shares: list[tuple[float, ...]]
-    """By phase, of all ranks' time; each adds up to 1, or to 0 where nothing is known."""
+    """Each phase's share of all ranks' time; they add up to 1, or to 0 where nothing is known."""
 
 
 def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:

@@ -1,6 +1,6 @@
 """What this plugin uses of torch that torch keeps private: all of it, each with the reason.
 
-plugins/report/tests/test_torch_private.py tells when torch changes one, or has a public way.
+plugins/report/tests/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data parallel whose ranks share out optimizer states, or those and gradients."""
+"""Data parallel whose ranks distribute optimizer states, or those and gradients."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from stratagem_sharding.wrap_policy import modules_named, units_among
 from torch import nn
 
 MIN_BLOCK_NUMEL = 100_000
-"""Smaller members of a list go with the rest of the module: a collective of their own isn't worth it."""
+"""Smaller members of a list go with the rest of the module: a separate collective costs more than it saves."""
 
 
 def blocks_in(module: nn.Module, wanted: Sequence[type[nn.Module] | str] | None) -> list[nn.Module]:
@@ -36,7 +36,7 @@ def blocks_in(module: nn.Module, wanted: Sequence[type[nn.Module] | str] | None)
 def _members(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         for member in module:
-            if isinstance(member, nn.ModuleList):  # has no forward of its own
+            if isinstance(member, nn.ModuleList):  # has no forward
                 yield from _members(member)
             else:
                 yield member

@@ -1,4 +1,4 @@
-"""`DDPFullyShardedStrategy`: ranks share out optimizer states and gradients (ZeRO-2)."""
+"""`DDPFullyShardedStrategy`: ranks distribute optimizer states and gradients (ZeRO-2)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class FullyShardedPrepared(UnitPrepared):
         for name, parameter in request.original_module.named_parameters():
             if not parameter.numel():
                 raise ConfigError(
-                    f"parameter {name!r} has no elements that ddp_fully_sharded could share out: leave it out, or "
+                    f"parameter {name!r} has no elements that ddp_fully_sharded could distribute: leave it out, or "
                     "choose fsdp or ddp"
                 )
             if not parameter.dim():

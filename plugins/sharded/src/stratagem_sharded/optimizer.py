@@ -22,7 +22,7 @@ from stratagem_sharded.torch_private import (
 )
 
 with warnings.catch_warnings():
-    # Importing it, torch warns of its own use of torch.jit.
+    # Importing it, torch warns about its use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -34,15 +34,15 @@ _OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
 class ShardedOptimizer(ZeroRedundancyOptimizer):
     """torch's ZeroRedundancyOptimizer around an optimizer that exists already.
 
-    Parameters are shared out whole, the largest first to the rank that has least. Each rank steps its
+    Parameters are distributed whole, the largest first to the rank that has least. Each rank steps its
     own, then sends them to the others. It has the very group dicts of `whole`, so that schedulers made
     over `whole` change what is stepped; groups that are added to `whole` later are stepped, too.
     Collective to construct and to step.
 
     Args:
-        whole: the user's optimizer over all parameters; must treat each parameter by itself, as all of
+        whole: the user's optimizer over all parameters; must treat each parameter separately, as all of
             torch's but LBFGS do. Its states are taken over, then dropped there.
-        as_bucket_view: keep the parameters of a rank in one buffer, which is then sent in one piece.
+        as_bucket_view: keep the parameters of a rank in one buffer, which is then sent in one collective.
 
     Attributes:
         state: of the parameters in `owned` alone.
@@ -117,7 +117,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Step this rank's parameters and bring all ranks' to everybody. Collective."""
+        """Step this rank's parameters, then broadcast each rank's to all. Collective."""
         self._take_up_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state

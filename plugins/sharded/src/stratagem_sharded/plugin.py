@@ -25,7 +25,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "ddp_sharded",
             "stratagem_sharded.strategy:DDPShardedStrategy",
-            "ddp whose ranks share out the optimizer states (ZeRO-1)",
+            "ddp whose ranks distribute the optimizer states (ZeRO-1)",
             presets={"ddp_sharded_spawn": {"start_method": "spawn"}},
             conformance="stratagem_sharded.conformance:SUBJECT",
             capabilities=Capabilities(
@@ -36,7 +36,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "ddp_fully_sharded",
             "stratagem_sharded.fully:DDPFullyShardedStrategy",
-            "ranks share out the optimizer states and gradients (ZeRO-2)",
+            "ranks distribute the optimizer states and gradients (ZeRO-2)",
             conformance="stratagem_sharded.conformance:FULLY",
             capabilities=Capabilities(
                 processes="per-device", features=frozenset({*_BOTH, "collective_forward"})

@@ -99,5 +99,5 @@ def _refuse_several_dtypes(optimizer: Optimizer, request: SetupRequest) -> None:
         raise ConfigError(
             f"{type(optimizer).__name__} steps {names.get(id(one))!r}, which is {one.dtype}, and "
             f"{names.get(id(other))!r}, which is {other.dtype}, and ddp_sharded takes one dtype for each optimizer: "
-            "give those of each dtype an optimizer of their own, or choose ddp"
+            "give those of each dtype their own optimizer, or choose ddp"
         )

@@ -1,4 +1,4 @@
-"""`DDPShardedStrategy`: ddp whose ranks share out the optimizer states (ZeRO-1)."""
+"""`DDPShardedStrategy`: ddp whose ranks distribute the optimizer states (ZeRO-1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DDPShardedStrategy(DDPStrategy):
     """DistributedDataParallel with optimizer states sharded by torch's ZeroRedundancyOptimizer.
 
     Args:
-        parameters_as_bucket_view: keep each rank's parameters in one buffer and send it in one piece
+        parameters_as_bucket_view: keep each rank's parameters in one buffer and send it in one message
             after a step, instead of one broadcast per parameter. All parameters of an optimizer must
             then have one dtype, and none may be in two optimizers.
         ddp_comm_state: as for `DDPStrategy`.

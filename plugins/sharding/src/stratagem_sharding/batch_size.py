@@ -11,7 +11,7 @@ from stratagem.sdk.tensors import opened
 
 
 def batch_size_of(batch: Any) -> int | None:
-    """Return the number of samples in `batch`; None where it can't be told.
+    """Return the number of samples in `batch`; None where it isn't known.
 
     It is the first dim of the first tensor or array that has one, looked for in tuples, lists,
     mappings and dataclasses in their order. Where there is none, it is the length of the first list,

@@ -38,20 +38,20 @@ def broadcast_coalesced(tensors: Iterable[torch.Tensor]) -> None:
 def gradients_of_any(
     parameters: Sequence[torch.Tensor], has_one: Iterable[bool], device: torch.device, group: Any = None
 ) -> list[torch.Tensor]:
-    """Return the gradients that a rank has something to add to, made of zeros where there are none here. Collective.
+    """Return the gradients that any rank contributes to, with zeros where this rank has none. Collective.
 
     Args:
         parameters: the same on every rank of the group.
-        has_one: of each, whether this rank has something to add.
-        device: of the message in which ranks tell one another.
+        has_one: for each parameter, whether this rank contributes.
+        device: device of the message that ranks exchange.
         group: all ranks when None.
     """
-    told = torch.tensor(list(has_one), dtype=torch.uint8, device=device)
-    if not len(told):
+    any_has = torch.tensor(list(has_one), dtype=torch.uint8, device=device)
+    if not len(any_has):
         return []
-    dist.all_reduce(told, dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(any_has, dist.ReduceOp.MAX, group=group)
     found = []
-    for parameter, some in zip(parameters, told.tolist()):
+    for parameter, some in zip(parameters, any_has.tolist()):
         if some:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""`DriftingPrepared`: replicas that step by themselves, of which everybody else sees one model."""
+"""`DriftingPrepared`: replicas that step independently; other code sees one model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Tensors = dict[str, torch.Tensor]
 
 
 class DriftingPrepared(Prepared):
-    """A replica with parameters, buffers and optimizer states of its own between two synchronisations.
+    """A replica whose parameters, buffers and optimizer states are local between two synchronisations.
 
-    Evaluations, checkpoints and what a run leaves have the average of the parameters, and rank 0's buffers. A
-    checkpoint has each rank's own beside them, so that as many ranks go on exactly; any other number of ranks, and
-    any other strategy, goes on from the average.
+    Evaluations, checkpoints and the final module have the average of the parameters and rank 0's buffers. A
+    checkpoint also has each rank's local values, so that as many ranks continue exactly. Any other number of ranks,
+    and any other strategy, resumes from the average.
 
     A subclass overrides `after_step`, which averages when that is due, and `kept` and `restore` for what it remembers
     from step to step. It may call `agree`. Everything else is done here.
@@ -49,8 +49,8 @@ class DriftingPrepared(Prepared):
         for optimizer in self.optimizers:
             if any(cls.__name__ == "ZeroRedundancyOptimizer" for cls in type(optimizer).__mro__):
                 raise ConfigError(
-                    f"under {name} each replica steps by itself, and ZeroRedundancyOptimizer needs all ranks in one "
-                    "step: choose SGD, AdamW or another optimizer of its own per rank, or strategy ddp"
+                    f"under {name} each replica steps independently, and ZeroRedundancyOptimizer needs all ranks in "
+                    "one step: choose SGD, AdamW or another optimizer that steps on each rank, or strategy ddp"
                 )
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
 
@@ -59,16 +59,16 @@ class DriftingPrepared(Prepared):
         raise NotImplementedError
 
     def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
-        """Return what a checkpoint needs to go on exactly: what all ranks have alike, the rank's own, and JSON."""
+        """Return what a checkpoint needs to continue exactly: what all ranks have alike, the rank's own, and JSON."""
         return {}, {}, {}
 
     def restore(self, shared: Tensors, own: Tensors | None, state: Mapping[str, Any]) -> None:
-        """Take up what `kept` returned; with nothing in it, begin from the parameters as they are.
+        """Restore what `kept` returned; if it is empty, begin from the parameters as they are.
 
         Args:
-            shared: what all ranks had alike.
-            own: the rank's own; None where another number of ranks had theirs.
-            state: what isn't a tensor; empty where another strategy wrote the checkpoint.
+            shared: values that were equal on all ranks.
+            own: this rank's values; None if the checkpoint has another number of ranks.
+            state: values that aren't tensors; empty where another strategy wrote the checkpoint.
         """
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
@@ -83,7 +83,7 @@ class DriftingPrepared(Prepared):
         """Yield nothing: what differs on purpose isn't compared."""
         return iter(())
 
-    # What everybody else sees -------------------------------------------------------------------
+    # What other code sees -------------------------------------------------------------------
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

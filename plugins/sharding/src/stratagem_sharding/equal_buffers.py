@@ -11,7 +11,7 @@ __all__ = ["EqualBuffers"]
 
 
 class EqualBuffers:
-    """Sends rank 0's buffers where a forward has changed them, and somebody is about to read them.
+    """Sends rank 0's buffers where a forward has changed them, and someone is about to read them.
 
     Args:
         module: whose; what is sharded of them is no other rank's, and left alone.
@@ -40,7 +40,7 @@ class EqualBuffers:
             compare: compare them before in any case; otherwise after the first forwards, and ever more rarely.
 
         Raises:
-            DataError: ranks have come to different values of their own samples.
+            DataError: ranks computed different values from their different samples.
         """
         if self._differ:
             from torch.distributed.tensor import DTensor

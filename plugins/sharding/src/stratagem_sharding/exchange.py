@@ -40,7 +40,7 @@ class StoreExchange:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def announce(self, name: str) -> None:
-        """Count this rank under a name; doesn't wait for anybody."""
+        """Count this rank under a name; doesn't wait for other ranks."""
         self._store.add(f"{self._prefix}/{name}", 1)
 
     def announced(self, name: str) -> int:

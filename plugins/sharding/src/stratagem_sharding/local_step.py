@@ -21,7 +21,7 @@ __all__ = ["LocalStep"]
 class LocalStep:
     """Lets an optimizer's `step` see shards, while everyone else sees DTensors, in its state, too.
 
-    For optimizers that treat each element by itself, as `optimizer_trial` finds out. Torch's DTensors lack some of
+    For optimizers that treat each element separately, as `optimizer_trial` finds out. Torch's DTensors lack some of
     the operations that they use, and can't be stepped next to plain tensors or those of another mesh. Nothing is
     communicated.
 

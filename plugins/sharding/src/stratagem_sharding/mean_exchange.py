@@ -1,4 +1,4 @@
-"""Means over ranks that are on their way while training goes on, and the small numbers that they are sent as."""
+"""Means over ranks that are on their way while training continues, and the small numbers that they are sent as."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Residuals:
     """
 
     own: torch.Tensor | None = None
-    """Of this rank's numbers, float32, a row for each rank; None before the first exchange."""
+    """Residual of this rank's numbers, float32, a row for each rank; None before the first exchange."""
     mean: torch.Tensor | None = None
-    """Of this rank's chunk of the mean, float32, one row."""
+    """Residual of this rank's chunk of the mean, float32, one row."""
 
 
 class MeanExchange:
     """The mean of a flat tensor over ranks, not waited for. Collective to make, as are both methods.
 
-    In a smaller dtype each rank gets a chunk of everybody's, adds it up in float32, and sends the chunk of the mean
+    In a smaller dtype each rank gets a chunk of every rank's, adds it up in float32, and sends the chunk of the mean
     to all: 2 × (n - 1) / n of the small numbers per rank, as an all-reduce does, however many ranks there are.
     All ranks come to the same bits.
 
@@ -40,7 +40,7 @@ class MeanExchange:
         flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
         group: of the ranks; None where there is one.
         sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
-        residuals: of the exchanges of this tensor before, which are taken up and left behind; not with None above.
+        residuals: from earlier exchanges of this tensor, which are read and updated; not with None above.
     """
 
     def __init__(

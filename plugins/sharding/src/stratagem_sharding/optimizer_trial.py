@@ -20,7 +20,7 @@ from stratagem.sdk.shards import CUTS, Cut
 __all__ = ["why_not"]
 
 SCALES = (1.0, 1e-3, 1e3, 10.0)
-"""Of the gradients, step by step: whatever a norm limits is limited in one of them."""
+"""Scales of the gradients, step by step, so that any limit on a norm applies in one of them."""
 LATER = (16, 128, 1024, 16384)
 """What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
 FURTHER = 6
@@ -60,7 +60,7 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
                 errors.append(error.error)
     return (
         f"a copy of it couldn't be tried on small tensors ({type(errors[0]).__name__}: {errors[0]}); if it treats "
-        f"each element of a parameter by itself, say {_ELEMENTWISE} = True in its class"
+        f"each element of a parameter separately, say {_ELEMENTWISE} = True in its class"
     )
 
 
@@ -68,7 +68,7 @@ class _How(NamedTuple):
     """One way to try."""
 
     dtype: torch.dtype | None
-    """Of the stand-ins; their parameters' own when None."""
+    """Dtype of the stand-ins; their parameters' own when None."""
     sparse: bool = False
     """Whether gradients are."""
     closure: bool = False
@@ -124,7 +124,7 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
 _GIVEN = {
     "rows": "rows",
     "columns": "columns",
-    "flat": "flattened pieces",
+    "flat": "flattened shards",
     "parameters": "some parameters alone",
 }
 _NEEDS = {cut: "all parameters at once" if cut == "parameters" else "whole tensors" for cut in CUTS}
@@ -323,21 +323,21 @@ def _random(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _halves(group: list[torch.Tensor], cut: Cut) -> list[list[torch.Tensor]]:
-    """Return what each of two ranks has of a group."""
+    """Return each of two ranks' shards of a group."""
     if cut == "parameters":
         return [group[::2], group[1::2]]
     if cut == "flat":
         if not group:
             return [[], []]
-        pieces = torch.cat([tensor.detach().reshape(-1) for tensor in group]).chunk(2)
-        return [[piece] for piece in (pieces if len(pieces) == 2 else (*pieces, pieces[0][:0]))]
+        shards = torch.cat([tensor.detach().reshape(-1) for tensor in group]).chunk(2)
+        return [[shard] for shard in (shards if len(shards) == 2 else (*shards, shards[0][:0]))]
     dim = 0 if cut == "rows" else -1
     halves: list[list[torch.Tensor]] = [[], []]
     for tensor in group:
         cut_here = tensor.dim() > (0 if cut == "rows" else 1) and tensor.shape[dim] > 1
-        pieces = tensor.detach().chunk(2, dim) if cut_here else (tensor.detach(), tensor.detach())
-        for half, piece in zip(halves, pieces):
-            half.append(piece.contiguous())
+        shards = tensor.detach().chunk(2, dim) if cut_here else (tensor.detach(), tensor.detach())
+        for half, shard in zip(halves, shards):
+            half.append(shard.contiguous())
     return halves
 
 

@@ -1,4 +1,4 @@
-"""`OwnPart`: what one rank put into a checkpoint beside the others, read as a checkpoint of its own."""
+"""`OwnPart`: what one rank wrote into a checkpoint, read as a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer of one rank's parameters, for strategies that share out whole parameters among ranks."""
+"""An optimizer of one rank's parameters, for strategies that distribute whole parameters among ranks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def load_part(groups: list[dict[str, Any]], part: Optimizer, state_dict: dict[st
     """Load into an optimizer of one rank's parameters what is its own of a state dict of all.
 
     Args:
-        groups: of all parameters, which `state_dict` counts. Their settings are taken up in place: the user's
+        groups: of all parameters, which `state_dict` counts. Loading sets their settings in place: the user's
             optimizer and its schedulers have these very dicts.
         part: its groups are those of `groups`, with this rank's parameters.
         state_dict: as `torch.optim.Optimizer.state_dict` returns it; may lack states of other ranks' parameters.

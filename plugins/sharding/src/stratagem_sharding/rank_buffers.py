@@ -30,7 +30,7 @@ FIRST = 16
 """So many forwards are checked each, and after them those whose number is a power of two."""
 EQUAL, LOCAL = "equal", "local"
 PREFIX = "buffers/rank"
-"""Of the names of a rank's own buffers in a checkpoint."""
+"""Prefix of the names of a rank's buffers in a checkpoint."""
 
 
 def check_buffers(value: object) -> None:

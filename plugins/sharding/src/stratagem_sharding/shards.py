@@ -1,4 +1,4 @@
-"""A rank's part of a tensor that it has whole, where the strategy keeps pieces and a checkpoint takes rows."""
+"""A rank's shard of an unsharded tensor: flat shards for strategies, rows for checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row_shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
 
 
 def padded_flat_shard(whole: torch.Tensor, count: int, rank: int) -> torch.Tensor:
-    """Return rank `rank`'s piece of `count` elements of the flat `whole`, filled up with zeros."""
+    """Return rank `rank`'s shard of `count` elements of the flattened `whole`, padded with zeros."""
     flat = whole.detach().reshape(-1)
     begin = min(rank * count, flat.numel())
     own = flat[begin : begin + count]

@@ -1,6 +1,6 @@
 """What this library uses of torch that torch keeps private: all of it, each with the reason.
 
-plugins/sharding/tests/test_torch_private.py tells when torch changes one, or has a public way.
+plugins/sharding/tests/test_torch_private.py fails when torch changes one, or has a public way.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ INITIALIZERS = ("_no_grad_trunc_normal_", "orthogonal_", "sparse_", "dirac_", "e
 def own_parameters(module: nn.Module) -> dict[str, Any]:
     """Return a module's own parameters by name, in a dict that may be written to; None for one that isn't there.
 
-    `named_parameters(recurse=False)` leaves out None and gives a shared one once, and setattr calls what a module
-    has of its own, as an LSTM, and refuses a tensor that isn't a Parameter.
+    `named_parameters(recurse=False)` leaves out None and gives a shared one once, and setattr calls a module's
+    own __setattr__, as an LSTM's, and refuses a tensor that isn't a Parameter.
     """
     return module._parameters
 
@@ -107,7 +107,7 @@ def local_shard(tensor: Any) -> torch.Tensor:
 def detached(tensor: Any) -> Any:
     """Return a DTensor without its gradient, whose shard is the very tensor: writes to both have one count.
 
-    `DTensor.detach` makes a shard that counts its writes by itself.
+    `DTensor.detach` makes a shard with a separate count of writes.
     """
     alias = tensor.detach()
     alias._local_tensor = tensor._local_tensor
@@ -115,14 +115,14 @@ def detached(tensor: Any) -> Any:
 
 
 def memory_number(tensor: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from others that are alive, on "meta" too, where `data_ptr` is 0."""
+    """Return a number that identifies a tensor's memory while it is alive, on "meta" too, where `data_ptr` is 0."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def declared_arguments(operation: Any) -> Iterator[Any]:
     """Yield the declared arguments of an operation, each with a `name` and an `alias_info`.
 
-    What an operation writes to is told by its `_schema` alone.
+    Only an operation's `_schema` says what it writes to.
     """
     yield from operation._schema.arguments
 
@@ -216,8 +216,8 @@ COLLECTIVE_OPERATORS = {
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
-"""Operator of torch's namespace c10d → the public function that calls it, as do engines in C++, which nothing public
-tells."""
+"""Operator of torch's namespace c10d → the public function that calls it, as do engines in C++. torch has no public
+table of them."""
 
 
 def count_as_stepped(optimizer: Optimizer) -> None:
@@ -231,10 +231,10 @@ def at_end_of_backward(function: Callable[[], object]) -> None:
     DistributedDataParallel and `fully_shard` use the same queue; there is no public name.
     """
     engine: Any = torch.autograd.Variable._execution_engine
-    # A reducer enters its own end later in this backward: what is entered from an end comes after all of them.
+    # A reducer queues its callback later in this backward. A callback queued by a callback runs after all of them.
     engine.queue_callback(lambda: engine.queue_callback(function))
 
 
 def backward_number() -> int:
-    """Return a number of the backward that runs in this thread; -1 outside of one. No public name tells."""
+    """Return a number of the backward that runs in this thread; -1 outside of one. It has no public name."""
     return int(torch._C._current_graph_task_id())

@@ -1,9 +1,9 @@
-"""Everything that this process communicates through `torch.distributed`, whoever asks for it: also engines, from C++.
+"""Watch all communication of this process through `torch.distributed`, including that of engines in C++.
 
 Every collective of `torch.distributed` is an operator of torch's dispatcher, also those of DistributedDataParallel's
-reducer and of `fully_shard`. While somebody watches, they have kernels for the dispatcher's key "Autograd", where
+reducer and of `fully_shard`. While someone watches, they have kernels for the dispatcher's key "Autograd", where
 collectives have none; these call the same operator below that key, which lets go of the interpreter's lock, and
-tell the watcher. While nobody watches, nothing is different from plain torch.
+tell the watcher. While no one watches, nothing is different from plain torch.
 """
 
 from __future__ import annotations

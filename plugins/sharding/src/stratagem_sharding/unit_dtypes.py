@@ -36,5 +36,5 @@ def refuse_mixed_dtypes(
             if parameter is not None and parameter.requires_grad and parameter.dim():
                 first.setdefault(parameter.dtype, names.get(id(parameter), name))
     if len(first) > 1:
-        told = " and ".join(f"{name!r} is {dtype}" for dtype, name in list(first.items())[:2])
-        raise ConfigError(f"{told}, and gradients of one sharded unit travel in one dtype: {advice}")
+        both = " and ".join(f"{name!r} is {dtype}" for dtype, name in list(first.items())[:2])
+        raise ConfigError(f"{both}, and gradients of one sharded unit travel in one dtype: {advice}")

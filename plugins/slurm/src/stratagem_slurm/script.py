@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stratagem_slurm.place import SlurmPlace
 
 _LONGER_S = 30
-"""How much earlier than its grace period a fit is told that its job ends; Slurm may be 60 s earlier still."""
+"""How much earlier than its grace period a fit gets the signal that its job ends. Slurm may be another 60 s early."""
 _MEETING = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p' | head -n 1)
@@ -25,7 +25,7 @@ export MASTER_PORT=$(({first} + SLURM_JOB_ID * 16 % {count}))"""
 _GO_ON = """\
 turn=$((SLURM_ARRAY_TASK_ID + ${{SLURM_RESTART_COUNT:-0}}))
 if [ $turn -gt 0 ] && [ -d {checkpoints} ]; then set -- --ckpt-path auto; fi"""
-"""A job of the array that was put back comes after the others, whose run it goes on with."""
+"""A job of the array that was put back comes after the others, whose run it continues with."""
 _NO_MORE = """\
 if [ $code -eq 0 ] || [ $code -eq 2 ]; then scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"; fi"""
 
@@ -98,7 +98,7 @@ def _body(place: SlurmPlace, request: PlaceRequest) -> Iterator[str]:
     # One task has the whole node: without the number, srun gives it one CPU; and workers share what it has.
     srun = ['srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpu-bind=none']
     srun.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')
-    # A node's end isn't the others': they have the time of a save, or go on without it.
+    # A node's end isn't the others': they have the time of a save, or continue without it.
     wait_s = 0 if request.is_elastic else round(request.grace_period_s) + _LONGER_S
     srun.append(f"--kill-on-bad-exit=0 --wait={wait_s}{' --no-kill' if request.is_elastic else ''}")
     if place.container and place.container_runtime == "pyxis":

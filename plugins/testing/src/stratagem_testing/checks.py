@@ -27,7 +27,7 @@ class Check:
     """A function `check_xxx(subject)` that returns, or raises where the claim doesn't hold."""
 
     name: str
-    """As "parity": the function's name without `check_`."""
+    """Name of the check, such as "parity": the function's name without `check_`."""
     claim: str
     """What the component is to do: the first line of the function's docstring."""
     run: Callable[[Any], None]

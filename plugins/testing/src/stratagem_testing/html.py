@@ -55,8 +55,8 @@ def _row(check: str, by_size: Mapping[int, Mapping[str, Any]], sizes: Sequence[i
     cells = "".join(_cell(by_size.get(size)) for size in sizes)
     claim = escape(next(iter(by_size.values()))["claim"])
     reasons = dict.fromkeys(outcome["reason"] for outcome in by_size.values() if outcome["reason"])
-    told = "".join(f'<div class="reason">{escape(reason)}</div>' for reason in reasons)
-    return f"<tr><td><code>{escape(check)}</code></td>{cells}<td>{claim}{told}</td></tr>"
+    lines = "".join(f'<div class="reason">{escape(reason)}</div>' for reason in reasons)
+    return f"<tr><td><code>{escape(check)}</code></td>{cells}<td>{claim}{lines}</td></tr>"
 
 
 def _cell(outcome: Mapping[str, Any] | None) -> str:

@@ -98,7 +98,7 @@ def _run(check: Check, subject: Any) -> None:
 
 
 def told(error: BaseException) -> str:
-    """Say in a line what was wrong."""
+    """Return the error as one line."""
     text = str(error).strip()
     if isinstance(error, RankError):
         first, _, traceback = text.partition("\n")

@@ -48,13 +48,13 @@ class Report:
     """What came of all checks of one component."""
 
     name: str
-    """As it was asked for."""
+    """Name by which it was asked for."""
     kind: Kind
-    """Of the component."""
+    """Kind of the component."""
     distribution: str
     """That brings it."""
     version: str
-    """Of that distribution."""
+    """Version of that distribution."""
     outcomes: tuple[Outcome, ...]
     """In the order of the checks."""
     seconds: float = 0.0
@@ -144,7 +144,7 @@ def run_report(
         pairs: checks with the numbers of processes at which they are run; all of the two above when None.
         accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
         fail_fast: leave out what comes after the first check that fails.
-        jobs: how many checks of a strategy run at a time, each in processes of its own.
+        jobs: how many checks of a strategy run at a time, each in separate processes.
         tell: called after each check.
 
     Raises:

@@ -42,7 +42,7 @@ COMPARED_WITH_ITSELF = (
 
 DRIFTING_REPLICAS: dict[str, str] = {
     **{
-        f"{name}-{size}": "not linear in gradients, and replicas step by themselves: other numbers by design"
+        f"{name}-{size}": "not linear in gradients, and replicas step independently: other numbers by design"
         for name in (
             "optimizers",
             "some_ranks_without_loss",
@@ -54,9 +54,9 @@ DRIFTING_REPLICAS: dict[str, str] = {
     },
     "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
     "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
-    "returned_norm-2": "each replica has gradients of its own, and clips by their norm: by design",
+    "returned_norm-2": "each replica has its own gradients, and clips by their norm: by design",
 }
-"""Waivers for a strategy whose replicas step by themselves and are averaged, as local SGD does."""
+"""Waivers for a strategy whose replicas step independently and are averaged, as local SGD does."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class StrategySubject:
     """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
     engine that a process can only start once."""
     timeout_s: float = TIMEOUT_S
-    """After which a task counts as hanging."""
+    """Timeout after which a task counts as hanging."""
 
     world_size: int = 1
     """Devices of the run; set for each check."""
     check: str = ""
     """Name of the check that goes on; set for each check."""
     folder: str = ""
-    """For files; set for each check, whose tasks share it. Outside of checks each task has one of its own."""
+    """Folder for files; set for each check, whose tasks share it. Outside of checks each task has its own."""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,6 +1,6 @@
 """What the kit uses of torch that torch keeps private, with the reasons.
 
-plugins/testing/tests/test_torch_private.py tells when torch changes one.
+plugins/testing/tests/test_torch_private.py fails when torch changes one.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class RecipeModule(Module):
         self.automatic_optimization = not recipe.manual
 
     index = 0
-    """Of the micro-batch, from 0 over the whole training."""
+    """Index of the micro-batch, from 0 over the whole training."""
     replaced: Callable[[Optimizer], Optimizer] | None = None
     """Makes what goes in the place of each of the recipe's optimizers."""
 
@@ -221,13 +221,13 @@ def naming(recipe: object) -> Iterator[None]:
 
 
 def described(recipe: object) -> str:
-    """Return the name of a recipe with what it has other than its class does by default."""
+    """Return the name of a recipe with the fields that differ from their defaults."""
     if not is_dataclass(recipe):
         return str(recipe)
     own = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.repr}
     usual = {field.name: field.default for field in fields(recipe)}
-    told = ", ".join(f"{name}={value!r}" for name, value in own.items() if value != usual[name])
-    return f"{type(recipe).__name__.lstrip('_')}({told})"
+    settings = ", ".join(f"{name}={value!r}" for name, value in own.items() if value != usual[name])
+    return f"{type(recipe).__name__.lstrip('_')}({settings})"
 
 
 @lru_cache(maxsize=64)

@@ -30,9 +30,9 @@ from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variabl
 from stratagem_testing.worker import SHOW_STACKS, Reply, serve
 
 TIMEOUT_S = 240.0
-"""After which a task counts as hanging: long enough for what only waits its turn on a busy machine."""
+"""Timeout after which a task counts as hanging: long enough for a task that waits on a busy machine."""
 LINGER_S = 3.0
-"""How long the other ranks may go on once one has failed: a peer's own error may be told first."""
+"""How long the other ranks may go on once one has failed: a peer's error may be reported first."""
 STACKS_S = 0.5
 """How long ranks that hang get to print their stacks."""
 PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")
@@ -68,7 +68,7 @@ class _Process:
         try:
             self.connection.send((task, environ))
         except OSError as error:  # it ended between two tasks
-            raise RankError(f"a worker ended by itself: {error}", 0) from error
+            raise RankError(f"a worker ended unexpectedly: {error}", 0) from error
 
     def end(self) -> None:
         started = processes_of_session(self.process.pid)
@@ -161,7 +161,7 @@ class Workers:
     def _variables(self, rank: int, world_size: int) -> dict[str, str]:
         everyone = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "ROLE_WORLD_SIZE": world_size}
         own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
-        # A number of its own gives each task a store of its own.
+        # A different number per task gives each a separate store.
         elastic = {"RUN_ID": self._run_id, "RESTART_COUNT": self._tasks, "MAX_RESTARTS": 0}
         return {
             **{name: str(value) for name, value in {**everyone, **own}.items()},
@@ -224,7 +224,7 @@ def processes_of_session(leader: int | None) -> list[int]:
 
 
 def shared_workers(purpose: str = "") -> Workers:
-    """Return the workers that all checks of this thread share, or those for a purpose of their own."""
+    """Return the workers that all checks of this thread share, or those for another purpose."""
     return _workers(purpose, threading.get_ident())
 
 

@@ -11,7 +11,7 @@ from stratagem import Accelerator, Availability
 from stratagem_torch.torch_private import backend_out_of_tree
 
 _OWN_PLUGINS = {"cuda": "stratagem-cuda", "hpu": "stratagem-hpu", "mps": "stratagem-mps"}
-"""Device types that have a distribution of their own."""
+"""Device types that have their own distribution."""
 
 
 class TorchAccelerator(Accelerator):

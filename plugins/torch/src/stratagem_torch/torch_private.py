@@ -1,6 +1,6 @@
 """What this plugin uses of torch that torch keeps private, with the reason.
 
-plugins/torch/tests/test_torch_private.py tells when torch changes it.
+plugins/torch/tests/test_torch_private.py fails when torch changes it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def refuse_replaced(given: Iterable[str]) -> None:
 
 
 def refuse_with_barebones(given: Mapping[str, Any]) -> None:
-    """Refuse what `barebones` leaves out and somebody asked for.
+    """Refuse arguments that ask for what `barebones` leaves out.
 
     Args:
         given: arguments by name.

@@ -221,16 +221,16 @@ class RunView:
 
     @property
     def logged_metrics(self) -> Mapping[str, float]:
-        """Of what loggers get; waits for the device."""
+        """Metrics that loggers get; waits for the device."""
         return self._state.metrics.logged() if self._state is not None else self._seen.logged
 
     @property
     def progress_bar_metrics(self) -> Mapping[str, float]:
-        """Of what was logged with `prog_bar`; waits for the device."""
+        """Metrics logged with `prog_bar`; waits for the device."""
         return self._state.metrics.on_bar() if self._state is not None else self._seen.on_bar
 
     def progress_metrics(self) -> Mapping[str, float]:
-        """As `progress_bar_metrics`."""
+        """See `progress_bar_metrics`."""
         return self.progress_bar_metrics
 
     # Folders and callbacks --------------------------------------------------------------------------

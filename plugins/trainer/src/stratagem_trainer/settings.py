@@ -79,7 +79,7 @@ class TrainerSettings:
             )
         if self.gradient_clip_algorithm not in ("norm", "value"):
             raise ConfigError(
-                f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} is none of 'norm', 'value'"
+                f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} must be one of 'norm', 'value'"
             )
         limit = self.gradient_clip_val
         if limit is not None and (
@@ -105,9 +105,9 @@ class TrainerSettings:
         if self.step_timeout_s is not None:
             check_seconds("step_timeout_s", self.step_timeout_s)
         if self.deterministic not in (True, False, "warn"):
-            raise ConfigError(f"deterministic={self.deterministic!r} is none of True, False, 'warn'")
+            raise ConfigError(f"deterministic={self.deterministic!r} must be one of True, False, 'warn'")
         if self.benchmark not in (True, False, None):
-            raise ConfigError(f"benchmark={self.benchmark!r} is none of True, False, None")
+            raise ConfigError(f"benchmark={self.benchmark!r} must be one of True, False, None")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
@@ -202,7 +202,7 @@ def limited(count: int | None, limit: Limit) -> int | None:
 
 
 def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
-    """Return how many batches a training epoch has, of the loader's `count`; None where nobody knows.
+    """Return how many batches a training epoch has, of the loader's `count`; None where it isn't known.
 
     Raises:
         ConfigError: the limit leaves none.

@@ -1,6 +1,6 @@
 """What torch keeps private of modules, and the trainer needs: all private names are here.
 
-plugins/trainer/tests/test_torch_private.py tells when torch changes one.
+plugins/trainer/tests/test_torch_private.py fails when torch changes one.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Trainer(TrainerCommands):
         enable_autolog_hparams: hand the module's hyperparameters to the loggers when a fit starts.
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
         initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
-            `InitialWeights` tells what may differ: docs/guides/changed-models.md.
+            `InitialWeights` says what may differ: docs/guides/changed-models.md.
         time_limit: save and end this long after the run's start, less `grace_period_s`; a number of seconds, or as
             `max_time`. The process exits with 75: docs/fault-tolerance.md.
         grace_period_s: how long a save may take: a run stops so long before a limit, and is ended so long after a

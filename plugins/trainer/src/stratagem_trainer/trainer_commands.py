@@ -1,4 +1,4 @@
-"""`TrainerCommands`: fit, validate, test and predict launch a stage, and take up what it brings back."""
+"""`TrainerCommands`: fit, validate, test and predict launch a stage, and restore what it brings back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TrainerCommands(TrainerView):
 
         A fit that a signal, `time_limit` or its Slurm job's end stops has saved, and raises `SystemExit(75)`.
 
-        Where workers were processes of their own, the trained weights, the metrics and the callbacks'
+        Where workers were separate processes, the trained weights, the metrics and the callbacks'
         states are brought back into this process's objects: all that is in `model.state_dict()`, with the
         dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
         several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
@@ -141,7 +141,7 @@ class TrainerCommands(TrainerView):
             A list of batches' predictions; of several loaders, a list of them for each.
 
         Raises:
-            SystemExit: 75; the run was told to stop. It is a `stratagem_launch.Preempted` whose `predictions` are
+            SystemExit: 75; the run was asked to stop. It is a `stratagem_launch.Preempted` whose `predictions` are
                 those of the first batches, in a list for each loader.
         """
         returns = return_predictions is not False

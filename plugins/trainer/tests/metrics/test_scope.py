@@ -71,7 +71,7 @@ def test_misuse_is_refused() -> None:
         (step, "x", torch.zeros(2), {}, r"shape \(2,\)"),
         (step, "x", torch.zeros(0), {}, r"shape \(0,\)"),
         (step, "x", torch.zeros(1, dtype=torch.complex64), {}, "is complex"),
-        (step, "x", 1.0, {"reduce_fx": "median"}, "none of mean, sum, min, max"),
+        (step, "x", 1.0, {"reduce_fx": "median"}, "must be one of mean, sum, min, max"),
     ):
         with pytest.raises(LoggingError, match=told):
             options(scope, name, value, **how)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stratagem_verify.verification import Verification
 
 DEVICES = 2
-"""How many where nobody says."""
+"""The default number."""
 
 _COLOURS = {"right": "green", "note": "yellow", "wrong": "red"}
 _ORDER = tuple(reversed(_COLOURS))
@@ -131,8 +131,8 @@ def report(target: str, found: Verification, coloured: bool = False) -> str:
             mark = click.style(verdict, fg=_COLOURS[verdict], bold=True) if coloured else verdict
             lines.append(mark + text[len(verdict) :])
     counts = {verdict: sum(each.verdict == verdict for each in found.findings) for verdict in _ORDER}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return "\n".join([*lines, "", f"{told} in {found.seconds:.0f} s"])
+    totals = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return "\n".join([*lines, "", f"{totals} in {found.seconds:.0f} s"])
 
 
 def _refuse_for_loops(ctx: click.Context) -> None:

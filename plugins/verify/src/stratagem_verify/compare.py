@@ -27,7 +27,7 @@ class Apart:
     """The largest difference between two runs that is too large."""
 
     where: str
-    """As "step 3", or the name of a parameter."""
+    """Where it differs: such as "step 3", or the name of a parameter."""
     ours: float
     theirs: float
 

@@ -55,7 +55,7 @@ def resume(session: Session, ranks: Sequence[Seen]) -> Finding:
     if _first_unlike(ranks, session.again(), whole=True) is not None:
         return Finding("resume", "note", NOT_REPEATABLE)
     if any(one != two for one, two in first.samples):
-        where += ": the dataset has a generator of its own, which no checkpoint keeps"
+        where += ": the dataset has its own generator, which no checkpoint keeps"
     return Finding("resume", "wrong", where)
 
 

@@ -91,7 +91,7 @@ def by_weights(
     first = ranks[0]
     left_out = first.normalization if first.batch_norms else set()
     if data_ranks(ranks) > 1:
-        left_out = left_out | first.buffers.keys()  # compared between ranks, by a question of its own
+        left_out = left_out | first.buffers.keys()  # a separate check compares them between ranks
     names = [name for name in first.weights if name not in left_out and name in alone.weights]
     return weights_apart(
         first.weights, alone.weights, first.start, noisy.weights if noisy is not None else None, names

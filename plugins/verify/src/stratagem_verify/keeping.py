@@ -40,11 +40,11 @@ def data(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "data",
             "note",
-            "a sample that is read twice from the same seed differs: the dataset has a generator of its own, which "
+            "a sample that is read twice from the same seed differs: the dataset has its own generator, which "
             "no checkpoint keeps",
         )
     if not ranks[0].samples:
-        return Finding("data", "right", f"{len(first)} of {len(first)} ranks read batches of their own")
+        return Finding("data", "right", f"{len(first)} of {len(first)} ranks read different batches")
     return Finding(
         "data", "right", f"each of {len(first)} ranks reads its own part of a dataset that is the same on all"
     )

@@ -44,7 +44,7 @@ class Seen:
     draws: bool = False
     """Whether a step drew random numbers."""
     batch_norms: list[str] = field(default_factory=list)
-    """Layers that normalize with the batch of their own rank."""
+    """Layers that normalize with their rank's batch."""
     start: dict[str, Tensor] = field(default_factory=dict)
     """Weights before the first step."""
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Seen:
     """Integers among the optimizers' settings, as `start_preconditioning_step`."""
     has_validation: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the validation."""
+    """Metrics of the validation."""
     validation_draws: bool = False
     """Whether validation drew random numbers."""
     validation: list[str] = field(default_factory=list)

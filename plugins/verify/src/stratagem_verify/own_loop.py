@@ -50,7 +50,7 @@ class LoopResult:
     start: dict[str, Tensor] = field(default_factory=dict)
     """Weights that modules had when they were set up."""
     weights: dict[str, Tensor] = field(default_factory=dict)
-    """Of all modules, by their place among those that were set up."""
+    """Weights of all modules, by their place among those that were set up."""
     batches: int = 0
     batch_norms: bool = False
 

@@ -117,7 +117,7 @@ class Repetition:
     noise: float = 0.0
     quiet: bool = False
     seed: int | None = None
-    """Of random numbers other than those of the ranks."""
+    """Seed of random numbers other than those of the ranks."""
 
 
 def repeat(plan: Plan, how: Repetition) -> Seen:

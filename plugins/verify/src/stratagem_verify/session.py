@@ -23,7 +23,7 @@ class Finding:
     """The answer to one question."""
 
     question: str
-    """As "loss"."""
+    """Name of the question, such as "loss"."""
     verdict: Verdict
     """"note": nothing is wrong, but there is something to know: what differs by definition, or wasn't compared."""
     text: str

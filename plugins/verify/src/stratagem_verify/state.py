@@ -84,7 +84,7 @@ def buffers_of_normalization(module: nn.Module) -> set[str]:
 
 
 def separate_batch_norms(module: nn.Module) -> list[str]:
-    """Return the names of layers that normalize with the batch of their own rank."""
+    """Return the names of layers that normalize with their rank's batch."""
     return [
         name
         for name, layer in module.named_modules()
@@ -107,7 +107,7 @@ def outside_state(module: nn.Module) -> dict[str, Any]:
 
 
 def rank_state(module: nn.Module) -> dict[str, Any]:
-    """Return copies of all that a rank's module has of its own beside its parameters."""
+    """Return copies of a rank's module state other than parameters."""
     buffers = {
         name: buffer.detach().clone()
         for name, buffer in module.named_buffers()
@@ -204,7 +204,7 @@ def joined(batches: Sequence[Any]) -> Any:
     sizes = [batch_size_of(batch) for batch in batches]
     whole = _joined(batches)
     if None in sizes or batch_size_of(whole) != sum(size for size in sizes if size is not None):
-        raise JoinError("the number of samples in a batch can't be told")
+        raise JoinError("the number of samples in a batch isn't known")
     return whole
 
 
@@ -216,7 +216,7 @@ def _joined(batches: Sequence[Any]) -> Any:
                 return first
             raise JoinError("a batch has a number that differs between ranks")
         if any(other.shape[1:] != first.shape[1:] for other in batches):
-            raise JoinError("the ranks' batches have other lengths, as where each is padded by itself")
+            raise JoinError("the ranks' batches have other lengths, as where each is padded separately")
         return torch.cat(list(batches))
     if isinstance(first, Mapping):
         made = {key: _joined([batch[key] for batch in batches]) for key in first}

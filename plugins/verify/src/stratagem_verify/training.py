@@ -171,7 +171,7 @@ def _by_definition(ranks: Sequence[Seen]) -> str:
         told.append(
             f"{who} each rank's own batch, by definition: use torch.nn.SyncBatchNorm for one process's numbers"
             if data_ranks(ranks) > 1
-            else f"{who} each part of a batch by itself, by definition"
+            else f"{who} each part of a batch separately, by definition"
         )
     if first.draws:
         told.append("draws random numbers, so losses of one batch and of its parts can't be compared")
@@ -190,7 +190,7 @@ def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -
         if not first.manual:
             return Finding("loss", "wrong", _unlike(session, ranks, tried))
         if resting.apart is not None and not quiet[0].draws:
-            # Ranks have batches of their own here: on equal ones, gradients that stay local would look right.
+            # Ranks have different batches here: on equal ones, local gradients would look right.
             return Finding("loss", "wrong", _unlike(session, quiet, resting))
     same = session.under("training on equal batches", runs.train_on_same, "same", "train", first.steps)
     same = [replace(seen, start=first.start) for seen in same]

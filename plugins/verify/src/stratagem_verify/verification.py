@@ -55,7 +55,7 @@ class Verification:
     steps: int
     """Optimizer steps of each run."""
     findings: tuple[Finding, ...]
-    """In the order of the questions."""
+    """Findings, in the order of the questions."""
     seconds: float
     """How long all of it took."""
 
@@ -106,7 +106,7 @@ def verify(
 
     Args:
         make_module: makes the module, which has its own data; pickled by where it is, and called in every worker.
-        strategy: a name, a class at the top level of a module, or a subject that has tolerances of its own.
+        strategy: a name, a class at the top level of a module, or a subject with its own tolerances.
         devices: how many.
         accelerator: a name.
         options: keyword values for the strategy.
@@ -170,7 +170,7 @@ def _refuse_impossible(subject: StrategySubject, settings: Mapping[str, Any]) ->
     environment = assemble(config).environment
     if not environment.creates_processes and environment.world_size > 1:
         raise UsageError(
-            f"verify starts processes of its own, and this one is one of {environment.world_size} that a launcher "
+            f"verify starts its own processes, and this one is one of {environment.world_size} that a launcher "
             "made: run it without the launcher"
         )
 

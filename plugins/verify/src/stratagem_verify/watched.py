@@ -27,7 +27,7 @@ class Watched:
     Args:
         make: makes the module.
         gradients: put plain SGD in the place of the module's own optimizers, so that a step's change is the gradient.
-        ranks: how many ranks' batches come one after the other: a step is told of the index within its rank.
+        ranks: how many ranks' batches come one after the other: a step gets the index within its rank.
     """
 
     make: Callable[[], Module]

@@ -10,7 +10,7 @@ from stratagem import Accelerator, Availability
 from stratagem_xla import library
 
 MOST_CPU_DEVICES = 64
-"""As many has XLA's CPU client been seen to make; each has threads of its own."""
+"""XLA's CPU client has been seen to make this many; each has its own threads."""
 
 
 class XlaAccelerator(Accelerator):
@@ -25,7 +25,7 @@ class XlaAccelerator(Accelerator):
 
     @property
     def kind(self) -> str:
-        """As PJRT_DEVICE has it: "TPU", "CPU"."""
+        """Kind as in PJRT_DEVICE: "TPU", "CPU"."""
         return library.device_type()
 
     def availability(self) -> Availability:
@@ -73,7 +73,7 @@ class XlaAccelerator(Accelerator):
         xm.wait_device_ops()
 
     def memory(self, device: torch.device) -> dict[str, int]:
-        """Bytes in use and in all, where PJRT tells (TPU)."""
+        """Bytes in use and in all, where PJRT reports them (TPU)."""
         import torch_xla.core.xla_model as xm
 
         if self.kind == "CPU":

@@ -59,7 +59,7 @@ class UnbiasedVariances:
 
 
 def _values(layer: nn.Module, shape: torch.Size) -> int:
-    """Of how many values each variance is."""
+    """Return the number of values of each variance."""
     for kind, dims in _INSTANCE.items():
         if isinstance(layer, kind):
             return shape[-dims:].numel()

@@ -18,7 +18,7 @@ class Client:
     """What was started."""
 
     kind: str
-    """As "TPU"."""
+    """Kind of device, such as "TPU"."""
     devices: int
     spmd: bool
     """Whether one virtual device, `xla:0`, stands for all of them."""
@@ -28,7 +28,7 @@ _started: list[Client] = []
 
 
 def start(kind: str, devices: int, *, spmd: bool) -> Client:
-    """Start PJRT's client, or go on with it where it has been started alike.
+    """Start PJRT's client, or continue with it where it has been started alike.
 
     Args:
         kind: as PJRT_DEVICE names it.

@@ -37,12 +37,12 @@ class XLAFSDPStrategy(XLAStrategy):
 
     That is torch_xla's FSDPv2: each parameter is cut along its longest dim, and so are its gradient and its
     optimizer's states; XLA gathers where it computes. With a process per device, `XlaFullyShardedDataParallel`
-    cuts parameters into flat pieces, one for each process, and gathers them unit by unit.
+    cuts parameters into flat shards, one for each process, and gathers them unit by unit.
 
     Args:
         parallel_devices: XLA devices; wins over the run's `devices`, and only their number matters.
         debug: let torch_xla analyse why it compiles and waits: xla-debug.txt and xla-metrics.txt in the run's folder.
-        auto_wrap_policy: which modules XLA finishes by themselves in backward, or which are gathered by themselves:
+        auto_wrap_policy: which modules XLA finishes separately in backward, or which are gathered separately:
             classes or their names, a policy of `torch_xla.distributed.fsdp.wrap`, or None for the elements of
             every ModuleList.
         sync_module_states: start from the first process's parameters and buffers, where there are several.

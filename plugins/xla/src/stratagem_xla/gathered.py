@@ -42,9 +42,9 @@ Places = Sequence[tuple[nn.Module, str]]
 class GatheredUnit:
     """The parameters of one of torch_xla's wrappers. Make it when they have been sharded.
 
-    Modules have the copy in their `_parameters` while it is gathered, and the shard otherwise. What is changed in
-    the copy meanwhile, in place or in `requires_grad`, the shard takes up before the copy is freed. Nothing is
-    communicated.
+    Modules have the copy in their `_parameters` while it is gathered, and the shard otherwise. Changes of
+    the copy meanwhile, in place or in `requires_grad`, are written to the shard before the copy is freed. Nothing
+    is communicated.
 
     Args:
         wrapper: torch_xla's.
@@ -102,7 +102,7 @@ class GatheredUnit:
             pair.freed()
 
     def _check_state(self, allowed: Any) -> None:
-        # Whether a unit got gradients isn't told by what requires them: a step may leave that out, or freeze it after
+        # What requires gradients doesn't show whether a unit got any: a step may leave that out, or freeze it after
         # its forward.
         either = {"BACKWARD_PRE", "BACKWARD_POST"}
         names = {state.name for state in (allowed if isinstance(allowed, list) else [allowed])}

@@ -1,6 +1,6 @@
 """Shards of parameters and gradients in the hands of a user's code, between steps.
 
-torch_xla's shards are flat, padded with zeros, and a process's own. Arithmetic on each element by itself is right on
+torch_xla's shards are flat, padded with zeros, and a process's own. Elementwise arithmetic is right on
 them. A mean, a norm, an index or a comparison would be that of the shard, so it is refused.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["ShardParameter", "ShardValues", "computing_with_shards", "hold_shard
 
 
 class _Depth:
-    # Of the process: autograd has a thread of its own for XLA devices, in which torch_xla adds to gradients.
+    # Per process: autograd has a separate thread for XLA devices, in which torch_xla adds to gradients.
     value = 0
 
 

@@ -75,9 +75,9 @@ def device_count(kind: str) -> int:
     """How many devices of a kind there are; for the CPU, CPU_NUM_DEVICES, or one per usable core."""
     if kind == "TPU":
         return tpu_devices()
-    told = os.environ.get(f"{kind}_NUM_DEVICES", "")
-    if told.isdigit():
-        return int(told)
+    value = os.environ.get(f"{kind}_NUM_DEVICES", "")
+    if value.isdigit():
+        return int(value)
     return (os.cpu_count() or 1) if kind == "CPU" else 1
 
 

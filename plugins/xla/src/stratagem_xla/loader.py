@@ -39,7 +39,7 @@ class Loaded:
         device: where they go.
         layout: how they lie there.
         before: called before each batch, to send off what is pending.
-        pads: told of each batch with its mask, before it is given out; None fills up nothing.
+        pads: gets each batch with its mask before it is yielded; None pads nothing.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What torch_xla says: in the run's folder, and on the terminal only where somebody asks for it."""
+"""What torch_xla says: in the run's folder, and on the terminal only where someone asks for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
 _CPP = {"debug": "0", "info": "0", "warning": "1"}
 """Level → what TF_CPP_MIN_LOG_LEVEL is for it: XLA's own messages can only be let through or not."""
 _folder: str | None = None
-"""Of the run whose records go there; torch_xla has one logger per process."""
+"""Folder of the run whose records go there; torch_xla has one logger per process."""
 
 
 def before_import(log_level: str | None, debug: bool) -> None:

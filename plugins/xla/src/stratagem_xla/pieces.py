@@ -1,4 +1,4 @@
-"""Flat pieces of tensors, one per process, and whole tensors in checkpoints: between them, by way of the CPU."""
+"""Convert between flat shards, one per process, and unsharded tensors in checkpoints, on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def whole(piece: torch.Tensor, shape: torch.Size, collectives: Collectives) -> t
 
 
 def fill(piece: torch.Tensor, given: torch.Tensor, rank: int) -> None:
-    """Fill rank `rank`'s piece in place from the whole tensor, and its padding with zeros."""
+    """Fill rank `rank`'s shard in place from the unsharded tensor, and its padding with zeros."""
     with torch.no_grad():
         piece.copy_(padded_flat_shard(given, piece.numel(), rank).view(piece.shape))
 
@@ -46,12 +46,12 @@ def broadcast_coalesced(tensors: Iterable[torch.Tensor], collectives: Collective
 
 
 class PiecesReader(CheckpointReader):
-    """Reads whole tensors, and fills pieces from them, one at a time; tells the shapes of pieces.
+    """Reads unsharded tensors and fills shards from them, one at a time; reports the shapes of shards.
 
     Args:
         reader: the opened checkpoint.
-        shapes: by a parameter's name, the shape of the whole and that of this rank's piece.
-        rank: which piece is this rank's.
+        shapes: by a parameter's name, the unsharded shape and that of this rank's shard.
+        rank: this rank.
     """
 
     def __init__(

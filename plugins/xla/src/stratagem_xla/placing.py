@@ -23,7 +23,7 @@ def moved(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _uses(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
-    """By id of a parameter or buffer: where it is."""
+    """Return parameter or buffer id → its places."""
     uses: dict[int, list[tuple[nn.Module, str]]] = {}
     for owner in module.modules():
         for name, tensor in own_tensors(owner):

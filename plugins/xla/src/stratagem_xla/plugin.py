@@ -97,7 +97,7 @@ def _accelerators() -> list[Component]:
             "xla",
             "stratagem_xla.accelerator:XlaAccelerator",
             "whatever PJRT_DEVICE names: TPUs, or the CPU compiled by XLA",
-            # Compiling for the CPU is for trying things out: nobody gets it without asking.
+            # Compiling for the CPU is for trying things out: no one gets it without asking.
             priority=-10,
             conformance="stratagem_xla.conformance:ACCELERATOR",
             **both,  # type: ignore[arg-type]  # values of two types

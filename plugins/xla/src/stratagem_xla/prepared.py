@@ -115,7 +115,7 @@ class XlaPrepared(Prepared):
             self.mark()
 
     def _evaluated(self, closure: Callable[[], Any]) -> Any:
-        """Evaluate a closure by itself: otherwise each would run all before it again, since the last mark."""
+        """Evaluate a closure in a separate graph. Otherwise each would run again all since the last mark."""
         self.mark()
         loss = closure()
         self.mark()

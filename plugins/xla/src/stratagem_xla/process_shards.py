@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 def prepare(
     request: SetupRequest, layout: Layout, policy: Policy, options: Mapping[str, Any], sync: bool
 ) -> ProcessShardsPrepared:
-    """Cut `request.module`, and point the user's optimizers, made over whole parameters, at the pieces.
+    """Shard `request.module`, and point the user's optimizers, made over unsharded parameters, at the shards.
 
     Args:
         request: as the `setup` hook received it.
         layout: of one device.
-        policy: which modules are gathered by themselves.
+        policy: which modules are gathered separately.
         options: for torch_xla's wrappers.
         sync: begin with the first process's parameters and buffers.
 
@@ -71,7 +71,7 @@ class ProcessShardsPrepared(XlaPrepared):
         request: as the `setup` hook received it; its module has been cut.
         layout: of one device.
         wrapped: what of it.
-        optimizers: over the pieces.
+        optimizers: over the shards.
     """
 
     carries_hooks = True
@@ -96,7 +96,7 @@ class ProcessShardsPrepared(XlaPrepared):
     # Per step -----------------------------------------------------------------------------------
 
     def replicas(self) -> Iterator[tuple[Any, ...]]:
-        # Each process has shards of its own.
+        # Each process has different shards.
         for name, value in super().replicas():
             if not isinstance(value, torch.Tensor):
                 yield name, value
@@ -156,7 +156,7 @@ class ProcessShardsPrepared(XlaPrepared):
 
     @computing_with_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        """Limit by the norm over all processes' pieces of optimizer `index`'s parameters."""
+        """Clip by the norm over all processes' shards of optimizer `index`'s parameters."""
         super().clip(index, replace(clipping, max_norm=None))
         if clipping.max_norm is None:
             return None

@@ -53,7 +53,7 @@ class Layout:
 
 
 def spec_of(tensor: torch.Tensor) -> str:
-    """How XLA has been told to lay `tensor` out, as "{devices=[2,1]0,1}"; empty where it decides itself."""
+    """Return the sharding that `tensor` is marked with, as "{devices=[2,1]0,1}"; empty where XLA decides."""
     return sharding_spec(tensor)
 
 

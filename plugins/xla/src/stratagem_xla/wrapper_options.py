@@ -74,5 +74,5 @@ def wrapper_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def _dtype(name: str, value: Any) -> torch.dtype | None:
     dtype = value if value is None else DTYPES.get(str(value).removeprefix("torch."))
     if value is not None and dtype is None:
-        raise ConfigError(f"{name}={value!r} is none of {', '.join(DTYPES)}")
+        raise ConfigError(f"{name}={value!r} must be one of {', '.join(DTYPES)}")
     return dtype

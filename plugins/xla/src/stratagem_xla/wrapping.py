@@ -43,7 +43,7 @@ class Body(nn.Module):
 
 @dataclass(frozen=True)
 class Wrapped:
-    """What came of cutting. `named_parameters` of the user's modules has pieces, under the same names."""
+    """The result of sharding. `named_parameters` of the user's modules has shards, under the same names."""
 
     root: nn.Module
     """To be called instead of the module."""
@@ -52,15 +52,15 @@ class Wrapped:
     gathered: Sequence[GatheredUnit]
     """One for each of them."""
     pieces: Mapping[int, nn.Parameter]
-    """By the id that a parameter had before."""
+    """Id of the original parameter → its shard."""
     shapes: Mapping[int, torch.Size]
-    """By a piece's id, the shape of the whole."""
+    """A shard's id → the unsharded shape."""
     restore: Callable[[], None]
     """Gives modules whole parameters again, and takes off what was set on them. Collective."""
 
 
 def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync: bool) -> Wrapped:
-    """Cut the parameters, a unit at a time, so that no device ever has more than pieces and one whole unit.
+    """Shard the parameters, a unit at a time, so that a device never has more than shards and one unsharded unit.
 
     Args:
         request: as the `setup` hook received it.
@@ -137,7 +137,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
 
 
 def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
-    """Let an optimizer that was made over whole parameters step this rank's pieces of them."""
+    """Let an optimizer that was made over unsharded parameters step this rank's shards."""
     pieces, before = wrapped.pieces, dict(optimizer.state)
     for group in optimizer.param_groups:
         group["params"] = [pieces.get(id(parameter), parameter) for parameter in group["params"]]
@@ -206,7 +206,7 @@ def _places(module: nn.Module) -> Places:
 
 
 def _at(places: Places) -> list[nn.Parameter]:
-    """What is registered there now: whole parameters at first, and then pieces."""
+    """What is registered there now: first unsharded parameters, then shards."""
     there = [own_parameters(owner)[name] for (owner, name), *_ in places]
     return [parameter for parameter in there if parameter is not None]
 
@@ -222,14 +222,14 @@ def _check_place(wrapper: Any, collectives: Collectives) -> None:
 def _move(
     module: nn.Module, device: torch.device, moved: dict[int, tuple[torch.Tensor, torch.Tensor]]
 ) -> None:
-    """Move what isn't there; `moved` has by a tensor's id itself and what became of it, so that ties stay."""
+    """Move tensors to the device. `moved` maps a tensor's id to the tensor and its copy, so that ties stay."""
     for owner in module.modules():
         for name, parameter in list(own_parameters(owner).items()):
             if parameter is not None and parameter.device != device:
                 if id(parameter) not in moved:
                     there = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
                     moved[id(parameter)] = parameter, there
-                # Not into _parameters: an LSTM keeps a list of its own.
+                # Not into _parameters: an LSTM keeps its own list.
                 setattr(owner, name, moved[id(parameter)][1])
         for name, buffer in list(own_buffers(owner).items()):
             if buffer is not None and buffer.device != device:

@@ -1,7 +1,7 @@
 """What this plugin uses of torch_xla and torch that they keep private, and which methods of theirs it replaces.
 
 Each with the reason; what several plugins use of torch is in `stratagem.sdk.torch_private`.
-plugins/xla/tests/engine/test_xla_private.py tells when torch_xla changes one. Imports torch_xla in functions alone.
+plugins/xla/tests/engine/test_xla_private.py fails when torch_xla changes one. Imports torch_xla in functions alone.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def empty(copy: torch.Tensor, wrapper: Any) -> None:
 def numbers_of(tensor: torch.Tensor) -> tuple[int, str]:
     """Return a tensor's number, and that of its values.
 
-    The second tells of `.data.copy_`, too, which no version counts, and changes when work is sent off.
+    The second also changes by `.data.copy_`, which no version counts, and when work is sent off.
     """
     from torch_xla import _XLAC
 
@@ -74,7 +74,7 @@ def numbers_of(tensor: torch.Tensor) -> tuple[int, str]:
 
 
 def sharding_spec(tensor: torch.Tensor) -> str:
-    """Return how XLA has been told to lay a tensor out; `mark_sharding`, which tells it, is public alone."""
+    """Return the sharding that a tensor is marked with. Only `mark_sharding`, which sets it, is public."""
     from torch_xla import _XLAC
 
     spec: str = _XLAC._get_xla_sharding_spec(tensor)
@@ -82,6 +82,6 @@ def sharding_spec(tensor: torch.Tensor) -> str:
 
 
 def module_hooks(module: nn.Module) -> dict[int, Callable[..., Any]]:
-    """Return a module's backward hooks: torch_xla registers some, and gives nobody their handles."""
+    """Return a module's backward hooks: torch_xla registers some, and gives no one their handles."""
     hooks: dict[int, Callable[..., Any]] = module._backward_hooks
     return hooks

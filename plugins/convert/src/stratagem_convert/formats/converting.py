@@ -39,7 +39,7 @@ TRAINING_IF_ASKED = ("torch", "dcp")
 """Formats that can have optimizers' states; in the latter ones weights alone lie otherwise."""
 _WITH_KEY = ("torch", "lightning", "dcp")
 SHARD_BYTES = 5 * 10**9
-"""As transformers has it."""
+"""Size of a shard, the same as in transformers."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ def read_weights(path: str, key: str | None = None, in_order: bool = False) -> W
 
 
 def target_format(target: str, name: str | None) -> str:
-    """Choose the format of `target`: the one that is asked for, or by the end of its name.
+    """Return the format of `target`: the given one, or that of the name's suffix.
 
     Raises:
-        ConfigError: neither tells.
+        ConfigError: no format is given, and the suffix is unknown.
     """
     known = _SUFFIXES.get(os.path.splitext(target)[1])
     if name is None and known is None:

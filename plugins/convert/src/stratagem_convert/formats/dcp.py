@@ -33,7 +33,7 @@ from stratagem_convert.torch_private import DCP_METADATA, storage_info
 METADATA = ".metadata"
 _FILE = "__0_0.distcp"
 _CHUNK_BYTES = 8 * 2**20
-"""Of what is written: each chunk is named in the metadata."""
+"""Size of written chunks; the metadata names each of them."""
 _PLAIN = {("collections", "OrderedDict"), ("torch", "Size")}
 _PATHS = {"PosixPath": PurePosixPath, "WindowsPath": PureWindowsPath}
 

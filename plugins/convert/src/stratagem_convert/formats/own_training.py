@@ -62,7 +62,7 @@ def training_of(
 
 
 def _has_read_all(data: Any, epoch: int) -> bool:
-    """Whether a rank's place in its data is an epoch's end, as far as it tells that."""
+    """Whether a rank's saved position in its data is an epoch's end, as far as it says."""
     if not isinstance(data, Mapping) or data.get("epoch") != epoch:
         return False
     samples, of_epoch = data.get("samples"), data.get("num_samples")

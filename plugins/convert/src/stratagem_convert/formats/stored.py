@@ -88,7 +88,7 @@ class Weights:
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors, tied ones once."""
+        """Size of all tensors; tied ones count once."""
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
     def names(self) -> list[str]:

@@ -111,7 +111,7 @@ def _summed(blocks: Iterable[memoryview], checksums: dict[int, int], start: int)
 
 
 def _unbacked(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor whose memory nobody has touched and nobody will."""
+    """Return a tensor whose memory is never touched."""
     size_bytes = math.prod(shape) * dtype.itemsize
     if not size_bytes:
         return torch.empty(shape, dtype=dtype)

@@ -10,7 +10,7 @@ from stratagem_convert.formats.stored import StoredTensor
 from stratagem_convert.formats.training import StoredOptimizer
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Of torch's norms; state dicts don't tell them from parameters."""
+"""Buffers of torch's norms; state dicts don't distinguish them from parameters."""
 _OF_ITS_SHAPE = frozenset(
     {
         *(

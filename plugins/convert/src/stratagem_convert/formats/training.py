@@ -30,7 +30,7 @@ class StoredOptimizer:
     kind: str = ""
 
     def names(self) -> list[str]:
-        """Of the parameters, in the optimizer's order."""
+        """Names of the parameters, in the optimizer's order."""
         return [name for group in self.groups for name in group["params"]]
 
     def tensors(self) -> dict[tuple[str, str], StoredTensor]:

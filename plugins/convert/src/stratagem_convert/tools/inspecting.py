@@ -127,7 +127,7 @@ def _resume_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     resume = summary["resume"]
     if resume is None:
         if summary["format"] == "stratagem":
-            yield "resumes: not told; it was written before runs kept that, or by a program of its own"
+            yield "resumes: unknown; it was written before runs kept that, or by your own training loop"
         return
     for what in resume["exact"]:
         yield f"resumes exactly: {what}"

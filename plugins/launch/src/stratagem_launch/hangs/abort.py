@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def call_on_abort(function: Callable[[], object]) -> Callable[[], None]:
-    """Call `function` when C++ code aborts this process, then let it go on to its end.
+    """Call `function` when C++ code aborts this process, then let it continue to its end.
 
     Python's own handler would wait for the main thread, which waits in the collective. The signal comes from the
     thread that aborts, outside of any allocation, so that Python code may run there once it has the interpreter's

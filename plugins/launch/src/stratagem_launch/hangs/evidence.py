@@ -45,7 +45,7 @@ class Collective:
     number: int
     """Counted from 1 in its group."""
     name: str
-    """As all_reduce."""
+    """Name of the collective, such as all_reduce."""
     shapes: str
     """And dtypes, of what is put in."""
     is_waiting: bool
@@ -61,18 +61,18 @@ class Collective:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of one rank."""
+    """What is known of one rank in a hang."""
 
     rank: int
     host: str
     beats: int
     silent_s: float
     is_stopped: bool = False
-    """By a signal such as SIGSTOP."""
+    """Whether a signal such as SIGSTOP has stopped it."""
     stack: tuple[Frame, ...] = ()
-    """Of the main thread, innermost first."""
+    """Stack of the main thread, innermost frame first."""
     loader_stack: tuple[Frame, ...] = ()
-    """Of a data loader's worker, where this rank waits for one."""
+    """Stack of a data loader's worker, where this rank waits for one."""
     collectives: tuple[Collective, ...] = ()
     """The newest last."""
 
@@ -149,7 +149,7 @@ def read_collectives(path: str) -> tuple[Collective, ...]:
 
 
 def _name_of_group(name: str, description: str) -> str:
-    """What tells groups apart: of a mesh's dimension several have one description."""
+    """Key of a group: several groups of a mesh's dimension share one description."""
     return "default_pg" if description == "default_pg" else f"{description} {name}".strip()
 
 

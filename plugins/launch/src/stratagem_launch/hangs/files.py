@@ -1,4 +1,4 @@
-"""What a rank leaves for whoever watches, as files in one folder."""
+"""Files that a rank writes for its watcher, in one folder."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class RankFiles:
 
     @property
     def stacks(self) -> str:
-        """As faulthandler writes them."""
+        """File of the stacks that faulthandler writes."""
         return self._path("stacks")
 
     @property
     def collectives(self) -> str:
-        """Of torch's flight recorder."""
+        """File of torch's flight recorder."""
         return self._path("collectives")
 
     def _path(self, what: str) -> str:
@@ -65,7 +65,7 @@ class Beat:
         return self.files.rank
 
     def count(self) -> int:
-        """How often it has beaten; 0 where nobody knows."""
+        """Number of beats; 0 if unknown."""
         with contextlib.suppress(OSError, struct.error), open(self.files.beat, "rb") as file:
             return int(struct.unpack("<Q", file.read(8))[0])
         return 0

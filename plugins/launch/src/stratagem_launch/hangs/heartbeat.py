@@ -1,4 +1,4 @@
-"""`Heartbeat`: lets others see that this rank goes on, and leaves what it knows when it is asked."""
+"""`Heartbeat`: lets others see that this rank continues, and leaves what it knows when it is asked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SETTLE_S = 1.5
 
 
 class Heartbeat:
-    """Beats while a run goes on, as a context.
+    """Beats while a run continues, as a context.
 
     Who watches is the launching process; where there is none, as under srun, a thread of each rank.
 
@@ -82,7 +82,7 @@ class Heartbeat:
         return self
 
     def beat(self) -> None:
-        """This rank goes on."""
+        """This rank continues."""
         self._count += 1
         struct.pack_into("<Q", self._memory, 0, self._count)
 

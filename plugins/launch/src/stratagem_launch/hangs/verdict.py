@@ -11,7 +11,7 @@ from stratagem_launch.hangs.evidence import Collective, Evidence
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a hang."""
+    """The diagnosis of a hang."""
 
     ranks: tuple[int, ...]
     """Those that it is due to."""
@@ -61,7 +61,7 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
                 candidates.append((call, behind))
     if not candidates:
         return None
-    # A rank that waits itself, in another group, is held up by somebody else.
+    # A rank that waits in another group is held up by a rank of that group.
     call, behind = min(candidates, key=lambda pair: (all(each.waiting for each in pair[1]), pair[0].number))
     culprits = [each for each in behind if not each.waiting] or behind
     others = [each for each in evidence if call in each.waiting and each not in culprits]
@@ -87,13 +87,13 @@ def different_calls(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] 
         is_tie = list(kinds.values()).count(count) > 1
         there = [each for each in evidence if each.rank in of_ranks]
         odd = [each for each in there if is_tie or of_ranks[each.rank].what != usual]
-        told = "; ".join(
+        listed = "; ".join(
             f"rank {each.rank} on {each.host} called {of_ranks[each.rank]}{_stood(each)}" for each in odd
         )
         if not is_tie:
             one = next(each for each in there if of_ranks[each.rank].what == usual)
-            told += f"; the others called {of_ranks[one.rank]}{_stood(one)}"
-        return odd, f"ranks called different collectives: {told}"
+            listed += f"; the others called {of_ranks[one.rank]}{_stood(one)}"
+        return odd, f"ranks called different collectives: {listed}"
     return None
 
 

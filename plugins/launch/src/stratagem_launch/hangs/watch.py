@@ -100,7 +100,7 @@ class HangWatch:
 
 
 def _ask(pid: int) -> None:
-    """Let a process write its stacks; one that a signal has stopped has to go on for that."""
+    """Let a process write its stacks; one that a signal has stopped has to continue for that."""
     with contextlib.suppress(ProcessLookupError):
         if DUMP_SIGNAL is not None:
             os.kill(pid, DUMP_SIGNAL)
@@ -134,5 +134,5 @@ def _children(pid: int) -> list[int]:
 
 
 def say(verdict: Verdict) -> None:
-    """Tell it at once, since the run may go on."""
+    """Report it at once, because the run may continue."""
     print(f"  hang on {socket.gethostname()}: {verdict.sentence}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where the launchers of a run's nodes meet, and the agent's other settings."""
+"""The rendezvous of a run's launchers, and the agent's other settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST_WAIT_S = 30.0
 
 
 def require_endpoint(plan: LaunchPlan) -> None:
-    """Wait until the host of the plan's endpoint has an address; torch takes minutes to tell that it has none.
+    """Wait until the host of the plan's endpoint has an address; torch takes minutes to report that it has none.
 
     As long as `HOST_WAIT_S`, or as the `join_timeout` of `rdzv_conf` (`timeout` of the backends that call it so).
 
@@ -89,7 +89,7 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
 
 
 def agent_ends_workers_in_time() -> bool:
-    """Tell whether this torch's agent can be told how long workers may take to obey a signal."""
+    """Return whether this torch's agent has a setting for how long workers may take to obey a signal."""
     return "shutdown_timeout" in _known_settings()
 
 

@@ -66,7 +66,7 @@ class CheckedBackend(RendezvousBackend):
         """Return the state and its version.
 
         Raises:
-            RendezvousStateError: somebody else has written what is there.
+            RendezvousStateError: another program has written the value.
         """
         found = self._inner.get_state()
         if found is not None:
@@ -77,7 +77,7 @@ class CheckedBackend(RendezvousBackend):
         """Write a state if the version is still that of `token`; return what is there then.
 
         Raises:
-            RendezvousStateError: somebody else has written what is there.
+            RendezvousStateError: another program has written the value.
         """
         found = self._inner.set_state(state, token)
         if found is not None:
@@ -97,7 +97,7 @@ def _check(state: bytes) -> None:
         _StateUnpickler(io.BytesIO(state)).load()
     except Exception as error:
         raise RendezvousStateError(
-            f"what the rendezvous's store holds isn't a state of the rendezvous ({error}): somebody else writes to "
+            f"the rendezvous's store doesn't contain a state of the rendezvous ({error}): another program writes to "
             "that store; see docs/guides/security.md"
         ) from error
 
@@ -115,14 +115,14 @@ def _c10d_store(parameters: RendezvousParameters) -> TCPStore:
         parameters.endpoint, default_port=c10d_rendezvous_backend.DEFAULT_PORT
     )
     timeout = timedelta(seconds=parameters.get_as_int("read_timeout", 60) or 60)
-    told = parameters.get_as_bool("is_host")
+    is_host = parameters.get_as_bool("is_host")
     try:
-        if is_this_machine(host) if told is None else told:
+        if is_this_machine(host) if is_host is None else is_host:
             try:
                 return serve_store(host, port, timeout)
             except RuntimeError:
                 # Several nodes on one machine: another one may serve it.
-                if told:
+                if is_host:
                     raise
         return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
     except (RuntimeError, ConnectionError) as error:

@@ -50,7 +50,7 @@ class GenerationRendezvous(RendezvousHandler):
     """Wraps another rendezvous.
 
     Args:
-        inner: where the nodes meet.
+        inner: the rendezvous of the nodes.
         launch_dir: of this node's launch.
         address: under which the other nodes reach this one.
         run_id: of the run, which may be a secret; `inner` has another.
@@ -113,7 +113,7 @@ class GenerationRendezvous(RendezvousHandler):
 class _NoSharedStore:
     """Keeps torch from serving one store for all rounds, as a context that threads may enter at once.
 
-    Its first node tells the address in its own first round only, so that a node which joins in a later
+    Its first node publishes the address only in its own first round, so that a node which joins in a later
     round waits for it in vain (seen in torch 2.13).
     """
 
@@ -150,7 +150,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     asked = RendezvousParameters(
         backend,
         parameters.endpoint,
-        # Keys are named by it, which whoever reaches a store can list.
+        # It is part of keys, which anyone who reaches a store can list.
         sha256(parameters.run_id.encode()).hexdigest(),
         **own,
         local_addr=parameters.local_addr,

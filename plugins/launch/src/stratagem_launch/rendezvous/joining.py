@@ -1,4 +1,4 @@
-"""What a node's launcher and its workers tell each other when other nodes come, without torch."""
+"""Messages between a node's launcher and its workers when other nodes join, without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from stratagem_launch.launch_dir import ROUND, LaunchDir
 
 NOTICED_S = 1.0
-"""How long a worker that was told to stop waits for its agent to notice that nodes come."""
+"""How long a worker that was asked to stop waits for its agent to notice that nodes come."""
 _NODES_COME = "nodes-come"
 """File with the number of the newest round whose workers the agent ends because nodes wait to take part."""
 
@@ -21,7 +21,7 @@ def note_nodes(launch_dir: LaunchDir, number: int) -> None:
 def ends_for_nodes(launch_dir: LaunchDir, attempt: int) -> bool:
     """Whether the agent ends this worker because nodes come, which it may notice after the worker's peers stopped.
 
-    Then nobody reads what the worker returns, and torch would let it wait for that until it is killed, after 30 s.
+    Then nothing reads what the worker returns, and torch would let it wait for that until it is killed, after 30 s.
     A worker that returns before its agent notices would be one that has finished its part.
 
     Args:

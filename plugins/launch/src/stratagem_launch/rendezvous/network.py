@@ -41,7 +41,7 @@ def require_host(endpoint: str, wait_s: float) -> None:
 
     Args:
         endpoint: "host" or "host:port", with or without "http://".
-        wait_s: how long to go on asking. A name server that doesn't answer can't make it longer.
+        wait_s: how long to continue asking. A name server that doesn't answer can't make it longer.
 
     Raises:
         ConfigError: it has none by then.
@@ -69,18 +69,18 @@ def require_host(endpoint: str, wait_s: float) -> None:
     last = answers[-1] if answers else "no name server answered"
     raise ConfigError(
         f"rdzv_endpoint={short(endpoint)} names {short(host)}, which had no address for {wait_s:g} s ({last}): give "
-        "a name that every node can look up, or an address, or set rdzv_conf to wait longer, as join_timeout=600"
+        "a name that every node can look up, or an address, or set rdzv_conf to wait longer, such as join_timeout=600"
     )
 
 
 def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what workers need so that gloo offers other nodes an address that they reach.
 
-    gloo offers the one that the node's own name resolves to. Where that is the loopback, it is told the
+    gloo offers the one that the node's own name resolves to. If that is the loopback, it gets the
     interface that leads to `endpoint` instead, unless `environ` names one already.
 
     Args:
-        endpoint: where the nodes meet.
+        endpoint: address of the rendezvous.
         environ: of the launching process.
     """
     if _GLOO in environ or not _name_is_local():
@@ -115,7 +115,7 @@ def _name_is_local() -> bool:
 def _interface_of(address: str) -> str | None:
     """Return the name of the interface that has an IPv4 address, on Linux; None where there is none.
 
-    The loopback is none: nodes that meet there share a machine, and it is what gloo takes anyway.
+    The loopback isn't one: nodes with a rendezvous there share a machine, and gloo uses it anyway.
     """
     if not sys.platform.startswith("linux") or ipaddress.ip_address(address).is_loopback:
         return None

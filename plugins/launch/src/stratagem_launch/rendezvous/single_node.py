@@ -1,6 +1,6 @@
-"""`SingleNodeRendezvous`: one node needs to meet nobody, so nothing listens and nothing is unpickled.
+"""`SingleNodeRendezvous`: a single node needs no rendezvous, so nothing listens and nothing is unpickled.
 
-torch's own rendezvous would serve two stores on all interfaces, to whoever connects, and unpickle a
+torch's own rendezvous would serve two stores on all interfaces, to anyone who connects, and unpickle a
 key of one of them.
 """
 
@@ -33,7 +33,7 @@ class SingleNodeRendezvous(RendezvousHandler):
         self._is_closed = False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return at once. Nothing listens on the port, which is for code that opens a store of its own."""
+        """Return at once. Nothing listens on the port, which is for code that opens its own store."""
         bootstrap = RendezvousStoreInfo(LOOPBACK, free_port())
         return RendezvousInfo(HashStore(), 0, 1, bootstrap)
 

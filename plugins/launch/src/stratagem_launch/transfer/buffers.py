@@ -77,7 +77,7 @@ class _Region:
         return self.end - self.address
 
     def holds(self, addresses: Sequence[int]) -> bool:
-        """Tell whether one of some sorted addresses is in it."""
+        """Return whether one of some sorted addresses is in it."""
         index = bisect_left(addresses, self.address)
         return index < len(addresses) and addresses[index] < self.end
 
@@ -90,13 +90,13 @@ class SentBuffers:
 
     def __init__(self) -> None:
         self.copied: set[int] = set()
-        """Addresses of what workers copy into memory of their own, so that it needn't stay in memory here."""
+        """Addresses of what workers copy into their own memory, so it needn't stay in memory here."""
         self._found: list[tuple[int, int, Any]] = []
         """Address, size in bytes, and what keeps the memory."""
         self._written: list[DataFile] = []
 
     def __call__(self, buffer: PickleBuffer) -> bool:
-        """Tell whether a buffer travels within the pickle, and otherwise remember it."""
+        """Return whether a buffer travels within the pickle, and otherwise remember it."""
         content = buffer.raw()
         if content.nbytes < SMALL_BYTES:
             return True
@@ -109,7 +109,7 @@ class SentBuffers:
     def write(self, folder: str) -> Layout:
         """Write all buffers, but those that are maps of files already, and return where they are.
 
-        This process's own memory stays as it is, so that its threads may go on writing there.
+        This process's own memory stays as it is, so its threads may continue to write there.
 
         Args:
             folder: of the launch.

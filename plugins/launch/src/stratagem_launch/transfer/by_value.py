@@ -69,7 +69,7 @@ class _ValuePickler(JobPickler, cloudpickle.Pickler):  # type: ignore[misc]  # i
 
 
 def is_importable(obj: FunctionType | type, main_is_importable: bool) -> bool:
-    """Tell whether workers find a function or a class under its name."""
+    """Return whether workers find a function or a class under its name."""
     found: Any = sys.modules.get(obj.__module__ or "")
     if obj.__module__ == "__main__" and not main_is_importable:
         return False

@@ -72,12 +72,12 @@ class DataFile:
                 content, offset = content[written:], offset + written
         except OSError as error:
             raise UsageError(
-                f"the tensors and arrays that workers are sent don't fit into {self._folder} ({error.strerror}): set "
+                f"the tensors and arrays for the workers don't fit into {self._folder} ({error.strerror}): set "
                 "TMPDIR to a folder with more room, or let each worker read its data from files"
             ) from error
 
     def seal(self) -> tuple[str, int, int]:
-        """Let nobody change it any more, where that is possible; return path, 0 and size in bytes."""
+        """Make it read-only, if that is possible; return path, 0 and size in bytes."""
         if self.is_in_memory:
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
@@ -89,7 +89,7 @@ class DataFile:
 
 
 def has_memory_for(size_bytes: int, folder: str) -> bool:
-    """Tell whether so much can be copied in memory; False means that the folder has the room.
+    """Return whether so much can be copied in memory; False means that the folder has the room.
 
     Raises:
         UsageError: neither has.
@@ -101,14 +101,14 @@ def has_memory_for(size_bytes: int, folder: str) -> bool:
     if size_bytes < on_disk:
         return False
     raise UsageError(
-        f"workers are to be sent {size_bytes / _GIB:.1f} GiB of tensors and arrays, and {free / _GIB:.1f} GiB of "
+        f"workers need {size_bytes / _GIB:.1f} GiB of tensors and arrays, and {free / _GIB:.1f} GiB of "
         f"memory and {on_disk / _GIB:.1f} GiB in {folder} are free: set TMPDIR to a folder with more room, or let "
         "each worker read its data from files, as with numpy.memmap"
     )
 
 
 def free_memory_bytes() -> int | None:
-    """Return how much this process and its children could still take; None where nothing tells."""
+    """Return how much this process and its children could still take; None if unknown."""
     try:
         meminfo = Path("/proc/meminfo").read_text().splitlines()
         free = 1024 * _field(meminfo, "MemAvailable:")

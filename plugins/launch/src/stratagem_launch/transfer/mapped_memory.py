@@ -20,10 +20,10 @@ class _Area:
     begin: int
     end: int
     mode: str
-    """As "rw-p"; the last letter is s where writes are shared."""
+    """Mode such as "rw-p"; the last letter is s where writes are shared."""
     offset: int
     path: str
-    """Of a file that can be opened; empty where it is a map of none."""
+    """Path of a file that can be opened; empty where no file is mapped."""
 
 
 class MappedMemory:
@@ -70,7 +70,7 @@ class MappedMemory:
 
 
 def _is_changed(address: int, size_bytes: int) -> bool:
-    """Tell whether a page of a private map of a file has become this process's own.
+    """Return whether a page of a private map of a file has become this process's own.
 
     Linux, Documentation/admin-guide/mm/pagemap.rst: bit 63 present, 62 swapped out, 61 of a file.
     """

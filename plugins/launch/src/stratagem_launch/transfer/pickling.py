@@ -2,7 +2,7 @@
 
 `pickle` alone drops a tensor's hooks and its gradient, makes two tensors of one memory into two of
 their own, and copies each tensor's whole memory several times. A worker would train another model than
-the one that it was given, and nobody would know.
+the one that it was given, without an error.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "stratagem"
-"""Of files in memory."""
+"""Name of files in memory."""
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Private maps of much data shall not count as memory before they are written to."""
 _CHUNK_BYTES = 64 << 20

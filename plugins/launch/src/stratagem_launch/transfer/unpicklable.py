@@ -36,7 +36,7 @@ def refusal(task: Any, error: Exception, start_method: str, main_is_importable: 
 
 
 class _Search:
-    """Walks down to the innermost object that can't be pickled by itself."""
+    """Finds the innermost object that can't be pickled."""
 
     def __init__(self, main_is_importable: bool) -> None:
         self._main_is_importable = main_is_importable
@@ -69,7 +69,7 @@ class _Search:
 
 
 def _roots(obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a task was made of, by whoever made it; records among it have no name of their own."""
+    """Yield the contents of a task, by their creator; records in it have no name."""
     if isinstance(obj, Task):
         yield from _roots((obj.function, *obj.args))
     elif isinstance(obj, tuple):

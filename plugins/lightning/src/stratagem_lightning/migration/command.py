@@ -21,7 +21,7 @@ _CONFIGURATIONS = {".yaml", ".yml", ".json", ".toml"}
 @click.option("--diff", is_flag=True, help="Show what would change, and change nothing.")
 @click.pass_context
 def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
-    """Rewrite imports of Lightning in FILE…, and list by line what isn't here.
+    """Rewrite imports of Lightning in FILE…, and list what is missing, by line.
 
     FILE is a Python program, a configuration with class paths (.yaml, .json, .toml), or a folder, in which all
     of these are looked for. Exit code 1 where something isn't here.
@@ -47,7 +47,7 @@ def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
 
 
 def _rewritten(path: Path) -> tuple[Path, str, str, str, list[Lack]]:
-    """Return a file's text, its encoding, what its text becomes, and what isn't here.
+    """Return a file's text, its encoding, its new text, and what is missing.
 
     Raises:
         ConfigError: it can't be read, isn't text, or isn't Python.
@@ -91,7 +91,7 @@ def _found(files: tuple[Path, ...]) -> list[Path]:
         elif path.suffix not in _PYTHON | _CONFIGURATIONS:
             allowed = ", ".join(sorted(_PYTHON | _CONFIGURATIONS))
             raise ConfigError(
-                f"FILE {str(path)!r} is none of {allowed}: give programs, configurations or folders"
+                f"FILE {str(path)!r} must end with one of {allowed}: give programs, configurations or folders"
             )
         else:
             found.append(path)

@@ -1,4 +1,4 @@
-"""Rewrites a Python program's imports, and finds in it what isn't here."""
+"""Rewrite a Python program's imports, and find what is missing."""
 
 from __future__ import annotations
 

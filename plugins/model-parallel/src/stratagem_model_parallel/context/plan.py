@@ -65,7 +65,7 @@ BUILT_IN = (
     ContextPlan(GPT2.matches),
     ContextPlan(ENCODER_LAYER.matches, lambda block: {"src": 1 if block.self_attn.batch_first else 0}),
 )
-"""In the order in which a module is held against them."""
+"""In the order in which a module is compared with them."""
 
 
 def blocks_of(root: nn.Module, plan: Plan, plans: Sequence[ContextPlan], mesh: DeviceMesh) -> list[Block]:
@@ -108,7 +108,7 @@ def _styled(style: Any, name: str, module: nn.Module) -> Block:
         return Block(name, module, ACTIVATIONS, attends=style == "block")
     raise ConfigError(
         f'the plan gives {name!r} the style {style!r}: under context_parallel give "block" for what has attention, '
-        '"tokenwise" for what treats each token by itself, or for a block a dict of its forward\'s arguments and '
+        '"tokenwise" for what treats each token separately, or for a block a dict of its forward\'s arguments and '
         'their dimension that is the sequence, as {"hidden_states": 1, "position_embeddings": 1}'
     )
 

@@ -108,7 +108,7 @@ class _Shard(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """An all-to-all, whose gradient is one, too, and has a gradient of its own."""
+    """An all-to-all that is twice differentiable: its gradient is an all-to-all, too."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:

@@ -25,7 +25,7 @@ def ulysses(
     """Return `scaled_dot_product_attention` of whole sequences, of which each rank has its shard. Collective.
 
     DeepSpeed Ulysses (Jacobs et al., https://arxiv.org/abs/2309.14509). Before and after, ranks swap shards of the
-    sequence for shards of the heads. Heads of keys and values that can't be shared out equally are repeated.
+    sequence for shards of the heads. Heads of keys and values that can't be distributed equally are repeated.
 
     Args:
         query: (batch, heads, tokens of this rank, width).
@@ -41,7 +41,7 @@ def ulysses(
     heads, size = query.shape[1], ranks.size
     if heads % size:
         raise DataError(
-            f'attention="ulysses" gives each rank some of the heads, and {heads} can\'t be shared out equally among '
+            f'attention="ulysses" gives each rank some of the heads, and {heads} can\'t be distributed equally among '
             f'{size} ranks: choose attention="ring", or a context_parallel_size that divides {heads}'
         )
     key, value = (_shareable(each, heads, size) for each in (key, value))
@@ -92,7 +92,7 @@ class _Kept:
 
 
 def _shareable(x: torch.Tensor, heads: int, size: int) -> torch.Tensor:
-    """Return keys or values with as many heads as can be shared out, each beside the queries that it is for."""
+    """Return keys or values with as many heads as can be distributed, each beside the queries that it is for."""
     own = x.shape[1]
     if own % size == 0:
         return x

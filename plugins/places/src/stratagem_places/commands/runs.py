@@ -61,7 +61,9 @@ def stop(run: str) -> None:
         click.echo(f"{found.name} is over: {_said(status)}")
         return
     place.stop(found)
-    click.echo(f"{found.name} was told to stop; stratagem logs {shlex.quote(run)} --follow shows how it ends")
+    click.echo(
+        f"{found.name} was asked to stop; stratagem logs {shlex.quote(run)} --follow shows how it ends"
+    )
 
 
 def runs_in(folder: str) -> list[PlacedRun]:

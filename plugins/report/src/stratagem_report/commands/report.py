@@ -48,7 +48,7 @@ def report(runs: Sequence[str], output: str | None) -> None:
 
 
 def _read(paths: Sequence[str]) -> list[RunRecord]:
-    """Read runs; those that would have one name are told apart by their paths."""
+    """Read runs; those that would share a name are distinguished by their paths."""
     found = [read_run(path) for path in dict.fromkeys(paths)]
     names = [run.name for run in found]
     return [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stratagem_report.page.text import escape, number
 
 MOST_POINTS = 400
-"""Of a line: more can't be told apart on a screen."""
+"""Points per line: a screen can't show more."""
 
 
 class Line(NamedTuple):

@@ -38,7 +38,7 @@ def document(summaries: Sequence[Summary]) -> str:
     measured = any(mean_device_ns(summary) is not None for summary in summaries)
     but = ", but those on the device" if measured else ""
     body.append(
-        f"<footer>Times are the host's{but}: where a device works by itself, the host's wait for it counts where the "
+        f"<footer>Times are the host's{but}: where a device is asynchronous, the host's wait for it counts where the "
         "host waits. Communication is what the loop waits for: the wait at a backward's end, and the run's "
         "collectives; what overlaps with a backward, or happens within a strategy's forward or step, isn't in "
         "it.</footer>"

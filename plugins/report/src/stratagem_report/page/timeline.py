@@ -25,7 +25,7 @@ COLORS: tuple[str, ...] = (
     "load",
     "start",
 )
-"""By phase: the name of a CSS variable."""
+"""Phase → name of a CSS variable."""
 MOST_LANES = 16
 """Ranks that are drawn; of more, the slowest and the fastest."""
 TYPICAL, AROUND = 10, 2

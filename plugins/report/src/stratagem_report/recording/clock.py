@@ -20,7 +20,7 @@ class PhaseClock:
     interrupt it: a collective of a validation belongs to the validation.
 
     Args:
-        began_ns: when the first phase, "start", began, as `perf_counter_ns` tells.
+        began_ns: when the first phase, "start", began, by `perf_counter_ns`.
 
     Attributes:
         ns: nanoseconds by phase since the last `take`, without those since the last change of phase.
@@ -68,11 +68,11 @@ class PhaseClock:
 class TimedClock(PhaseClock):
     """Tells what measures the device where phases of the host change.
 
-    A class of its own, so that a process on the CPU has nothing of it.
+    A separate class, so that processes on the CPU don't load it.
 
     Args:
         began_ns: as of `PhaseClock`.
-        device: told of each change of phase in the steps that it samples.
+        device: notified of each change of phase in the steps that it samples.
     """
 
     __slots__ = ("_device",)

@@ -1,4 +1,4 @@
-"""`DeviceTimes`: how long a device that works by itself took for each phase of some steps, by events of its own."""
+"""`DeviceTimes`: how long an asynchronous device took for each phase of some steps, measured by its events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_OUTSTANDING = 4
 MOST_EDGES = 1024
 """Changes of phase in a sampled step; a step with more of them isn't sampled."""
 COST_SHARE = 1 / 400
-"""Of the time of training, how much the sampling may take of the host's; more makes it wait for its turn."""
+"""Share of the training time that the sampling may take on the host. Beyond it, sampling pauses."""
 
 
 class TimedEvent(Protocol):
@@ -95,7 +95,7 @@ class DeviceTimes:
         events: of the device.
 
     Attributes:
-        is_sampling: whether the current step is sampled; if so, its changes of phase are to be told.
+        is_sampling: whether the current step is sampled; if so, report its changes of phase.
         why_not: why nothing is measured any more.
     """
 
@@ -108,7 +108,7 @@ class DeviceTimes:
         self._next, self._every, self._samples = WARM_UP, EVERY, 0
         self._began_ns = self._cost_ns = 0
         self._phases: list[int] = []
-        """Of the current step, each between two events."""
+        """Phases of the current step, each between two events."""
         self._edges: list[TimedEvent] = []
         self._outstanding: deque[tuple[int, list[int], list[TimedEvent]]] = deque()
         self._free: list[TimedEvent] = []

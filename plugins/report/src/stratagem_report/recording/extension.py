@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Records a training run into its folder, each rank by itself. Inert where nothing is trained."""
+    """Records a training run into its folder, each rank separately. Inert where nothing is trained."""
 
     def __init__(self) -> None:
         self._launched_ns: int | None = None

@@ -33,7 +33,7 @@ class Recorder:
 
     Args:
         world_size: how many ranks there are.
-        began_ns: when this rank's part of the run began, as `perf_counter_ns` tells.
+        began_ns: when this rank's part of the run began, by `perf_counter_ns`.
         memory: bytes in use on the device, by name.
         device: measures what the device takes for each phase; None where the host's time is the device's.
     """
@@ -142,10 +142,10 @@ class Recorder:
         self.event("slow", rank=rank, at_step=step, ratio=ratio, phase=phase)
 
     def flush(self) -> None:
-        """Write what there is, in one piece that ends with a line."""
+        """Write all events recorded so far, in one write that ends with a newline."""
         self._flushed_ns = self.clock.now_ns
         if self._writer is None:
-            # Nobody wants it; a fit that is recorded opens before its first step.
+            # No one wants it; a fit that is recorded opens before its first step.
             self._steps.clear()
             return
         steps, self._steps = self._steps, []

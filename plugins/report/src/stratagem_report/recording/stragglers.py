@@ -32,7 +32,7 @@ class StragglerWatch:
 
     A rank's own time is what it doesn't spend waiting for the others. Of ranks on the CPU, the processor time of
     the loop's thread is compared, too: where a strategy communicates in its forward, all wait there for the
-    slowest, and only that tells them apart.
+    slowest, and only that distinguishes them.
 
     Args:
         collectives: of all ranks, with a process group of torch's.
@@ -85,7 +85,7 @@ class StragglerWatch:
         self._cpu_ns = cpu_ns
         self._mine.copy_(torch.tensor(mine, dtype=torch.float64))
         group = self._collectives.process_group
-        # Beside gradients of whatever backend, tensors of the CPU go through gloo, and nobody waits for them.
+        # Beside gradients of whatever backend, tensors of the CPU go through gloo, and no one waits for them.
         self._sent = step, dist.all_gather(self._everyone, self._mine, group=group, async_op=True)
 
     def _receive(self, wait: bool = False) -> None:

@@ -185,11 +185,11 @@ class _RecordedLoader:
 
 
 class RecordedCollectives(CollectivesWrapper):
-    """Times what the loop, callbacks and users call; what strategies' engines send by themselves isn't seen.
+    """Times the collectives that the loop, callbacks and users call, but not those of strategies' engines.
 
     Args:
         inner: what the wrapped implementation answered with.
-        recorder: told when the run is over.
+        recorder: notified when the run is over.
     """
 
     def __init__(self, inner: Collectives, recorder: Recorder) -> None:

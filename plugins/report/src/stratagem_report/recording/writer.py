@@ -1,4 +1,4 @@
-"""`Writer`: appends to a file in a thread of its own, so that no disk makes a step wait."""
+"""`Writer`: appends to a file in its own thread, so that no disk makes a step wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Thread
 
 
 class Writer:
-    """A new file, to which whole pieces are appended in order.
+    """A new file, to which whole blocks are appended in order.
 
     Training is worth more than its record: where the disk is full, a line on standard error says that it ends.
 

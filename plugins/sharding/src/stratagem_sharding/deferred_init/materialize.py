@@ -30,7 +30,7 @@ class Materializer:
         collectives: the ranks.
 
     Raises:
-        ConfigError: ranks built different modules, or nothing tells the values of a tensor on "meta".
+        ConfigError: ranks built different modules, or a tensor on "meta" has no source of its values.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Materializer:
         for name in (first, unknown, *(name for _, name in gathered)):
             if name is not None:
                 raise ConfigError(
-                    f"{name!r} is on the meta device and nothing tells its values: make layers in configure_model, "
+                    f"{name!r} is on the meta device and nothing gives its values: make layers in configure_model, "
                     "or give param_init_fn, which is called with each module that has such tensors"
                 )
         return False

@@ -1,4 +1,4 @@
-"""Which operations a user's code may run on shards as they are, since they are right on each shard by itself."""
+"""Operations that a user's code may run on shards directly, since their results are correct shard by shard."""
 
 from __future__ import annotations
 

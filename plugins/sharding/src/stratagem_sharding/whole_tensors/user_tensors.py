@@ -231,7 +231,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _attribute(function: Callable[..., Any], args: Any, name: str) -> Any:
     (tensor,) = args[:1]
-    if name == "get data":  # which would count writes by itself
+    if name == "get data":  # a detached shard would count its writes separately
         return _detach(tensor)
     kept: KeptGradient | None = getattr(tensor, KEPT_GRADIENT, None) if name == "get grad" else None
     if kept is not None:

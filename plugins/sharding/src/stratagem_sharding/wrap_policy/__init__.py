@@ -1,4 +1,4 @@
-"""Which modules a user means: to be gathered by themselves, or computed again in backward."""
+"""Which modules are gathered separately, or recomputed in backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: which modules of a model are units of their own, to be gathered, used and freed one at a time."""
+"""Policies: which modules of a model are separate units, which are gathered, used and freed one at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def callable_children(root: nn.Module) -> list[nn.Module]:
 
 
 def units_among(root: nn.Module, candidates: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the candidates that can be gathered by themselves, inner ones before those that contain them.
+    """Return the candidates that can be gathered separately, inner ones before those that contain them.
 
     Modules without parameters, and modules that share a parameter with one outside of them, are left
     to whatever contains them.
@@ -92,7 +92,7 @@ def _blocks(root: nn.Module) -> list[nn.Module]:
 def _descend(module: nn.Module, policy: Callable[..., Any], found: list[nn.Module], what: str) -> int:
     """Ask a policy of the form `policy(module, recurse, nonwrapped_numel)`; return the elements in units.
 
-    The form is that of `torch.distributed.fsdp.wrap.size_based_auto_wrap_policy` and its siblings:
+    The form is that of `torch.distributed.fsdp.wrap.size_based_auto_wrap_policy` and related ones:
     with `recurse` it says whether to look inside, without whether what is left makes a unit.
     """
     total = sum(parameter.numel() for parameter in module.parameters())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="So many checks of a strategy at a time, each in processes of its own.",
+    help="Checks of a strategy to run at a time, each in separate processes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
@@ -145,8 +145,10 @@ def _print(report: dict[str, Any]) -> None:
             f"[{colours[by_size[s]['verdict']]}]{MARKS[by_size[s]['verdict']]}[/]" if s in by_size else ""
             for s in sizes
         ]
-        told = {f"{o['verdict']}: {o['reason']}": None for o in by_size.values() if o["reason"]}
-        table.add_row(check, *marks, "\n".join(map(escape, told or [next(iter(by_size.values()))["claim"]])))
+        reasons = {f"{o['verdict']}: {o['reason']}": None for o in by_size.values() if o["reason"]}
+        table.add_row(
+            check, *marks, "\n".join(map(escape, reasons or [next(iter(by_size.values()))["claim"]]))
+        )
     tried = " and ".join(filter(None, [", ".join(map(str, sizes[:-1])), str(sizes[-1])])) if sizes else "none"
     console.print(
         f"{report['kind']} {report['name']} of {report['distribution']} {report['version']}, with torch "

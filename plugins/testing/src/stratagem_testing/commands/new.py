@@ -30,7 +30,7 @@ KINDS = (
     "logger",
     "place",
 )
-"""Of scaffolds; a launcher is an extension that changes how runs are launched."""
+"""Kinds of scaffolds; a launcher is an extension that changes how runs are launched."""
 
 TRIALS = {
     "extension": "stratagem run --use {name} SCRIPT",
@@ -38,7 +38,7 @@ TRIALS = {
     "logger": "stratagem fit FILE:CLASS --logger {name}",
     "place": "stratagem run SCRIPT --on {name}",
 }
-"""Kind whose scaffold has tests of its own → the command that tries one."""
+"""Kind whose scaffold has its own tests → the command that tries one."""
 LIBRARIES = {
     "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
     "checkpoint": ("stratagem-checkpoint",),

@@ -36,7 +36,7 @@ def check_made_without_arguments(subject: AcceleratorSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_availability(subject: AcceleratorSubject) -> None:
-    """Whether it is here, and how many there are, is told with a reason and without initialising a device."""
+    """Availability and count are reported with a reason and without initialising a device."""
     available, count, initialised = subject.alone(_look)
     expect(isinstance(available, Availability), f"availability() returned {available!r}")
     expect(bool(available.reason.strip()), "availability() gives no reason")
@@ -84,7 +84,7 @@ def _there(subject: AcceleratorSubject) -> Accelerator:
 
 @check(world_sizes=(1,))
 def check_computes(subject: AcceleratorSubject) -> None:
-    """Tensors are made on its device, computed with, waited for, and their memory is told in bytes."""
+    """Tensors are made on its device, computed with and synchronised, and their memory is reported in bytes."""
     _there(subject)
     subject.alone(_compute)
 

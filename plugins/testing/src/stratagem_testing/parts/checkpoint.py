@@ -102,9 +102,9 @@ def _save_and_compare(checkpointer: Checkpointer, rank: int, path: str) -> None:
     _save(checkpointer, rank, path)
     reader = checkpointer.open(path)
     saved = _tensors()
-    told = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
+    listed = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
     wanted = {key: (tuple(value.shape), value.dtype) for key, value in saved.items()}
-    expect(told == wanted, f"it says that it has {told}")
+    expect(listed == wanted, f"it says that it has {listed}")
     read = {key: torch.zeros_like(value) for key, value in saved.items()}
     reader.read(dict(read))  # tensors are filled in place, not replaced in the mapping
     for key, value in saved.items():
@@ -365,8 +365,10 @@ def check_failure(subject: CheckpointSubject) -> None:
             f"after a save that failed, rank {rank} reads {weight}",
         )
     Path(subject.folder, "file").write_text("no folder")
-    for rank, told in enumerate(subject.run(_in_group, _save_into_a_file, f"{subject.folder}/file/one")):
-        expect(told, f"rank {rank} isn't told that a save failed")
+    for rank, was_reported in enumerate(
+        subject.run(_in_group, _save_into_a_file, f"{subject.folder}/file/one")
+    ):
+        expect(was_reported, f"rank {rank} gets no error of a failed save")
 
 
 class _Unsaveable:
@@ -406,8 +408,8 @@ def _save_into_a_file(checkpointer: Checkpointer, rank: int, path: str) -> bool:
 @check(world_sizes=SIZES)
 def check_refuses(subject: CheckpointSubject) -> None:
     """No checkpoint, a key that it hasn't and another shape are refused by CheckpointError on every rank."""
-    for rank, told in enumerate(subject.run(_in_group, _provoke, f"{subject.folder}/one")):
-        for what, refused in told.items():
+    for rank, answers in enumerate(subject.run(_in_group, _provoke, f"{subject.folder}/one")):
+        for what, refused in answers.items():
             expect(refused, f"{what} isn't refused by CheckpointError on rank {rank}")
 
 
@@ -467,8 +469,8 @@ def check_other_world_size(subject: CheckpointSubject) -> None:
     """What two ranks saved, sharded tensors among them, is read by one."""
     path = f"{subject.folder}/one"
     subject.run(_in_group, _save_sharded, path)
-    (told,) = replace(subject, world_size=1).run(_in_group, _read_whole, path)
-    whole, own, none, world_size = told
+    (read,) = replace(subject, world_size=1).run(_in_group, _read_whole, path)
+    whole, own, none, world_size = read
     expect(whole == torch.arange(16.0).reshape(4, 4).tolist(), f"a sharded tensor is read as {whole}")
     expect(own == {"rank": 1}, f"rank 1's own state is read as {own}")
     expect(none is None, "there is a state of a rank that never was")

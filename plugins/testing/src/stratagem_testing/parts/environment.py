@@ -36,7 +36,7 @@ def check_detected(subject: EnvironmentSubject) -> None:
         reason = cls.detect(variables)
         expect(bool(reason), f"it doesn't recognise {sorted(variables)}")
     if cls.creates_processes:
-        expect(cls.detect({}) is None, "it takes a process without any variables for one of its own")
+        expect(cls.detect({}) is None, "it recognises a process without any variables")
 
 
 @check(world_sizes=(1,))

@@ -59,7 +59,7 @@ def check_changes_nothing(subject: ExtensionSubject) -> None:
 
 @check(world_sizes=(2,))
 def check_ranks_agree(subject: ExtensionSubject) -> None:
-    """On two ranks, and continued from a checkpoint of its own run, it trains to the same bits on each."""
+    """Two ranks train to the same bits, also when continued from a checkpoint of the same run."""
     if "ddp" not in load_catalogue().names("strategy"):
         raise NotApplicable("stratagem-ddp isn't installed: pip install stratagem-ddp")
     from stratagem_testing.same import expect_close, expect_identical

@@ -27,7 +27,7 @@ FOREVER_S = 3600.0
 
 
 def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None]:
-    """Launch in a process of its own; return the value and the error."""
+    """Launch in a separate process; return the value and the error."""
     plan = LaunchPlan(processes_per_node=2, start_method=subject.start_method)
     launcher = subject.load()(plan)
     try:
@@ -68,20 +68,20 @@ def _value(environment: str | None) -> tuple[str, int]:
 
 def _note_rank(environment: str | None, folder: str) -> str:
     place = choose_environment(load_catalogue(), environment or "auto", os.environ).value
-    told = f"rank {place.global_rank} of {place.world_size}"
-    Path(folder, f"{os.getpid()}").write_text(told)
-    return told
+    text = f"rank {place.global_rank} of {place.world_size}"
+    Path(folder, f"{os.getpid()}").write_text(text)
+    return text
 
 
 @check(world_sizes=(1,))
 def check_tells_errors(subject: LauncherSubject) -> None:
-    """A rank's exception ends all, and is told with its rank and traceback; a UsageError comes as itself."""
+    """A rank's exception ends all, and is reported with its rank and traceback; a UsageError is raised unchanged."""
     _refuse_in_process(subject)
     _, error = subject.alone(_launch, _fail)
     expect(isinstance(error, WorkerError), f"a rank's exception comes back as {error!r}")
     assert isinstance(error, WorkerError)
     expect(error.rank == 1, f"rank 1 raised, and rank {error.rank} is named")
-    expect("cursed" in str(error) + error.traceback, f"the exception isn't told: {error}")
+    expect("cursed" in str(error) + error.traceback, f"the error lacks the rank's exception: {error}")
     _, error = subject.alone(_launch, _refuse)
     expect(type(error) is ConfigError, f"a rank's ConfigError comes back as {error!r}")
 

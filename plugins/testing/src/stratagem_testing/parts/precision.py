@@ -110,8 +110,8 @@ def check_skips_overflows(subject: PrecisionSubject) -> None:
         optimizer.zero_grad()
         precision.scale((parameter.float() * factor).sum()).backward()
         before = parameter.detach().clone()
-        told = precision.step(optimizer)
-        expect(told == applied, f"step says {told} after gradients of {factor}")
+        stepped = precision.step(optimizer)
+        expect(stepped == applied, f"step returns {stepped} after gradients of {factor}")
         expect(
             bool((parameter == before).all()) != applied, f"gradients of {factor} left {parameter.tolist()}"
         )
@@ -171,9 +171,9 @@ def check_state(subject: PrecisionSubject) -> None:
     precision.scale((parameter.float() * float("inf")).sum()).backward()
     precision.step(optimizer)
     state = precision.state_dict()
-    told = json.loads(json.dumps(state))
+    loaded = json.loads(json.dumps(state))
     other: Precision = subject.make()
-    other.load_state_dict(told)
+    other.load_state_dict(loaded)
     expect(other.state_dict() == state, f"state {state} comes back as {other.state_dict()}")
     one = torch.ones((), device=subject.device)
     scales = float(precision.scale(one)), float(other.scale(one))

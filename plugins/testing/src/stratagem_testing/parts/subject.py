@@ -78,7 +78,7 @@ class PrecisionSubject(PartSubject):
     """The kind of component."""
 
     asked_as: str = ""
-    """As "bf16-mixed"; needed where `part` isn't a name."""
+    """Name by which a run asks for it, such as "bf16-mixed"; needed where `part` isn't a name."""
     device: str = "cpu"
     """torch's name of the device on which it is tried."""
     tolerance: float = 0.1

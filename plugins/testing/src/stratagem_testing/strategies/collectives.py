@@ -23,12 +23,12 @@ SOON_S = 30.0
 
 @check
 def check_ranks(subject: StrategySubject) -> None:
-    """Every process has a rank of its own, and all know how many they are."""
+    """Every process has a different rank, and the same world size."""
     places = subject.run(_in_run, "place")
     count = subject.processes()
     expect(
         [place[:2] for place in places] == [(rank, count) for rank in range(count)],
-        f"processes 0 to {count - 1} are told (rank, world size) {[place[:2] for place in places]}",
+        f"processes 0 to {count - 1} have (rank, world size) {[place[:2] for place in places]}",
     )
     expect([place[2] for place in places] == list(range(count)), "local ranks aren't 0, 1, 2, … on one node")
 
@@ -82,8 +82,8 @@ def _try_all(runtime: Runtime) -> None:
     _expect_equal(collectives.all_gather(own[0, 0]), everyone[:, 0, 0], "all_gather of a scalar")
     for source in range(count):
         _expect_equal(collectives.broadcast(own, source), everyone[source], f"broadcast from {source}")
-        told = collectives.broadcast({"from": rank} if rank == source else None, source)
-        expect(told == {"from": source}, f"broadcast of an object from {source} gives {told}")
+        received = collectives.broadcast({"from": rank} if rank == source else None, source)
+        expect(received == {"from": source}, f"broadcast of an object from {source} gives {received}")
     gathered = collectives.gather_objects(("rank", rank))
     expect(gathered == [("rank", r) for r in range(count)], f"gather_objects gives {gathered}")
     collectives.barrier("conformance")

@@ -90,10 +90,10 @@ def _try_undeclared(subject: StrategySubject) -> list[tuple[str, tuple[bool, str
     if "*" not in declared:
         others = {"32-true", "64-true", "bf16-mixed"} - set(declared)
         undeclared |= {f"precision {name}": {"recipe": Recipe(precision=name)} for name in others}
-    told = [(what, _refusal(subject, **how)) for what, how in undeclared.items()]
+    refusals = [(what, _refusal(subject, **how)) for what, how in undeclared.items()]
     wrong = {"no_such_setting_anywhere": 1}
-    told.append(("a setting that doesn't exist", _refusal(replace(subject, options=wrong), Recipe())))
-    return told
+    refusals.append(("a setting that doesn't exist", _refusal(replace(subject, options=wrong), Recipe())))
+    return refusals
 
 
 def _refusal(subject: StrategySubject, recipe: Recipe) -> tuple[bool, str] | None:

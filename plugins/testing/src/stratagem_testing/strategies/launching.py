@@ -55,7 +55,10 @@ def check_rank_raises(subject: StrategySubject) -> None:
     """An exception in one rank ends the run within seconds, with its rank and its traceback."""
     failed = _failed(subject, "raise")
     expect(failed.rank == 1, f"rank 1 raised, and rank {failed.rank} is named: {failed.message}")
-    expect("the third batch is cursed" in failed.message, f"the exception isn't told: {failed.message}")
+    expect(
+        "the third batch is cursed" in failed.message,
+        f"the error lacks the rank's exception: {failed.message}",
+    )
     expect("in training_step" in failed.traceback, "the traceback doesn't lead to the line that raised")
 
 
@@ -85,7 +88,7 @@ class _Cursed(RecipeModule):
 
 @dataclass(frozen=True)
 class _Failed:
-    """What the launching process was told."""
+    """The error that the launching process got."""
 
     message: str
     rank: int
@@ -142,7 +145,7 @@ def _runs(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Its state by one letter, where the system tells (Linux)."""
+    """The process's state as one letter, on Linux."""
     if not os.path.isdir("/proc/self"):
         return ""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

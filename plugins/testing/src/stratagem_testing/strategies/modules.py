@@ -216,7 +216,7 @@ class _Normed(_Buffers):
 @check
 def check_buffers(subject: StrategySubject) -> None:
     """Buffers that a forward changes are the same as in one process, and are in the checkpoint."""
-    # The statistics of a BatchNorm are those of its own part of the batch.
+    # A BatchNorm's statistics are those of the rank's part of the batch.
     expect_parity(subject, _Buffers(), *([_Normed()] if subject.world_size == 1 else []))
 
 

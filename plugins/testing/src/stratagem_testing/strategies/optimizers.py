@@ -60,7 +60,7 @@ def check_optimizers(subject: StrategySubject) -> None:
 
 
 class OwnGlobalNorm(torch.optim.SGD):
-    """A user's own: limits the norm of all gradients by itself."""
+    """A user's optimizer that clips the norm of all gradients itself."""
 
     def step(self, closure: Any = None) -> Any:
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -220,7 +220,7 @@ class _Manual(Recipe):
     def manual_step(
         self, net: nn.Module, batch: Any, optimizers: Sequence[Any], backward: Callable[[Tensor], Any]
     ) -> Tensor:
-        # One step after the other, each with a backward of its own, as in adversarial training.
+        # One step after the other, each with its own backward, as in adversarial training.
         for optimizer in optimizers:
             optimizer.zero_grad()
             loss = F.cross_entropy(net(batch[0]), batch[1])

@@ -1,4 +1,4 @@
-"""A loop of one's own, on `Runtime`."""
+"""Your own training loop, on `Runtime`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS, BATCH = 5, 16
 
 
 class _Actor(nn.Module):
-    """Is called by a method of its own."""
+    """A module that is called by a method other than `forward`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def _called(runtime: Runtime, subject: StrategySubject, path: str, saves: int, l
 
 @check(world_sizes=(1, 2))
 def check_own_loop(subject: StrategySubject) -> None:
-    """A loop of one's own trains two modules as plain PyTorch does, and goes on from one checkpoint of both."""
+    """Your own training loop trains two modules as plain PyTorch does, and resumes from one checkpoint of both."""
     ranks = subject.run(_in_run)
     if isinstance(ranks[0], str):
         expect(all(isinstance(each, str) for each in ranks), f"some ranks alone were refused: {ranks[0]}")

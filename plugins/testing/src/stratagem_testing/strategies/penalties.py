@@ -37,7 +37,7 @@ class _Blocks(nn.Module):
 
 @dataclass(frozen=True)
 class Penalized(Recipe):
-    """A classification whose loss looks at parameters by themselves."""
+    """A classification whose loss reads parameters directly."""
 
     kind: str = "penalty"
     steps: int | None = 4
@@ -106,5 +106,5 @@ def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[s
 
 @check(world_sizes=(1, 2))
 def check_penalties(subject: StrategySubject) -> None:
-    """Losses over weights by themselves, and over gradients, have one process's numbers, or end in a sentence."""
+    """Losses that read weights or gradients have one process's numbers, or are refused in a sentence."""
     results_of(subject)

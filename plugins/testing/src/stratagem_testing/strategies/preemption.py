@@ -1,4 +1,4 @@
-"""A run that is told to stop, and goes on."""
+"""A run that is asked to stop, and resumes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _SignalAt(Callback):
 
 
 STEP, STEPS = 2, 20
-"""After which step the signal comes, and how many a whole run has."""
+"""The step after which the signal comes, and the steps of a whole run."""
 
 
 @check(world_sizes=(2,))
@@ -78,9 +78,9 @@ def check_preemption(subject: StrategySubject) -> None:
     steps = [stopped_at for _, stopped_at, _ in ranks]
     expect(
         None not in steps,
-        f"told to stop by SIGUSR1 after step {STEP}, the run goes on to its end: something else handles that signal",
+        f"after SIGUSR1 in step {STEP} the run goes on to its end: something else handles that signal",
     )
-    expect(len(set(steps)) == 1, f"told to stop, ranks save after steps {steps}")
+    expect(len(set(steps)) == 1, f"after SIGUSR1, ranks save after steps {steps}")
     for rank, (whole, _, resumed) in enumerate(ranks):
         assert resumed is not None
         who = f"rank {rank}, stopped after step {steps[0]} and continued"

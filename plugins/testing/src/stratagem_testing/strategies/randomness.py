@@ -1,4 +1,4 @@
-"""Random numbers: the same in every run of a seed, and of their own on every rank."""
+"""Random numbers: the same in every run of a seed, and different on every rank."""
 
 from __future__ import annotations
 

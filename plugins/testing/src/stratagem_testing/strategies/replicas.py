@@ -41,9 +41,9 @@ class _Drift(Callback):
 
 
 def _is_sharded(trainer: Trainer, module: Module) -> bool:
-    """Whether ranks have shards that aren't told by their type, and which all ranks gather when one is used."""
-    told = any(hasattr(parameter, "placements") for parameter in module.parameters())
-    return trainer.prepared.leaves_module_sharded and not told
+    """Whether ranks have shards that their type doesn't show, and that all ranks gather when one is used."""
+    is_visible = any(hasattr(parameter, "placements") for parameter in module.parameters())
+    return trainer.prepared.leaves_module_sharded and not is_visible
 
 
 def _whole(module: Module) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def check_replicas_are_compared(subject: StrategySubject) -> None:
         differing = sorted(name for name in both if not torch.equal(first[name], whole[name]))
         expect(
             not differing,
-            f"rank {rank} has other values of {differing} than rank 0 at the end, and nobody has said so: "
+            f"rank {rank} has other values of {differing} than rank 0 at the end, and no one reported it: "
             "Prepared.replicas doesn't yield them",
         )
 

@@ -111,7 +111,7 @@ def _in_two_parts(subject: StrategySubject) -> tuple[list[int], list[int]]:
 
 
 class _OtherHead(nn.Sequential):
-    """The layers of the net, and a head of its own."""
+    """The layers of the net, and a separate head."""
 
     def __init__(self, net: nn.Module) -> None:
         first, activation, *_ = net.children()

@@ -70,9 +70,9 @@ def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) 
         raise NotApplicable(ranks[0])
     plain = shared_workers().run(1, _plainly, recipe, subject)[0]
     tolerance = subject.tolerance()
-    told = [each["outputs"] for each in ranks if each["outputs"] is not None]
-    expect(bool(told), "no rank was told the predictions")
-    expect_close({"a prediction": told[0]}, {"a prediction": plain["outputs"]}, 10 * tolerance, "rank 0")
+    outputs = [each["outputs"] for each in ranks if each["outputs"] is not None]
+    expect(bool(outputs), "no rank got the predictions")
+    expect_close({"a prediction": outputs[0]}, {"a prediction": plain["outputs"]}, 10 * tolerance, "rank 0")
     for rank, trained in enumerate(ranks):
         expect_close(trained["weights"], plain["weights"], tolerance, f"after the second fit, rank {rank}")
 

@@ -1,4 +1,4 @@
-"""What a step is made of: the norm, the scale of a loss, what isn't sent yet, and what rounding leaves for later."""
+"""Parts of a step: the norm, the loss scale, gradients that aren't sent yet, and rounding errors that are kept."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WAIT_S = 5.0
 def save_after_error(trainer: TrainerView, path: str, weights_only: bool = False) -> bool:
     """Write a checkpoint of the last completed step, if every rank ends by an error there; return whether.
 
-    An error of some ranks alone leaves nobody to write it with: then there is a line instead, and nothing hangs.
+    If only some ranks fail, the others can't write it with them: then a line says so, and nothing hangs.
     """
     reason = _why_apart(trainer)
     if reason is None:

@@ -184,7 +184,7 @@ class Callback:
         """Add this callback's tensors to a checkpoint's, or change which of the model it has. On every rank.
 
         Args:
-            tensors: "model/…" → tensor, or DTensor where it is in shards; names of one's own begin with
+            tensors: "model/…" → tensor, or DTensor where it is in shards; your own names begin with
                 `tensor_prefix`.
         """
 
@@ -212,5 +212,5 @@ class Callback:
 
     @property
     def state_key(self) -> str:
-        """What tells this callback's state from others' in a checkpoint; override for several of a class."""
+        """The key of this callback's state in a checkpoint; override it to use several of one class."""
         return type(self).__qualname__

@@ -25,7 +25,7 @@ class Moment:
     ranks: bool = True
     """Whether it may take a place among the top k."""
     time_s: float = 0.0
-    """By the wall clock."""
+    """Time by the wall clock."""
 
 
 @dataclass(frozen=True)

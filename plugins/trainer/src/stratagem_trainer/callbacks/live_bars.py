@@ -24,11 +24,11 @@ class Bar:
     title: str
     done: int
     total: int | None
-    """None where nobody knows."""
+    """None where it isn't known."""
     rate: float | None
     """Batches per second."""
     samples: int | None = None
-    """Of one batch, over all ranks; None where nobody knows."""
+    """Samples of one batch, over all ranks; None where it isn't known."""
     metrics: str = ""
 
 
@@ -51,7 +51,7 @@ class Rate:
 
 
 class LiveBars:
-    """Draws bars on a terminal when told to, without a thread of its own.
+    """Draws bars on a terminal when called, without a separate thread.
 
     What the program prints meanwhile appears above the bars. Made when the run starts, and to be
     closed however it ends.
@@ -68,7 +68,7 @@ class LiveBars:
             vertical_overflow="crop",
         )
         self._live.start()
-        # Rich hides the cursor; after a kill nobody would bring it back.
+        # Rich hides the cursor, and after a kill nothing would show it again.
         console.show_cursor(True)
 
     def draw(self, place: str, bar: Bar) -> None:

@@ -37,7 +37,7 @@ class ModelCheckpoint(Callback):
 
     `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
     a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
-    checkpoint of its own.
+    separate checkpoint.
 
     Several of these in one run need different folders or file names.
 

@@ -21,10 +21,10 @@ class LayerSummary(NamedTuple):
     name: str
     kind: str
     parameters: int
-    """Of the whole module, however ranks share it."""
+    """Parameters of the whole module, however ranks share it."""
     trainable: int
     flops: int | None
-    """Of its forward, for `Module.example_input_array`; None where they weren't counted."""
+    """FLOPs of its forward, for `Module.example_input_array`; None where they weren't counted."""
 
 
 class ModelSummary(Callback):
@@ -45,7 +45,7 @@ class ModelSummary(Callback):
         self.layers: list[LayerSummary] = []
         """Once a fit has started; the first is the module itself, named ""."""
         self.bytes_per_rank: list[int] = []
-        """Of parameters and buffers, by rank."""
+        """Bytes of parameters and buffers, by rank."""
 
     def on_fit_start(self, trainer: TrainerView, module: Module) -> None:
         from stratagem_trainer.callbacks.model_size import held_bytes, layers_of

@@ -52,7 +52,7 @@ class BasePredictionWriter(Callback):
             trainer: as hooks get it.
             module: as hooks get it.
             prediction: of this batch.
-            batch_indices: of its samples in the dataset; None where the loader has a sampler of its own.
+            batch_indices: of its samples in the dataset; None where the loader has its own sampler.
             batch: the batch, on the device.
             batch_idx: of the batch on this rank.
             dataloader_idx: of the loader.

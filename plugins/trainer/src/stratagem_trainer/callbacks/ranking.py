@@ -59,7 +59,7 @@ class Ranking:
         return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())
 
     def confined(self) -> Ranking:
-        """Forget what isn't in `folder`: it came with a checkpoint, which anybody may have made."""
+        """Forget paths outside `folder`: they came with a checkpoint, which may be untrusted."""
         foreign = sorted(path for path in self.paths() if not lies_in(self.folder, path))
         if not foreign:
             return self

@@ -88,8 +88,8 @@ def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
             continue
         if callback.state_key in keys:
             raise ConfigError(
-                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or tell them apart (by "
-                "another monitor, dirname or filename, or a state_key of their own)"
+                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or distinguish them "
+                "(by another monitor, dirname or filename, or their own state_key)"
             )
         keys.add(callback.state_key)
 

@@ -1,4 +1,4 @@
-"""`Timer`: ends a fit after a time, and tells how long it has taken."""
+"""`Timer`: ends a fit after a time, and reports how long it has taken."""
 
 from __future__ import annotations
 

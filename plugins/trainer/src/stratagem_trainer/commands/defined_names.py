@@ -12,7 +12,7 @@ class DefinedNames:
     """Names at a file's top level."""
 
     classes: tuple[str, ...]
-    """In the order of the file."""
+    """Classes, in the order of the file."""
     all: frozenset[str]
     """Classes, functions, variables and imported names."""
     complete: bool

@@ -12,7 +12,7 @@ from stratagem_cli.settings import Settings
 from stratagem_cli.typed import plain
 
 MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
-"""Their names: that package may not be installed, which is then told with the name of the extension."""
+"""Names of the extension and its callback. The package may be missing: the error then names the extension."""
 
 
 def memory_flag(group: cloup.OptionGroup) -> Callable[[Any], Any]:

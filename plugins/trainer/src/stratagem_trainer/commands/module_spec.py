@@ -23,7 +23,7 @@ class ModuleSpec:
 
     target: Target
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of its section: as written in YAML, or `Text`."""
+    """Settings of its section: as written in YAML, or `Text`."""
 
     section: ClassVar[str] = "model"
     base: ClassVar[str] = "Module"

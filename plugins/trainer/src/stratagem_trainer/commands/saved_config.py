@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILE_NAME = "config.yaml"
 
 _OF_THIS_RUN = ("run_dir", "node_rank")
-"""Left out of the file: a repeated run gets a folder of its own, and the nodes may change places."""
+"""Left out of the file: a repeated run gets its own folder, and its nodes may have other ranks."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Resolved:
     spec: ModuleSpec
     data: DataSpec | None
     settings: Settings
-    """As they were given."""
+    """The given settings."""
     strategy: Mapping[str, Any]
     """The strategy's settings, typed, without defaults."""
     trainer: Mapping[str, Any]

@@ -219,7 +219,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
 
 
 def _data_target(settings: Settings) -> Target | None:
-    """The class of the data module, checked as far as the file tells.
+    """Return the class of the data module, checked as far as the file allows.
 
     Raises:
         ConfigError, TargetError: what to change.

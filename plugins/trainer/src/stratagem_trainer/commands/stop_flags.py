@@ -1,4 +1,4 @@
-"""Flags of a run that is told to stop, or hangs."""
+"""Flags for runs that are asked to stop, or hang."""
 
 from __future__ import annotations
 

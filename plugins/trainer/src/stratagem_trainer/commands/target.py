@@ -26,7 +26,7 @@ class Target:
     place: str
     """A file's absolute path, or a module's dotted name."""
     name: str
-    """As "Digits"."""
+    """Name of the class, such as "Digits"."""
 
     @classmethod
     def parse(cls, text: str) -> Target:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class DataModule(TransferHooks, HyperparametersMixin):
     """Data for `fit`, `validate`, `test` and `predict`, given as their `datamodule`.
 
-    Override what is needed. Everything but `prepare_data` runs in every worker, which has an object of its own: what
-    a worker keeps in it doesn't come back to the launching process, but for what `state_dict` puts into checkpoints.
-    Its hooks that move batches stand for the module's. `save_hyperparameters` is as a module's.
+    Override what is needed. Everything but `prepare_data` runs in every worker, which has its own object: what
+    a worker keeps in it doesn't come back to the launching process, except what `state_dict` puts into checkpoints.
+    Its hooks that move batches replace the module's. `save_hyperparameters` works as in a module.
     """
 
     prepare_data_per_node: bool = True
@@ -93,8 +93,8 @@ class DataModule(TransferHooks, HyperparametersMixin):
             overrides: arguments of the constructor, in the place of those in the checkpoint.
 
         Raises:
-            CheckpointError: there is none, it is damaged, of no data module, or names what isn't allowed.
-            ConfigError: an argument of the constructor is missing, or there is none of that name.
+            CheckpointError: the checkpoint is missing or damaged, lacks a data module, or names a forbidden class.
+            ConfigError: an argument of the constructor is missing, or has an unknown name.
         """
         from stratagem_trainer.saving.load_module import load_data
 

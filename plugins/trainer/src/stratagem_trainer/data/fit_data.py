@@ -65,7 +65,7 @@ class FitData:
 
     @property
     def num_train_batches(self) -> int | None:
-        """Micro-batches of each rank that an epoch trains on; None where nobody knows."""
+        """Micro-batches of each rank that an epoch trains on; None where it isn't known."""
         count = train_batches(self.train.num_batches, self._settings)
         if self._settings.global_batch_size is None:
             return count

@@ -76,9 +76,9 @@ class _Pass:
 
 
 class CombinedTrainData:
-    """Several loaders, each shared out and found again by a `TrainData` of its own; it offers what these do.
+    """Several loaders, each sharded and restored by its own `TrainData`, with the same interface.
 
-    A loader that is begun again within an epoch is read as in one of its own: in another order if it is shuffled.
+    A loader that starts again within an epoch is read as in a new epoch: in another order if it is shuffled.
 
     Args:
         combined: the loaders and the mode.
@@ -91,7 +91,7 @@ class CombinedTrainData:
         self.batch_size = parts[0].batch_size
         self.description = f"{combined.mode} of " + "; ".join(part.description for part in parts)
         self._passes: list[list[_Pass]] = [[] for _ in parts]
-        """Of each loader its passes in this epoch."""
+        """For each loader, its passes in this epoch."""
         self._epoch: int | None = None
         self._read = 0
         """Batches of this epoch that were read, some of them ahead."""

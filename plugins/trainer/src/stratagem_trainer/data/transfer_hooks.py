@@ -17,7 +17,10 @@ class TransferHooks:
         return batch
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Return the batch on `device`: of what isn't made of tensors, lists, tuples, dicts and dataclasses."""
+        """Return the batch on `device`.
+
+        Override it for batches of other types than tensors, lists, tuples, dicts and dataclasses.
+        """
         return to_device(batch, device)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

@@ -1,4 +1,4 @@
-"""Where metrics go: files, services, or a `Logger` of one's own; names are imported when they are first used."""
+"""Loggers: files, services, or your own `Logger`. Names are imported when they are first used."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Row(NamedTuple):
 class Logger:
     """Receives metrics in groups, so that logging every step costs no file access every step.
 
-    A class of one's own overrides `write`, or `log_metrics`, which then gets each row.
+    Your own logger overrides `write`, or `log_metrics`, which then gets each row.
     """
 
     is_muted: bool = False
@@ -77,7 +77,7 @@ class Logger:
             self.write([Row(step or 0, 0, {name: float(value) for name, value in metrics.items()})])
 
     def save(self) -> None:
-        """As `flush`."""
+        """Call `flush`."""
         self.flush()
 
     def finalize(self, status: str = "success") -> None:
@@ -91,12 +91,12 @@ class Logger:
 
     @property
     def name(self) -> str | None:
-        """Of the experiment or project, where there is one."""
+        """Name of the experiment or project, where there is one."""
         return None
 
     @property
     def version(self) -> int | str | None:
-        """Of the run, as the library calls it."""
+        """Version of the run, as the library calls it."""
         return None
 
     @property

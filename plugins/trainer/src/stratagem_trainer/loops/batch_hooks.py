@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BatchHooks:
-    """One that nobody overrides isn't there in a step.
+    """Hooks of a batch. A hook that isn't overridden costs nothing in a step.
 
     Args:
         hooks: of the run.

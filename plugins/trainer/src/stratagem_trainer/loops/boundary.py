@@ -1,4 +1,4 @@
-"""`Boundary`: where a stage may be told to stop, between steps and between batches of an evaluation."""
+"""`Boundary`: where a stage may stop, between steps and between batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Boundary:
 
     Args:
         watch: open.
-        beat: tells that this rank goes on; None where nobody wants to know.
+        beat: reports that this rank makes progress; None without a hang watch.
         collectives: of all ranks.
     """
 

@@ -32,7 +32,7 @@ class ClosureBatches:
         self._data_ranks = state.runtime.collectives.data
         self._window: _Window = []
         self._outputs: list[Any] = []
-        """Of the window's batches, at the parameters that the step began with."""
+        """Outputs of the window's batches, at the parameters that the step began with."""
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
         """Keep a micro-batch; with the window's last one, step."""

@@ -104,7 +104,7 @@ def predict(
 ) -> list[Any] | list[list[Any]]:
     """Return predictions of all ranks in the order of the data, on the CPU; a list for each of several loaders.
 
-    Collective. Where the prediction is told to stop, epoch ends are run with what there is, and that is in the error.
+    Collective. If the prediction is asked to stop, epoch ends run with the batches so far, and the error has these.
 
     Args:
         state: the stage's objects.

@@ -11,7 +11,7 @@ NAME = "dataloader_idx"
 """The argument that says which of several loaders a batch is from."""
 
 MASK = "sample_mask"
-"""The argument in which a strategy that fills batches up tells a step which samples count."""
+"""The argument that tells a step which samples count, where a strategy pads batches."""
 
 
 def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if several", ""]:

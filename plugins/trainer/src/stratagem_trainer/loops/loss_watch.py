@@ -44,9 +44,9 @@ class LossWatch:
         self._kept: list[tuple[int, str, torch.Tensor]] = []
         self._looked_at = time.perf_counter()
         self.found: BadValue | None = None
-        """The first value that wasn't finite, as far as anybody has looked."""
+        """The first value that wasn't finite, among those looked at so far."""
         self.is_told = False
-        """Whether the user knows."""
+        """Whether the user was warned."""
         self.without_loss = 0
         """How many steps returned none."""
 
@@ -94,10 +94,10 @@ class LossWatch:
 
 
 class FiniteCheck:
-    """Sees to it that a run whose loss isn't finite is told of, or ended.
+    """Warns of a loss that isn't finite, or ends the run.
 
     Args:
-        losses: keeps them until somebody looks.
+        losses: keeps the losses until they are looked at.
         module: the user's.
         ends_run: look at once, and at the parameters after each step: `terminate_on_nan`.
     """

@@ -45,7 +45,7 @@ class ManualBatches:
         )
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
-        """Run a batch; a module that optimizes manually accumulates by itself, so that each is a window's last."""
+        """Run a batch; a module that optimizes manually accumulates itself, so that each batch ends a window."""
         state, progress = self._state, self._state.progress
         self._stepped = set()
         outputs = state.prepared.manual_step("training_step", batch, idx)

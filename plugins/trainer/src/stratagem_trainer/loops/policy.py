@@ -157,14 +157,14 @@ class LoopPolicy:
         return [*[whole] * (size - 1), whole / last_share]
 
     def count_manual_step(self, progress: Progress) -> None:
-        """Count the step of one optimizer that a module steps by itself."""
+        """Count the step of one optimizer that the module itself steps."""
 
     def count_manual_batch(self, progress: Progress) -> None:
-        """Count a batch in which a module has stepped its optimizers by itself."""
+        """Count a batch in which the module itself has stepped its optimizers."""
         progress.step += 1
 
     def steps_schedulers_of_manual_modules(self, mentions_schedulers: bool) -> bool:
-        """Whether the loop steps the schedulers of a module that steps its optimizers by itself.
+        """Whether the loop steps the schedulers of a module that itself steps its optimizers.
 
         Args:
             mentions_schedulers: whether the module's code asks for `lr_schedulers()`.

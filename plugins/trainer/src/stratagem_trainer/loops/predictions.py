@@ -59,8 +59,8 @@ def merge_predictions(
 
     Args:
         parts: by rank, the predictions of its batches.
-        sizes: by rank, the number of samples in these batches; told from the predictions, as by
-            `batch_size_of`, when None.
+        sizes: by rank, the number of samples in these batches; found from the predictions by
+            `batch_size_of` when None.
         batch_size: samples per batch of the result; the size of rank 0's first batch when None, which is
             less than the loader's where there are few samples.
         warn: called with the warning; every rank that merges has the same to say.
@@ -68,9 +68,9 @@ def merge_predictions(
     if len(parts) == 1:
         return parts[0]
     flat = list(chain.from_iterable(parts))
-    told = chain.from_iterable(sizes) if sizes else map(batch_size_of, flat)
+    known = chain.from_iterable(sizes) if sizes else map(batch_size_of, flat)
     # -1 is a prediction of unknown size.
-    counts = [-1 if count is None else count for count in told]
+    counts = [-1 if count is None else count for count in known]
     try:
         if min(counts, default=-1) < 0:
             raise _CannotSplitError

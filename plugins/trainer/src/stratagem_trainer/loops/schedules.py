@@ -46,7 +46,7 @@ def step_schedules(
 
 
 def _agreed_metrics(state: StageState, due: Sequence[Schedule]) -> dict[str, float]:
-    """Return rank 0's values: what isn't reduced over ranks would give each another learning rate."""
+    """Return rank 0's values. Values that aren't reduced would give each rank another learning rate."""
     if not any(schedule.takes_metric for schedule in due):
         return {}
     collectives = state.runtime.collectives

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class OptimizerSteps:
     """Steps every optimizer, its schedulers and the log.
 
-    Which hooks the module overrides is asked once: one that nobody overrides isn't there in a step.
+    Looks once which hooks the module overrides. A hook that isn't overridden costs nothing in a step.
 
     Args:
         state: the stage's objects.

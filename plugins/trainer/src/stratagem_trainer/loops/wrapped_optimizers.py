@@ -1,4 +1,4 @@
-"""Optimizers as a module gets them: to step by itself, or in `optimizer_step`."""
+"""Optimizers as a module gets them, for manual optimization or `optimizer_step`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from stratagem_trainer.metrics.reduction import Partial
 
 Value = Union[float, torch.Tensor]
-"""A float, or a detached tensor without dims that nobody has waited for yet."""
+"""A float, or a detached tensor without dims that wasn't synchronised yet."""
 
 
 class Accumulator:

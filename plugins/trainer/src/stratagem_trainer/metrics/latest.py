@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LatestValues:
-    """Values stay tensors until somebody asks.
+    """The latest value of each key. Values stay tensors until they are read.
 
     Attributes:
         unlogged: keys that no logger gets.
@@ -62,5 +62,5 @@ class LatestValues:
 
 
 def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
-    """Of single steps the last value, and where a name has both, the epoch's is the name's."""
+    """Return the last value of single steps by name; where a name also has an epoch's value, that one."""
     return {**{key: value for row in steps for key, value in row.items()}, **values}

@@ -76,26 +76,26 @@ def refuse_unless_scalar(name: str, value: Any) -> None:
         )
 
 
-def path_in(module: nn.Module, metric: nn.Module, name: str, told: str | None) -> str:
+def path_in(module: nn.Module, metric: nn.Module, name: str, given: str | None) -> str:
     """Return where in the module a logged metric object is.
 
     Args:
         module: the user's.
         metric: what was logged.
         name: by which it was logged.
-        told: the path that the user gave.
+        given: the path that the user gave.
 
     Raises:
         LoggingError: it isn't there.
     """
     found = [path for path, each in objects_in(module).items() if each is metric]
-    if not found or (told is not None and told not in found):
-        where = f"metric_attribute={told!r}" if found or told is not None else "an attribute"
+    if not found or (given is not None and given not in found):
+        where = f"metric_attribute={given!r}" if found or given is not None else "an attribute"
         raise LoggingError(
             f"{name!r} is logged with a {type(metric).__name__} that isn't {where} of the module: keep it as an "
             "attribute, as self.accuracy, so that ranks and checkpoints find it"
         )
-    return told or found[0]
+    return given or found[0]
 
 
 def take_states(module: nn.Module, within: Collection[str] | None = None) -> States:
@@ -114,7 +114,7 @@ def take_states(module: nn.Module, within: Collection[str] | None = None) -> Sta
 
 
 def put_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Take up what `take_states` returned; what isn't in it is reset."""
+    """Restore what `take_states` returned; reset all other states."""
     for path, each in objects_in(module).items():
         if path in saved:
             states, updates = saved[path]
@@ -164,11 +164,11 @@ def computed(
     named = {name: (paths[id(each)], key) for name, (each, key) in objects.items()}
     alone = collectives.world_size == 1
     own = {} if alone else take_states(module, [path for path, _ in named.values()])
-    told = [] if alone else collectives.gather_objects((named, own))
+    gathered = [] if alone else collectives.gather_objects((named, own))
     states = None
     if not alone:
-        named = {name: where for theirs, _ in reversed(told) for name, where in theirs.items()}
-        states = [each for _, each in told]
+        named = {name: where for theirs, _ in reversed(gathered) for name, where in theirs.items()}
+        states = [each for _, each in gathered]
     values = {}
     for name, (path, key) in named.items():
         metric = module.get_submodule(path)

@@ -126,18 +126,18 @@ class Metrics:
             self._latest.values[name] = self._latest.values[options.step_key(name)] = kept
         scope.add(name, kept, self._weight(batch_size) if options.weighs else 1, options)
 
-    def _log_object(self, name: str, metric: Any, how: Any, told: str | None) -> None:
+    def _log_object(self, name: str, metric: Any, how: Any, given: str | None) -> None:
         """Log a metric object: the value of this batch for the step, and the object itself for the epoch."""
         refuse_in_chunk("self.log with a metric object")
         scope = self._scope
         options = scope.read_options(name, 0.0, *how)
         if options.on_step:
             value = value_of_step(name, metric)
-            # Of an object only the epoch's value is reduced, by itself.
+            # The step's value stays local: a metric object reduces its own epoch value.
             scope.add(name, value, 1, options._replace(on_epoch=False))
             self._latest.take(dict.fromkeys((name, options.step_key(name)), scope.step.values[name]))
         if options.on_epoch and scope.objects.get(name) is not metric:
-            path_in(self._module, metric, name, told)
+            path_in(self._module, metric, name, given)
             scope.objects[name] = metric
         self._latest.note(name, options)
 

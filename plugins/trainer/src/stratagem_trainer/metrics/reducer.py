@@ -68,8 +68,8 @@ class Reducer:
             self._losses.is_told = True
             if self._collectives.node_rank == self._collectives.local_rank == 0:
                 ranks = [str(rank) for rank, step in enumerate(reduced.nan_steps) if step == first]
-                told = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
-                _warn(f"{told}, on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}")
+                text = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
+                _warn(f"{text}, on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}")
         return reduced
 
     def look_at_losses(self) -> None:
@@ -82,9 +82,9 @@ class Reducer:
             )
 
 
-def _warn(told: str) -> None:
+def _warn(text: str) -> None:
     warnings.warn(
-        f"{told}: the run goes on with it; Trainer(terminate_on_nan=True) ends it there",
+        f"{text}: the run goes on with it; Trainer(terminate_on_nan=True) ends it there",
         UserWarning,
         stacklevel=3,
     )
@@ -100,5 +100,5 @@ def refuse_shared(values: Mapping[str, float], others: Mapping[str, float]) -> N
     if both:
         raise LoggingError(
             f"{min(both)!r} is logged with several loaders, or with one and outside of it, and "
-            "add_dataloader_idx=False: give each a name of its own"
+            "add_dataloader_idx=False: give each its own name"
         )

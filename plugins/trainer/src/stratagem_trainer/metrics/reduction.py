@@ -23,7 +23,7 @@ class Partial(NamedTuple):
     """One rank's share of a value."""
 
     op: str
-    """mean, sum, min or max; or first, of what isn't reduced."""
+    """mean, sum, min or max; or first, for a value that isn't reduced."""
     value: Any
     """This rank's mean, sum, min or max."""
     weight: int
@@ -54,12 +54,12 @@ class RankLog:
 
 @dataclass(frozen=True)
 class ReducedLog:
-    """What all ranks have after a logging point; equal on all of them, but for `values` of their own."""
+    """Result of a logging point; equal on all ranks, except for local `values`."""
 
     values: dict[str, float]
     """Name → reduced value; and the values that only other ranks logged, of the first rank that did."""
     nan_steps: tuple[int, ...]
-    """By rank."""
+    """By rank, the first step whose loss isn't finite, or 0."""
     rows: int
     """The most that a rank has."""
     objects: int = 0
@@ -114,11 +114,11 @@ class LogReduction:
             for index, name in enumerate(block):
                 column = gathered[:, _HEADER + 2 * index : _HEADER + 2 + 2 * index]
                 values[name] = _reduce(log.synced[name].op, column[:, 0], column[:, 1])
-        told = header.tolist()
-        if len({rank[2] for rank in told}) > 1:
-            values.update(self._of_others(log.own, tuple(int(rank[2]) for rank in told)))
-        most = [int(max(rank[column] for rank in told)) for column in (5, 6)]
-        return ReducedLog(values, tuple(int(rank[4]) for rank in told), *most)
+        headers = header.tolist()
+        if len({rank[2] for rank in headers}) > 1:
+            values.update(self._of_others(log.own, tuple(int(rank[2]) for rank in headers)))
+        most = [int(max(rank[column] for rank in headers)) for column in (5, 6)]
+        return ReducedLog(values, tuple(int(rank[4]) for rank in headers), *most)
 
     def merge_rows(self, rows: Sequence[Mapping[str, Partial]]) -> list[dict[str, float]]:
         """Reduce the rows of single evaluation steps over the ranks that have as many. Collective."""
@@ -184,8 +184,9 @@ def _reduce(op: str, values: torch.Tensor, weights: torch.Tensor) -> float:
 def _refuse_different_names(everyone: list[list[str]], where: str) -> None:
     common = set(everyone[0]).intersection(*everyone)
     only = {rank: sorted(set(theirs) - common) for rank, theirs in enumerate(everyone)}
-    told = "; ".join(f"rank {rank} logs {theirs}" for rank, theirs in only.items() if theirs)
+    differences = "; ".join(f"rank {rank} logs {theirs}" for rank, theirs in only.items() if theirs)
     raise LoggingError(
-        f"at {where}, ranks log different values with sync_dist: {told or 'the same names reduced differently'}; "
+        f"at {where}, ranks log different values with sync_dist: "
+        f"{differences or 'the same names reduced differently'}; "
         "log the same names on every rank, or with sync_dist=False"
     )

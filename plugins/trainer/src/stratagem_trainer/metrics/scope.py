@@ -163,7 +163,7 @@ class Scope:
             raise LoggingError(f"{name!r} is complex: log its real part, imaginary part or size")
         if options.reduce_fx not in ("mean", "sum", "min", "max"):
             raise LoggingError(
-                f"{name!r} has reduce_fx={options.reduce_fx!r}, which is none of mean, sum, min, max"
+                f"{name!r} has reduce_fx={options.reduce_fx!r}, which must be one of mean, sum, min, max"
             )
         for key in options.keys(name):
             owner = self._owners.setdefault(key, name)
@@ -210,7 +210,7 @@ class Scope:
             self.step = StepRow({}, {})
 
     def end_evaluation_step(self) -> None:
-        """Keep what an evaluation's step logged as a row of its own."""
+        """Keep what an evaluation's step logged as a separate row."""
         self.had_batches = True
         self.num_batches += 1
         if self.step.values:

@@ -75,7 +75,7 @@ def refuse_uncalled(module: Module) -> None:
 
 
 def refuse_uncalled_hooks(callback: Callback, is_lenient: bool = False) -> None:
-    """Refuse a callback with a method that begins with "on_" and is none of the hooks.
+    """Refuse a callback with a method that begins with "on_" and isn't a hook.
 
     Args:
         callback: of a trainer or a module.

@@ -23,7 +23,7 @@ from torch import nn
 from stratagem.errors import CheckpointError
 
 MOST_BYTES = 2**20
-"""Of a tensor among hyperparameters."""
+"""Largest size of a tensor among hyperparameters."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, range)
 _TAG = "@"
 
@@ -54,7 +54,7 @@ def encoded(value: Any, path: str) -> Any:
         }
         return {f"{_TAG}dataclass": [name_of(type(value)), items]}
     if callable(value) and "<" in getattr(value, "__qualname__", ""):
-        raise Unsaved("has a function without a name of its own")
+        raise Unsaved("has a function without its own name")
     raise Unsaved(f"has a {type(value).__module__}.{type(value).__qualname__}")
 
 
@@ -157,7 +157,7 @@ def _named(name: str, named: Mapping[str, Any], where: str) -> Any:
 
 
 def dataclass_named(name: str, named: Mapping[str, Any], where: str) -> Any:
-    """Return the dataclass of a name: what else is named, nobody calls.
+    """Return the dataclass of a name. Nothing but dataclasses is called.
 
     Raises:
         CheckpointError: it isn't named, or is none.
@@ -194,7 +194,7 @@ def _partial(value: partial[Any], path: str) -> Any:
 
 def _class(value: type, path: str) -> Any:
     if "<lambda>" in value.__qualname__:
-        raise Unsaved("has a class without a name of its own")
+        raise Unsaved("has a class without its own name")
     return {f"{_TAG}name": name_of(value)}
 
 

@@ -181,7 +181,7 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
                 point share one collective.
             batch_size: samples in this batch; read off the batch by default.
             add_dataloader_idx: append "/dataloader_idx_N" where an evaluation has several loaders; without, give each
-                loader's values names of their own.
+                loader's values different names.
             metric_attribute: where in this module the metric object is; found by default.
             rank_zero_only: log rank 0's value, whatever the others do.
 
@@ -265,8 +265,8 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
             overrides: arguments of the constructor, in the place of those in the checkpoint.
 
         Raises:
-            CheckpointError: there is none, it is damaged, of another module, or names what isn't allowed.
-            ConfigError: an argument of the constructor is missing, or there is none of that name.
+            CheckpointError: the checkpoint is missing or damaged, is of another module, or names a forbidden class.
+            ConfigError: an argument of the constructor is missing, or has an unknown name.
         """
         from stratagem_trainer.saving.load_module import load_module
 

@@ -22,7 +22,7 @@ class ModuleRun(nn.Module):
     """Names of a `Module` that need its trainer, or nothing but its parameters."""
 
     example_input_array: Any = None
-    """A batch for `forward`, for whoever draws or measures the module; set it in `__init__`."""
+    """A batch for `forward`, to draw or measure the module with; set it in `__init__`."""
 
     _trainer: TrainerView | None = None
     _toggled: ExitStack | None = None
@@ -68,7 +68,7 @@ class ModuleRun(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters: the first that is of floating point; torch's default where there is none."""
+        """Dtype of the first floating-point parameter; torch's default where there is none."""
         found = (p.dtype for p in self.parameters() if p.is_floating_point())
         return next(found, torch.get_default_dtype())
 

@@ -46,7 +46,7 @@ class AdvancedProfiler(Profiler):
     def stop(self, action_name: str) -> None:
         if not self._open or self._open[-1] != action_name:
             raise ConfigError(
-                f"the profiler was told to stop {action_name!r}, which isn't what it measures now"
+                f"stop({action_name!r}) was called, and the profiler isn't measuring that action now"
             )
         self._profiles[self._open.pop()].disable()
         if self._open:

@@ -20,7 +20,7 @@ class Profiler:
     """
 
     is_active = True
-    """Whether hooks and phases are to be measured; what isn't costs nothing."""
+    """Whether hooks and phases are measured. Unmeasured ones cost nothing."""
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
         self.dirpath = None if dirpath is None else path_text("dirpath", dirpath)

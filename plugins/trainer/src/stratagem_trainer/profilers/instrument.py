@@ -39,7 +39,7 @@ def make_profiler(given: Any) -> Profiler:
         from stratagem_trainer.profilers.pytorch import PyTorchProfiler
 
         return PyTorchProfiler()
-    raise ConfigError(f"profiler={given!r} is none of {', '.join(map(repr, _NAMES))}, None and profilers")
+    raise ConfigError(f"profiler={given!r} must be one of {', '.join(map(repr, _NAMES))}, None and profilers")
 
 
 def instrument(profiler: Profiler, state: StageState) -> None:

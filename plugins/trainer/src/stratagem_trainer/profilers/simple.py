@@ -49,7 +49,7 @@ class SimpleProfiler(Profiler):
                 del self._open[index]
                 self.durations.setdefault(name, []).append(now - began)
                 return
-        raise ConfigError(f"the profiler was told to stop {action_name!r}, which it wasn't told to start")
+        raise ConfigError(f"stop({action_name!r}) was called without start({action_name!r})")
 
     def summary(self) -> str:
         took = perf_counter() - self._began_s

@@ -92,7 +92,7 @@ class AutoResume:
 
 
 def is_unchanged(reader: CheckpointReader, is_main: bool) -> bool:
-    """Whether all of a checkpoint is what was written; prints what isn't. Collective.
+    """Whether a checkpoint is undamaged; prints what is damaged. Collective.
 
     Where the fit itself chooses the checkpoint, a damaged one must leave the choice to the one before it. So this is
     known before anything is loaded.

@@ -1,4 +1,4 @@
-"""Which checkpoints lie in a run's folder, and whether a fit goes on from them by itself."""
+"""Find the checkpoints in a run's folder, and whether a fit resumes from them automatically."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ OF_MODULE, OF_DATA = "hyperparameters", "datamodule_hyperparameters"
 
 
 class SavedHyperparameters(msgspec.Struct):
-    """What `HyperparametersMixin.hyperparameter_state` returns; a checkpoint of anybody is held against it."""
+    """What `HyperparametersMixin.hyperparameter_state` returns. Untrusted checkpoints are validated against it."""
 
     values: dict[str, Any] = {}
     called: list[str] = []
@@ -131,9 +131,9 @@ def make(
     missing = [name for name in required if name not in arguments]
     if missing:
         reason = saved.left_out.get(missing[0])
-        told = f"which it couldn't keep: it {reason}" if reason else "which it doesn't have"
+        why = f"which it couldn't keep: it {reason}" if reason else "which it doesn't have"
         raise ConfigError(
-            f"{kind.__qualname__} needs {missing[0]!r} of {reader.path}, {told}; pass {missing[0]}=… to "
+            f"{kind.__qualname__} needs {missing[0]!r} of {reader.path}, {why}; pass {missing[0]}=… to "
             "load_from_checkpoint, or call self.save_hyperparameters() in __init__ before training"
         )
     return kind(**arguments)

@@ -251,7 +251,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 @dataclass
 class _Saved:
-    """What `save` writes, by type; a checkpoint of anybody is held against it."""
+    """What `save` writes, by type. Untrusted checkpoints are validated against it."""
 
     prepared: dict[str, Any]
     progress: _Progress

@@ -92,7 +92,7 @@ def locked(runtime: Runtime, run_dir: str | None) -> Iterator[None]:
     """Make the run's folder, and keep other runs out until the end. Collective.
 
     The kernel releases the lock when the process of rank 0 ends, however it ends; processes that it has
-    forked don't hold it. On file systems without locks nobody is kept out.
+    forked don't hold it. On file systems without locks no run is kept out.
 
     Raises:
         ConfigError: another run has it; on every rank.

@@ -13,8 +13,7 @@ _NAME = "name of a function"
 def named_functions(state: Any) -> Any:
     """Return a scheduler's state with names in place of functions, as torch 2.9's SWALR has one.
 
-    A lambda, or a function within another, has no name that tells it from others: it stays, and is refused where the
-    state is written.
+    A lambda or nested function has no unique name. It stays, and is refused when the state is written.
     """
     if isinstance(state, FunctionType) and "<" not in state.__qualname__:
         return {_NAME: _name(state)}
