@@ -112,7 +112,11 @@ def test_the_core_names_no_strategy_or_accelerator():
 def test_the_core_names_no_distribution_of_a_plugin():
     names = re.compile(rf"\bstratagem[-_](?:{'|'.join(PACKAGES)})\b")
     assert names.search("pip install stratagem-ddp")
-    found = {str(path.relative_to(CORE)): names.findall(path.read_text()) for path in CORE.rglob("*.*")}
+    found = {
+        str(path.relative_to(CORE)): names.findall(path.read_text())
+        for path in CORE.rglob("*.*")
+        if path.suffix != ".pyc"
+    }
     assert {path: named for path, named in found.items() if named} == {}
 
 

@@ -27,13 +27,21 @@ class SynchronisedPrepared(Prepared):
     """
 
     _syncing = True
+    _in_backward = False
+    _averages_at_end = False
+    """Whether a backward that isn't this object's, as `loss.backward()`, ends with an average."""
     _gradients: GradientTracker | None = None
 
     def track(self, request: SetupRequest) -> None:
         """Notice which gradients are this rank's own. Collective."""
         if request.collectives.world_size > 1:
             named, exchange = request.original_module.named_parameters(), StoreExchange(request.collectives)
-            self._gradients = GradientTracker(named, exchange, request.device)
+            self._gradients = GradientTracker(
+                named, exchange, request.device, completes_at_end=self._completes_at_end
+            )
+
+    def _completes_at_end(self) -> bool:
+        return self._averages_at_end and self._syncing and not self._in_backward
 
     def reduce(self) -> None:
         """Make gradients those of all ranks. Collective."""
@@ -57,7 +65,11 @@ class SynchronisedPrepared(Prepared):
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if self._gradients is not None:
             self._gradients.add(self.original_module.named_parameters())
-        super().backward(loss, **kwargs)
+        self._in_backward = True
+        try:
+            super().backward(loss, **kwargs)
+        finally:
+            self._in_backward = False
         if self._syncing:
             if self._gradients is not None:
                 self._gradients.refuse_changed()
@@ -114,6 +126,7 @@ class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
     def __init__(self, request: SetupRequest, in_bytes: bool, average: bool) -> None:
         super().__init__(request)
         self._in_bytes, self._average = in_bytes, average
+        self._averages_at_end = average
         self.world_size = request.collectives.world_size
         self._summed: dict[torch.Tensor, torch.Tensor] = {}
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stratagem_sharding.buckets import broadcast_coalesced
+from stratagem_sharding.untrained_replica import UntrainedReplica
 
 from stratagem import (
     Capabilities,
@@ -160,9 +160,7 @@ class BaguaStrategy(ProcessGroupStrategy):
         """Answer with a replica that is synchronised by the algorithm."""
         settings = self.settings
         if not request.loop.training:
-            prepared = Prepared(request)
-            broadcast_coalesced((*prepared.module.parameters(), *prepared.module.buffers()))
-            return prepared
+            return UntrainedReplica(request)
         if self.algorithm == "qadam":
             return QAdamPrepared(request)
         if self.algorithm == "async":

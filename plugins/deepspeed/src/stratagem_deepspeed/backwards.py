@@ -8,6 +8,7 @@ from weakref import ref
 
 import torch
 from stratagem_sharding.torch_private import backward_number
+from torch import nn
 
 from stratagem.errors import GradientError
 from stratagem.sdk.torch_private import tensor_version
@@ -33,10 +34,16 @@ class Backwards:
         engine: DeepSpeed's, with an optimizer.
         stage: ZeRO's.
         before_direct: called when a backward begins that isn't the engine's, as by `loss.backward()`.
+        named: the module's parameters.
     """
 
-    def __init__(self, engine: Any, stage: int, before_direct: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Any, stage: int, before_direct: Callable[[], None], named: Iterable[tuple[str, Any]]
+    ) -> None:
         self._engine, self._stage, self._before_direct = engine, stage, before_direct
+        self._named = list(named)
+        self._required: list[bool] | None = None
+        """Which parameters required gradients when the last forward ended."""
         self._count = 0
         self._reduced = self._failed = False
         self._forward_came = False
@@ -51,6 +58,25 @@ class Backwards:
     def note_forward(self) -> None:
         """A forward begins whose backward may come."""
         self._forward_came = self._forward_came or torch.is_grad_enabled()
+
+    def note_forward_end(self) -> None:
+        """A forward has ended whose backward may come."""
+        if torch.is_grad_enabled():
+            self._required = [parameter.requires_grad for _, parameter in self._named]
+
+    def refuse_other_flags(self) -> None:
+        """Refuse parameters that were frozen or unfrozen since the last forward, at stages 1 to 3.
+
+        Raises:
+            GradientError: names the first one.
+        """
+        for (name, parameter), required in zip(self._named, self._required or ()):
+            if self._stage and parameter.requires_grad is not required:
+                raise GradientError(
+                    f"requires_grad of {name!r} has become {parameter.requires_grad} between a forward and its "
+                    f"backward, in which deepspeed's stage {self._stage} expects the gradients of that forward: "
+                    "freeze and unfreeze parameters before the forward, or choose strategy ddp"
+                )
 
     def begin(self) -> None:
         """A backward begins.
@@ -147,6 +173,23 @@ class Backwards:
             )
 
 
+def refuse_gradients(module: nn.Module) -> list[Any]:
+    """Let a backward through a module that no optimizer was set up with raise; return the handles of its hooks.
+
+    The engine averages the gradients of what it trains: those of this module would be each rank's own.
+    """
+
+    def refuse(_: torch.Tensor) -> NoReturn:
+        raise GradientError(
+            f"a backward went through the parameters of a {type(module).__name__} that setup() got no optimizer "
+            "with, and deepspeed trains with the one that it gets there: pass it to setup() with the module, freeze "
+            "the parameters by requires_grad_(False), or choose strategy ddp"
+        )
+
+    with as_plain_tensors():
+        return [p.register_hook(refuse) for p in module.parameters() if p.requires_grad]  # type: ignore[no-untyped-call]  # torch has none
+
+
 class WindowGradients:
     """Gradients that micro-batches within no_sync leave on parameters, as at stages 0 and 1: they mustn't change.
 
@@ -174,14 +217,22 @@ class WindowGradients:
         """Call it before the next backward of a window.
 
         Raises:
-            GradientError: a gradient was changed, so that the sum is no sum over batches.
+            GradientError: a gradient was changed or assigned, so that the sum is no sum over batches; or it is a view
+                of a larger tensor, which steps leave.
         """
         for name, p in self._named:
             noted, version = self._versions.get(name, (None, 0))
             gradient = p.grad
-            if gradient is None or noted is None or noted() is not gradient:
+            if gradient is None or isinstance(gradient, HeldGradient):
                 continue
-            if tensor_version(gradient) != version and gradient.any():
+            if gradient._base is not None:
+                raise GradientError(
+                    f"{name!r}.grad was given a part of a larger tensor, which deepspeed would not follow: give it a "
+                    "copy, as by .grad = part.clone(), or choose strategy ddp"
+                )
+            if noted is None:
+                continue
+            if (noted() is not gradient or tensor_version(gradient) != version) and gradient.any():
                 raise GradientError(
                     f"the gradient of {name!r} was changed within runtime.no_sync(), before it was averaged over the "
                     "ranks: scale the loss instead, clip by clipping=Clipping(max_norm=...) in setup, or choose ddp"

@@ -19,7 +19,7 @@ def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer 
     """Return the user's optimizer; None where the engine makes one, or nothing is trained.
 
     Raises:
-        CombinationError: there are several.
+        CombinationError: there are several, or its class has a `zero_grad` of its own, which the engine never calls.
     """
     if not request.loop.training or engine_makes_it:
         return None
@@ -28,6 +28,12 @@ def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer 
         raise CombinationError(
             f"strategy deepspeed steps one optimizer, and there are {len(made)}: put their parameters into "
             "groups of one, or choose strategy fsdp or ddp"
+        )
+    kind = type(made[0])
+    if kind.zero_grad is not Optimizer.zero_grad and not kind.__module__.startswith("deepspeed."):
+        raise CombinationError(
+            f"{kind.__name__} overrides zero_grad, and deepspeed drops gradients itself after each step: call what "
+            "it does in your loop, or choose strategy fsdp or ddp"
         )
     return made[0]
 

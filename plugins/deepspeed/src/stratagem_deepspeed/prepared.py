@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.equal_buffers import EqualBuffers
+from stratagem_sharding.part_of_optimizer import StatesOfPart
 from stratagem_sharding.rank_buffers import RankBuffers
 from torch import nn
 from torch.optim import Optimizer
@@ -17,7 +18,7 @@ from stratagem.errors import DataError
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import optimizer_replicas
 from stratagem_deepspeed import native, output
-from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window
+from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window, refuse_gradients
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
 from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks, leave_forward_stack
@@ -106,8 +107,13 @@ class DeepSpeedPrepared(Prepared):
         names = {id(parameter): name for name, parameter in parameters.items()}
         # A trainer's steps come after its own backwards.
         self._backwards: Backwards | None = None
+        self._untrained: list[Any] = []
         if optimizers and request.steps is None:
-            self._backwards = Backwards(self.engine, self.stage, self._take_stand_ins_away)
+            self._backwards = Backwards(
+                self.engine, self.stage, self._take_stand_ins_away, request.original_module.named_parameters()
+            )
+        elif not request.loop.training and request.steps is None and self._world_size > 1:
+            self._untrained = refuse_gradients(module)
         self._window_gradients = WindowGradients(request.original_module.named_parameters())
         self._gradients = (
             follow_gradients(self.engine, self.stage, names, request, self._backwards)
@@ -147,6 +153,8 @@ class DeepSpeedPrepared(Prepared):
         with self._explained():
             result = self.module(*args, **kwargs)
         self._equal_buffers.note_forward(self.original_module.training)
+        if self._backwards is not None:
+            self._backwards.note_forward_end()
         return result
 
     def evaluating(self) -> AbstractContextManager[Any]:
@@ -192,6 +200,7 @@ class DeepSpeedPrepared(Prepared):
         self._take_stand_ins_away()
         if self._backwards is not None:
             self._backwards.begin()
+            self._backwards.refuse_other_flags()
             self._window_gradients.check()
         with self._explained():
             self.engine.backward(loss, scale_wrt_gas=False, **kwargs)
@@ -301,6 +310,11 @@ class DeepSpeedPrepared(Prepared):
         for index, optimizer in enumerate(self.optimizers):
             yield from optimizer_replicas(index, optimizer, self.has_all_states)
 
+    def optimizer_state(self, index: int) -> Any:
+        if self.stage == 0 or self._world_size == 1:
+            return super().optimizer_state(index)
+        return StatesOfPart(self.optimizers[index], f"deepspeed's stage {self.stage}")
+
     # Checkpoint -----------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -352,6 +366,8 @@ class DeepSpeedPrepared(Prepared):
         if self._backwards is not None:
             self._backwards.remove()
             self._backwards = None
+        for handle in self._untrained:
+            handle.remove()
         parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
         if self._partitioned is not None:
             if self.leaves_module_sharded:

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fairscale.optim import OSS
-from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part
+from stratagem_sharding.part_of_optimizer import (
+    copy_attributes,
+    load_part,
+    members_of,
+    optimizer_of_part,
+    refuse_other_members,
+    refuse_replaced_step,
+)
 from stratagem_sharding.torch_private import count_as_stepped
 from torch import nn
 from torch.optim import Optimizer
@@ -38,6 +45,12 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
     """
 
     def __init__(self, whole: Optimizer) -> None:
+        refuse_replaced_step(whole, "fairscale_sharded")
+        if type(whole).zero_grad is not Optimizer.zero_grad:
+            raise ConfigError(
+                f"{type(whole).__name__} overrides zero_grad, and under fairscale_sharded each rank has the "
+                "gradients of its own parameters alone: call what it does in your loop, or choose ddp"
+            )
         self.whole = whole
         self._trained: set[torch.Tensor] = set()
         super().__init__(whole.param_groups, optim=self._local)
@@ -46,6 +59,13 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         whole.state.clear()
         # The very list, so that a group that is added to `whole` is clipped and stepped here, too.
         self.param_groups = whole.param_groups
+        self._shared_out = members_of(self.param_groups)
+        self._own_names = frozenset(vars(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if not name.startswith("_") and name not in self.__dict__.get("_own_names", {name}):
+            setattr(self.whole, name, value)  # a setting of the user's class
 
     @property
     def owned(self) -> list[torch.Tensor]:
@@ -70,8 +90,9 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         OSS shares all of them out again, by which of them are trained now: earlier ones would change their rank.
 
         Raises:
-            ConfigError: they have another dtype.
+            ConfigError: they have another dtype, or the parameters of earlier groups have changed.
         """
+        refuse_other_members(self.param_groups, self._shared_out, "fairscale_sharded")
         added = self.param_groups[len(self.optim.param_groups) :]
         if not added:
             return
@@ -97,6 +118,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
                     self.optim.state[parameter] = self.whole.state[parameter]
         self.optim.param_groups = shares[self.rank]
         self.whole.state.clear()
+        self._shared_out = members_of(self.param_groups)
         forget_owners(self, shares)
         self.refresh_trainable()
 
@@ -116,7 +138,9 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
             self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
         self.optim.state = self.state  # the user's code may have replaced them
+        copy_attributes(self.whole, self.optim)
         loss = super().step(closure and _evaluated_once(closure), **kwargs)
+        copy_attributes(self.optim, self.whole)
         count_as_stepped(self.whole)
         return loss
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.buckets import broadcast_coalesced
-from stratagem_sharding.exchange import StoreExchange
-from stratagem_sharding.gradient_tracker import GradientTracker
 from stratagem_sharding.optimizer_values import share_values
 from stratagem_sharding.part_of_optimizer import StatesOfPart
 from stratagem_sharding.replicated import ReplicatedPrepared
 from torch import nn
 from torch.optim import Optimizer
 
-from stratagem import Clipping, CombinationError, ConfigError, Prepared, SetupRequest, place
+from stratagem import Clipping, CombinationError, ConfigError, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import load_optimizer
 from stratagem_fairscale.fairscale_private import number_of_step_hooks
@@ -27,36 +25,6 @@ from stratagem_fairscale.reducer import GradientReducer
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
     from stratagem_fairscale.strategy import FairScaleShardedStrategy
-
-
-class ReplicaPrepared(Prepared):
-    """A replica that starts as rank 0's, and that no optimizer trains.
-
-    Gradients are averaged after each backward: your own training loop may change parameters by hand.
-    """
-
-    def __init__(self, request: SetupRequest) -> None:
-        super().__init__(request)
-        broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
-        self._is_syncing = True
-        self._gradients = GradientTracker(
-            request.original_module.named_parameters(),
-            StoreExchange(request.collectives),
-            request.device,
-            completes_at_end=lambda: self._is_syncing,
-        )
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        before, self._is_syncing = self._is_syncing, False
-        try:
-            yield
-        finally:
-            self._is_syncing = before
-
-    def release(self) -> None:
-        super().release()
-        self._gradients.release()
 
 
 class FairScaleShardedPrepared(ReplicatedPrepared):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
 
 import torch
 from torch import nn
@@ -70,7 +71,7 @@ class GradientReducer:
         # For `complete`, by ids of parameters. What averages were when they came: gradient and its version.
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
         # Versions of gradients that backwards within no_sync have left.
-        self._local: dict[int, int] = {}
+        self._local: dict[int, tuple[ReferenceType[torch.Tensor], int]] = {}
         self._has_leftovers = self._was_abandoned = False
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
         # By parameters; hooks of a tensor come before autograd adds to its gradient.
@@ -172,7 +173,7 @@ class GradientReducer:
                         "and under fairscale_sharded each rank holds only its own parameters' averages: clip by "
                         "runtime.clip(optimizer, ...), scale the loss instead of gradients, or choose ddp_sharded"
                     )
-            elif self._local.get(key) == version:
+            elif self._is_left(key, gradient, version):
                 continue
             elif gradient.any():
                 name = self._names.get(key, "a parameter")
@@ -186,6 +187,11 @@ class GradientReducer:
                     "and isn't averaged over the ranks: if you want its average, call "
                     "runtime.average_gradients(optimizer) before a backward or the step, or else choose ddp_sharded"
                 )
+
+    def _is_left(self, key: int, gradient: torch.Tensor, version: int) -> bool:
+        """Whether a gradient is what backwards have left, and not what the user's code made of it."""
+        left = self._local.get(key)
+        return left is not None and left[0]() is gradient and left[1] == version
 
     def _check_known(self, parameters: Iterable[torch.Tensor], optimizer: str) -> None:
         known = {id(parameter) for parameter in self.engine.candidates}
@@ -294,8 +300,8 @@ class GradientReducer:
             self._check([parameter], "the optimizer")
 
     def _note(self, parameter: torch.Tensor, *_: object) -> None:
-        before = self._local.get(id(parameter))
-        if before is not None and parameter.grad is not None and tensor_version(parameter.grad) > before + 1:
+        left = self._local.get(id(parameter))
+        if left is not None and parameter.grad is not None and tensor_version(parameter.grad) > left[1] + 1:
             raise GradientError(
                 f"the gradient of {self._names.get(id(parameter), 'a parameter')!r} was changed before it was "
                 "averaged over the ranks, as by clipping a gradient from no_sync(): clip by "
@@ -303,7 +309,7 @@ class GradientReducer:
             )
         if not self.is_on or parameter.grad is None:
             if self._checks and parameter.grad is not None:
-                self._local[id(parameter)] = tensor_version(parameter.grad)
+                self._local[id(parameter)] = ref(parameter.grad), tensor_version(parameter.grad)
             return
         key = id(parameter)
         if key in self._ready:

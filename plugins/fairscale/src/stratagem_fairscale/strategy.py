@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stratagem_sharding.untrained_replica import UntrainedReplica
+
 from stratagem import (
     ConfigError,
     Prepared,
@@ -65,10 +67,10 @@ class FairScaleShardedStrategy(ProcessGroupStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose optimizer states and gradients are distributed."""
-        from stratagem_fairscale.prepared import FairScaleShardedPrepared, ReplicaPrepared
+        from stratagem_fairscale.prepared import FairScaleShardedPrepared
 
         if request.collectives.world_size == 1:
             return Prepared(request)
         if not request.loop.training:
-            return ReplicaPrepared(request)
+            return UntrainedReplica(request)
         return FairScaleShardedPrepared(request, self)

@@ -58,36 +58,36 @@ class FSDPPrepared(UnitPrepared):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._gradients.recover()
+        self.gradients.recover()
         self._equal_buffers.make_equal()
-        with self._explaining(), self._recovering():
+        with self.explaining(), self.recovering():
             output = super().forward(*args, **kwargs)
-        self._order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
+        self.order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
         self._equal_buffers.note_forward(self.original_module.training)
         if not torch.is_grad_enabled():
-            self._reshard()  # no backward will
+            self.reshard()  # no backward will
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().evaluate(*args, **kwargs)
         finally:
-            self._reshard()
+            self.reshard()
 
     @contextmanager
     def _accumulating(self) -> Iterator[None]:
-        self._set_reduces(False)
+        self.set_reduces(False)
         try:
             yield
         finally:
-            self._set_reduces(True)
+            self.set_reduces(True)
 
     def no_sync(self) -> AbstractContextManager[Any]:
         # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
-        return nullcontext() if self._mirror.has_accumulated_hooks else self._accumulating()
+        return nullcontext() if self.mirror.has_accumulated_hooks else self._accumulating()
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        self._reshard()
+        self.reshard()
         self._equal_buffers.make_equal(compare=True)
         return super().model_tensors()
 
@@ -103,7 +103,7 @@ class FSDPPrepared(UnitPrepared):
         """
         if self._world_size == 1:
             return
-        trained = [each for each in self._sharded.whole if each.requires_grad and each.numel()]
+        trained = [each for each in self.sharded.whole if each.requires_grad and each.numel()]
         has_one = [parameter.grad is not None for parameter in trained]
         for flat in flattened_buckets(gradients_of_any(trained, has_one, self.device)):
             dist.all_reduce(flat)

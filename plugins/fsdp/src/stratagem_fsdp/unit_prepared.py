@@ -47,6 +47,13 @@ class UnitPrepared(Prepared):
         freed: the units that torch reshards after their forward.
         step_root: the unit that each step calls, if there is one.
         rank_buffers: compares the ranks' buffers.
+
+    Attributes:
+        sharded: as given.
+        rank_buffers: as given.
+        mirror: writes to shards what is changed in gathered parameters.
+        order: compares the order in which ranks gather.
+        gradients: which gradients are averages over ranks.
     """
 
     strategy_name: ClassVar[str]
@@ -66,24 +73,24 @@ class UnitPrepared(Prepared):
         step_root: FSDPModule | None,
         rank_buffers: RankBuffers,
     ) -> None:
-        self._sharded = sharded
+        self.sharded = sharded
         self._world_size = request.collectives.world_size
         self.leaves_module_sharded = self._world_size > 1
         super().__init__(request, module)
         self._refuse_scaling()
         self._collectives = request.collectives
-        self._rank_buffers = rank_buffers
+        self.rank_buffers = rank_buffers
         self._micro_batch = 0
         self._reduces, self._unreduced = True, False
         self._shards = [each for each in self.original_module.parameters() if isinstance(each, DTensor)]
-        self._mirror = ShardMirror(sharded.units, freed, self.original_module)
-        self._order = GatherOrder(
+        self.mirror = ShardMirror(sharded.units, freed, self.original_module)
+        self.order = GatherOrder(
             sharded.units, step_root, self.original_module, request.collectives, self.strategy_name
         )
         ReadingExchange(request.collectives)
         hold_whole(self.original_module.parameters())
-        copies_whole(self.original_module, sharded.snapshot, self._reshard)
-        self._gradients = UnitGradients(
+        copies_whole(self.original_module, sharded.snapshot, self.reshard)
+        self.gradients = UnitGradients(
             sharded.units,
             sharded.roots,
             self.original_module,
@@ -102,21 +109,21 @@ class UnitPrepared(Prepared):
             if self._world_size > 1:
                 expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
             if self._reduces and self._unreduced:
-                for root in self._sharded.roots:
+                for root in self.sharded.roots:
                     reduce_kept_gradients(root)
                 self._unreduced = False
                 self._average_whole()
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        self._mirror.settle()
-        with self._explaining(), self._recovering(in_backward=True):
+        self.mirror.settle()
+        with self.explaining(), self.recovering(in_backward=True):
             super().backward(loss, **kwargs)
-        self._gradients.note_backward()
-        self._unreduced = not self._reduces and bool(self._sharded.roots)
+        self.gradients.note_backward()
+        self._unreduced = not self._reduces and bool(self.sharded.roots)
         if self._reduces and self._world_size > 1:
             self._average_whole()
-            self._order.end_backward(self._shards)
+            self.order.end_backward(self._shards)
 
     @on_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
@@ -141,16 +148,16 @@ class UnitPrepared(Prepared):
         return total
 
     def complete_gradients(self, index: int) -> None:
-        self._gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
+        self.gradients.complete(self._parameters[index], type(self.optimizers[index]).__name__)
         self._average_whole()
 
     def average_gradients(self, index: int) -> None:
-        self._gradients.average(self._parameters[index])
+        self.gradients.average(self._parameters[index])
         self._average_whole()
 
     def zero_grad(self, index: int) -> None:
         super().zero_grad(index)
-        self._gradients.drop(self._parameters[index])
+        self.gradients.drop(self._parameters[index])
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         self._before_step(index)
@@ -165,45 +172,45 @@ class UnitPrepared(Prepared):
         return loss
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        self._reshard()
-        return {**super().optimizer_tensors(), **self._rank_buffers.tensors()}
+        self.reshard()
+        return {**super().optimizer_tensors(), **self.rank_buffers.tensors()}
 
     def state(self) -> dict[str, Any]:
-        self._reshard()
+        self.reshard()
         return super().state()
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
-        self._reshard()
+        self.reshard()
         super().load(reader, state, model_only=model_only)
         if not model_only:
-            self._rank_buffers.load(reader)
+            self.rank_buffers.load(reader)
 
     def replicas(self) -> Iterator[tuple[Any, ...]]:
         yield from super().replicas()
-        yield "which sharded blocks and parameters were used", self._order.history
-        yield from self._mirror.replicas()
+        yield "which sharded blocks and parameters were used", self.order.history
+        yield from self.mirror.replicas()
 
     def release(self) -> None:
         super().release()
-        self._order.release()
-        self._reshard()
-        self._mirror.release()
+        self.order.release()
+        self.reshard()
+        self.mirror.release()
         copies_as_before(self.original_module)
-        self._gradients.release()
-        self.left_shards = leave_shards(self.original_module, self._sharded.snapshot, self._world_size)
-        del self._sharded, self._shards
+        self.gradients.release()
+        self.left_shards = leave_shards(self.original_module, self.sharded.snapshot, self._world_size)
+        del self.sharded, self._shards
 
-    def _explaining(self) -> AbstractContextManager[None]:
-        return explaining(self.original_module, self._sharded.units, self.strategy_name, self.advice)
+    def explaining(self) -> AbstractContextManager[None]:
+        return explaining(self.original_module, self.sharded.units, self.strategy_name, self.advice)
 
     @contextmanager
-    def _recovering(self, in_backward: bool = False) -> Iterator[None]:
+    def recovering(self, in_backward: bool = False) -> Iterator[None]:
         """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
         try:
             yield
         except Exception:
-            self._order.abandon_forward()
-            self._gradients.abandon(in_backward)
+            self.order.abandon_forward()
+            self.gradients.abandon(in_backward)
             raise
 
     def _refuse_scaling(self) -> None:
@@ -220,20 +227,20 @@ class UnitPrepared(Prepared):
                     "torch.ones(1), or use bf16-mixed"
                 )
 
-    def _set_reduces(self, reduces: bool) -> None:
+    def set_reduces(self, reduces: bool) -> None:
         self._reduces = reduces
-        for root in self._sharded.roots:
+        for root in self.sharded.roots:
             root.set_requires_gradient_sync(reduces)
 
-    def _reshard(self) -> None:
+    def reshard(self) -> None:
         """Free gathered parameters where a forward left them, as after an evaluation or a batch without a loss."""
-        self._mirror.settle()
-        for unit in self._sharded.units:
+        self.mirror.settle()
+        for unit in self.sharded.units:
             unit.reshard()
 
     def _before_step(self, index: int) -> None:
         """Free gathered copies, which would go on living next to the shards that are stepped."""
-        self._reshard()
+        self.reshard()
 
     def _average_whole(self) -> None:
         """Average gradients of parameters that every rank has all of, where a strategy leaves some. Collective."""

@@ -87,18 +87,18 @@ class FullyShardedPrepared(UnitPrepared):
                 request.original_module, request.collectives, local=strategy.buffers == "local"
             ),
         )
-        (self._root,) = self._sharded.roots
+        (self._root,) = self.sharded.roots
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._gradients.recover()
+        self.gradients.recover()
         if torch.is_grad_enabled():
-            self._rank_buffers.before_forward()
+            self.rank_buffers.before_forward()
             self._make_buffers_equal()
-        with self._explaining(), self._recovering():
+        with self.explaining(), self.recovering():
             output = super().forward(*args, **kwargs)
-        self._order.end_forward(output is None and torch.is_grad_enabled())
+        self.order.end_forward(output is None and torch.is_grad_enabled())
         if not torch.is_grad_enabled():
-            self._reshard()  # no backward will
+            self.reshard()  # no backward will
         return output
 
     @contextmanager
@@ -107,22 +107,22 @@ class FullyShardedPrepared(UnitPrepared):
         # may look for gradients meanwhile, which shards have and whole parameters don't.
         self._root.set_reshard_after_backward(self._is_own_loop)
         # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
-        self._set_reduces(self._reduces_each or self._mirror.has_accumulated_hooks)
+        self.set_reduces(self._reduces_each or self.mirror.has_accumulated_hooks)
         try:
             yield
         finally:
             self._root.set_reshard_after_backward(True)
-            self._set_reduces(True)
+            self.set_reduces(True)
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        self._reshard()
-        self._rank_buffers.compare()
+        self.reshard()
+        self.rank_buffers.compare()
         self._make_buffers_equal()
         return super().model_tensors()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        self._rank_buffers.compare()
+        self.rank_buffers.compare()
         self._make_buffers_equal()
         with super().evaluating():
             yield

@@ -8,7 +8,14 @@ from types import MethodType
 from typing import Any
 
 import torch
-from stratagem_sharding.part_of_optimizer import load_part, optimizer_of_part, refuse_other_members
+from stratagem_sharding.part_of_optimizer import (
+    copy_attributes,
+    load_part,
+    members_of,
+    optimizer_of_part,
+    refuse_other_members,
+    refuse_replaced_step,
+)
 from stratagem_sharding.torch_private import count_as_stepped
 from torch.optim import Optimizer
 
@@ -16,7 +23,6 @@ from stratagem import ConfigError
 from stratagem_sharded.torch_private import (
     broadcast_parameters,
     finish_sharing,
-    is_of_scheduler,
     move_step_hooks,
     share_out_again,
 )
@@ -25,10 +31,6 @@ with warnings.catch_warnings():
     # Importing it, torch warns about its use of torch.jit.
     warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
-
-
-_OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
-"""Attributes of an optimizer that the one over all parameters and the one over this rank's don't share."""
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
@@ -50,12 +52,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def __init__(self, whole: Optimizer, *, as_bucket_view: bool = False) -> None:
         self.whole = whole
-        patched = vars(whole).get("step")
-        if patched is not None and not is_of_scheduler(patched):
-            raise ConfigError(
-                f"step of this {type(whole).__name__} was replaced before setup(), and ddp_sharded steps a part of "
-                "it on each rank by its class's own: derive a class that overrides step, or choose ddp"
-            )
+        refuse_replaced_step(whole, "ddp_sharded")
         super().__init__(
             whole.param_groups,
             optimizer_class=self._local,  # type: ignore[arg-type]  # anything that makes an optimizer
@@ -68,7 +65,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.param_groups = whole.param_groups
         # Hooks get all groups, and post-hooks the parameters that all ranks have stepped.
         move_step_hooks(whole, self.optim, self)
-        self._shared_out = _members(self.param_groups)
+        self._shared_out = members_of(self.param_groups)
         self._own_names = frozenset(vars(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -109,7 +106,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
                 self.optim.state[parameter] = self.whole.state[parameter]
         self.whole.state.clear()
         finish_sharing(self)
-        self._shared_out = _members(self.param_groups)
+        self._shared_out = members_of(self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if "_shared_out" in self.__dict__:  # ZeroRedundancyOptimizer's constructor adds each group
@@ -121,17 +118,11 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state
-        self._copy_attributes(self.whole, self.optim)
+        copy_attributes(self.whole, self.optim)
         loss = super().step(closure and self._in_step_with_others(closure), **kwargs)
-        self._copy_attributes(self.optim, self.whole)
+        copy_attributes(self.optim, self.whole)
         count_as_stepped(self.whole)
         return loss
-
-    def _copy_attributes(self, source: Optimizer, target: Optimizer) -> None:
-        """Give one optimizer the attributes that the user's code, or the other's step, has set on the other."""
-        for name, value in vars(source).items():
-            if name not in _OWN_ATTRIBUTES and not name.startswith("_optimizer_"):
-                target.__dict__[name] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.whole.zero_grad(set_to_none)
@@ -166,7 +157,3 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._take_up_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state
-
-
-def _members(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
-    return [list(group["params"]) for group in groups]

@@ -51,8 +51,3 @@ def broadcast_parameters(zero: ZeroRedundancyOptimizer) -> None:
     """Give all ranks what each has made of the parameters that it steps. Collective."""
     own: Any = zero
     own._sync_params()
-
-
-def is_of_scheduler(step: Any) -> bool:
-    """Whether `optimizer.step` was replaced by a learning rate scheduler, which counts calls of it."""
-    return bool(getattr(step, "_wrapped_by_lr_sched", False))

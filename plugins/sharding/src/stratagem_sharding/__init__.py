@@ -9,7 +9,8 @@
   have of its state; an optimizer of a rank's part of the parameters.
 - `chunks`, `part_of_batch`, `batch_size`: a batch in parts: splitting, merging, and what parts log; collectives that
   would miss the other parts; how many samples a batch has.
-- `buckets`, `equal_buffers`, `replicated`, `meshes`: many tensors in few messages, and buffers that are rank 0's.
+- `buckets`, `equal_buffers`, `replicated`, `untrained_replica`, `meshes`: many tensors in few messages, buffers that
+  are rank 0's, modules without an optimizer.
 - `gradient_tracker`, `exchange`: which gradients are averages over ranks; short messages between ranks of which some
   may never come.
 - `traffic`: every collective of this process, and its bytes.

@@ -10,8 +10,20 @@ import torch
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
+from stratagem_sharding.torch_private import is_of_scheduler
 
-__all__ = ["StatesOfPart", "load_part", "optimizer_of_part", "refuse_other_members"]
+__all__ = [
+    "StatesOfPart",
+    "copy_attributes",
+    "load_part",
+    "members_of",
+    "optimizer_of_part",
+    "refuse_other_members",
+    "refuse_replaced_step",
+]
+
+_OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
+"""Attributes of an optimizer that the one over all parameters and the one over this rank's don't share."""
 
 
 class StatesOfPart:
@@ -39,6 +51,32 @@ class StatesOfPart:
 
     __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = __bool__ = _refuse
     get = items = keys = values = pop = popitem = setdefault = update = copy = _refuse
+
+
+def members_of(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
+    """Return the parameters of each group, for `refuse_other_members`."""
+    return [list(group["params"]) for group in groups]
+
+
+def refuse_replaced_step(whole: Optimizer, strategy: str) -> None:
+    """Refuse an optimizer whose `step` the user's code has replaced; that of a scheduler only counts calls.
+
+    Raises:
+        ConfigError: the step of its class isn't its own.
+    """
+    patched = vars(whole).get("step")
+    if patched is not None and not is_of_scheduler(patched):
+        raise ConfigError(
+            f"step of this {type(whole).__name__} was replaced before setup(), and {strategy} steps a part of it on "
+            "each rank by its class's own: derive a class that overrides step, or choose ddp"
+        )
+
+
+def copy_attributes(source: Optimizer, target: Optimizer) -> None:
+    """Give one optimizer the attributes that the user's code, or the other's step, has set on the other."""
+    for name, value in vars(source).items():
+        if name not in _OWN_ATTRIBUTES and not name.startswith("_optimizer_"):
+            target.__dict__[name] = value
 
 
 def refuse_other_members(

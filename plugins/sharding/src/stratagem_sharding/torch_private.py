@@ -25,6 +25,7 @@ __all__ = [
     "backward_number",
     "count_as_stepped",
     "detached",
+    "is_of_scheduler",
     "local_shard",
     "own_buffers",
     "own_children",
@@ -223,6 +224,11 @@ table of them."""
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # torch sets it without declaring it
+
+
+def is_of_scheduler(step: Any) -> bool:
+    """Whether `optimizer.step` was replaced by a learning rate scheduler, which counts calls of it."""
+    return bool(getattr(step, "_wrapped_by_lr_sched", False))
 
 
 def at_end_of_backward(function: Callable[[], object]) -> None:
