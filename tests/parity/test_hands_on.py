@@ -98,6 +98,15 @@ def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
     assert sum(each.verdict == "equal" for each in outcomes.values()) > len(ROWS) / 4
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["bagua", "dp", "fairscale_sharded"])
+def test_gradients_and_groups_of_other_engines(strategy: str) -> None:
+    outcomes = run_rows(strategy, [*OF_REPLACED, "caught_and_stepped"], devices=2)
+    wrong = [each for name, each in outcomes.items() if not each.is_right and not why_open(name, strategy)]
+    assert [str(each) for each in wrong] == []
+    assert outcomes["without_an_optimizer"].verdict == "equal"
+
+
 def test_plain_loops_train() -> None:
     for name, row in ROWS.items():
         ended = run_plainly(row)

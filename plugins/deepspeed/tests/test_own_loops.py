@@ -32,6 +32,14 @@ ROWS: dict[str, dict[int, str]] = {
     ),
     "weights_normalized": {3: OUTSIDE},
     "weights_by_vector": {3: OUTSIDE},
+    "zero_grad_of_its_own": dict.fromkeys(ALL, "overrides zero_grad"),
+    "states_read": dict.fromkeys(SHARDED, "optimizer.state was read or changed"),
+    "frozen_after_the_forward": dict.fromkeys(SHARDED, "between a forward and its backward"),
+    "gradients_in_one_buffer": {**dict.fromkeys((0, 1, 2), "part of a larger tensor"), 3: OUTSIDE},
+    "assigned_within_a_window": {
+        **dict.fromkeys((0, 1), r"was changed within runtime.no_sync\(\)"),
+        **dict.fromkeys((2, 3), "p.grad has no values"),
+    },
     "optimizer_afterwards": dict.fromkeys(ALL, r"setup\(\) got no optimizer with Sequential"),
 }
 """Row → stage → what the sentence says where it is refused."""
@@ -41,3 +49,9 @@ ROWS: dict[str, dict[int, str]] = {
 def test_a_loop_equals_one_process_or_is_refused(stage: int) -> None:
     refused = {name: ROWS[name][stage] for name in ROWS if stage in ROWS[name]}
     check_rows(f"deepspeed_stage_{stage}", list(ROWS), refused, **SMALL)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_gradients_of_a_module_without_an_optimizer_are_refused(stage: int) -> None:
+    row = "without_an_optimizer_raw"
+    check_rows(f"deepspeed_stage_{stage}", [row], {row: r"setup\(\) got no optimizer with"}, **SMALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratagem_ddp import DDPStrategy
 
 from stratagem import Capabilities, Prepared, SetupRequest, hookimpl
-from stratagem_dp.strategy import splitting, with_split_batches
+from stratagem_dp.strategy import splitting
 
 
 class DDP2Strategy(DDPStrategy):
@@ -19,4 +19,6 @@ class DDP2Strategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica per node that splits what it is called with."""
-        return with_split_batches(super().setup(splitting(request)))
+        prepared: Prepared = super().setup(splitting(request))
+        prepared.supports_inference_mode = False  # as SplitPrepared says
+        return prepared

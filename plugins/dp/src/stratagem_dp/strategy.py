@@ -15,6 +15,7 @@ from stratagem import (
     Strategy,
     hookimpl,
 )
+from stratagem_dp.prepared import SplitPrepared
 from stratagem_dp.split_module import SplitModule
 
 if TYPE_CHECKING:
@@ -43,17 +44,7 @@ class DataParallelStrategy(Strategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module that splits what it is called with."""
-        return with_split_batches(Prepared(splitting(request)))
-
-
-def with_split_batches(prepared: Prepared) -> Prepared:
-    """Return what was prepared of a module that splits its batches, for evaluations too.
-
-    What a replica's forward changes in its buffers is found by counts of writes, which tensors made under
-    `torch.inference_mode` don't have.
-    """
-    prepared.supports_inference_mode = False
-    return prepared
+        return SplitPrepared(splitting(request))
 
 
 def splitting(request: SetupRequest) -> SetupRequest:
