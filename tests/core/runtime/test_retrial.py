@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 from stratagem.errors import CombinationError
-from stratagem.runtime.retrial import Retrial
+from stratagem.runtime.retrial import Retrial, shapes_of
 
 
 def tried(optimizer: SGD) -> tuple[Retrial, list[str]]:
     trials: list[str] = []
-    return Retrial(optimizer, lambda: trials.append("tried")), trials
+    return Retrial(optimizer, optimizer, shapes_of(optimizer), lambda _: trials.append("tried")), trials
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,26 @@ def test_rates_that_move_and_states_that_grow_lead_to_none() -> None:
 
 
 def test_a_refusal_reaches_the_caller() -> None:
-    def refuse() -> None:
+    def refuse(_: Optimizer) -> None:
         raise CombinationError("it needs whole tensors")
 
     optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    retrial = Retrial(optimizer, refuse)
+    retrial = Retrial(optimizer, optimizer, shapes_of(optimizer), refuse)
     optimizer.param_groups[0]["maximize"] = True
     with pytest.raises(CombinationError, match="whole tensors"):
         retrial.before_step()
+
+
+def test_what_is_tried_has_the_shapes_of_setup_and_the_settings_of_today() -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(3, 2))], lr=0.1)
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, shapes_of(optimizer), tried.append)
+    optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(6))]  # as an engine does
+    optimizer.param_groups[0]["nesterov"] = True
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(5))]})
+    retrial.before_step()
+    (made,) = tried
+    assert type(made) is SGD
+    assert [tuple(p.shape) for group in made.param_groups for p in group["params"]] == [(3, 2), (5,)]
+    assert made.param_groups[0]["nesterov"] is True
+    assert optimizer.param_groups[0]["params"][0].shape == (6,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 
@@ -18,11 +19,20 @@ class Retrial:
 
     Args:
         optimizer: whose settings are looked at.
-        refuse: tries the optimizer, and raises where it can't step shards.
+        given: the user's, which is tried; the strategy may have made another one of it.
+        shapes: of the parameters that the groups had in `setup`: tensors without values. The strategy may have put
+            shards in their place.
+        refuse: tries an optimizer, and raises where it can't step shards.
     """
 
-    def __init__(self, optimizer: Optimizer, refuse: Callable[[], None]) -> None:
-        self._optimizer, self._refuse = optimizer, refuse
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        given: Optimizer,
+        shapes: list[list[torch.Tensor]],
+        refuse: Callable[[Optimizer], None],
+    ) -> None:
+        self._optimizer, self._given, self._shapes, self._refuse = optimizer, given, shapes, refuse
         self._switches = _switches(optimizer)
 
     def before_step(self) -> None:
@@ -34,7 +44,27 @@ class Retrial:
         switches = _switches(self._optimizer)
         if switches != self._switches:
             self._switches = switches
-            self._refuse()
+            self._refuse(self._as_set_up())
+
+    def _as_set_up(self) -> Optimizer:
+        """Return an optimizer with today's settings and the shapes of `setup`; groups that were added are today's."""
+        given = self._given
+        made: Optimizer = object.__new__(type(given))
+        made.__dict__.update(vars(given))
+        known = zip(given.param_groups, self._shapes)
+        made.param_groups = [
+            *({**group, "params": shapes} for group, shapes in known),
+            *given.param_groups[len(self._shapes) :],
+        ]
+        return made
+
+
+def shapes_of(optimizer: Optimizer) -> list[list[torch.Tensor]]:
+    """Return a tensor without values like each parameter, by groups."""
+    return [
+        [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in group["params"]]
+        for group in optimizer.param_groups
+    ]
 
 
 def _switches(optimizer: Optimizer) -> list[Any]:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -24,7 +23,7 @@ from stratagem.plugin.requests import (
     SetupRequest,
 )
 from stratagem.runtime.optimizer_watch import OptimizerWatch
-from stratagem.runtime.retrial import Retrial
+from stratagem.runtime.retrial import Retrial, shapes_of
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import bind_session, unbind_session
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
@@ -121,6 +120,7 @@ class Session:
         ledger = ParameterLedger(original_module, self.collectives.world_size)
 
         given: list[Optimizer] = []
+        shapes: list[list[list[torch.Tensor]]] = []
 
         def make_over_todays() -> Sequence[Optimizer]:
             # Strategies call this when parameters are in their final place. What the user's code put on the former
@@ -128,6 +128,7 @@ class Session:
             ledger.carry_over()
             optimizers = make_optimizers()
             given[:] = optimizers
+            shapes[:] = map(shapes_of, optimizers)
             self._refuse_unshardable(optimizers)
             ledger.claim(optimizers)
             return optimizers
@@ -150,14 +151,16 @@ class Session:
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
         replaced = ledger.replaced()
-        if not self.steps_alone or replaced or not prepared.steps_directly:
+        is_direct = self.steps_alone and prepared.steps_directly
+        if replaced or not is_direct:
             self._watch.add(prepared, given, replaced)
         refuse_use(parameter for each in replaced if (parameter := each()) is not None)
         self._prepared[prepared] = (ledger, module)
-        if not self.steps_alone and "whole_optimizer" not in self.run.capabilities.features:
+        # Not with several ranks alone: an engine may step flat shards in one process, too.
+        if not is_direct and "whole_optimizer" not in self.run.capabilities.features:
             self._retrials[prepared] = [
-                Retrial(own, partial(self._refuse_unshardable, [tried]))
-                for own, tried in zip(prepared.optimizers, given)
+                Retrial(own, tried, shaped, lambda optimizer: self._refuse_unshardable([optimizer]))
+                for own, tried, shaped in zip(prepared.optimizers, given, shapes)
             ]
         return prepared
 
