@@ -81,7 +81,7 @@ class ClearsAttributes(AveragedPrepared):
         super().__init__(request)
 
 
-@caught_by("parameter_lists", "the loss of micro-batch")
+@caught_by("parameter_lists", "was used that your code had before setup()")
 class ReplacesListedParameters(AveragedPrepared):
     """Only where lists of them are kept, and once the optimizers have been made."""
 

@@ -101,6 +101,12 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with without_subclass_functions():
         if _Depth.value:
             return function(*args, **kwargs)
+        if function is torch.autograd.grad:
+            raise ShardedUseError(
+                "torch.autograd.grad() was asked for gradients of parameters of which this process has shards, under "
+                "xla_fsdp with spmd=False, which reduces them in a backward alone: call runtime.backward(loss), or "
+                "leave spmd=True"
+            )
         reads_attribute = name.startswith("get ") and name[4:] not in VIEW_ATTRIBUTES
         about = reads_attribute or name.startswith("set ") or name in ABOUT_THE_TENSOR or name == "__repr__"
         if not about and name != "detach" and not _is_arithmetic(name, args, kwargs):

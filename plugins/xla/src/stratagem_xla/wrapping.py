@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
     places = _places(module)
     wholes = _at(places)
     # Before they are emptied.
-    sizes = [given.shape for given in wholes]
+    sizes = [each.shape for each in wholes]
+    given = {id(each) for each in wholes}
     orders = {each: list(own_parameters(each)) for each in module.modules()}
     patched = {each: {key: each.__dict__.get(key) for key in PATCHED} for each in module.modules()}
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -97,7 +98,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         for key in own_parameters(owner)
     }
     for unit in [*found, module]:
-        _move(unit, request.device, moved)
+        _move(unit, request.device, given, moved)
         body = Body(unit, wrappers if unit is module else ())
         buffers = _buffers(unit)
         wrapper = XlaFullyShardedDataParallel(body, **options)
@@ -132,7 +133,7 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
                 if attribute is not None:
                     each.__dict__[key] = attribute
 
-    by_id = {id(given): piece for given, piece in zip(wholes, pieces)}
+    by_id = {id(each): piece for each, piece in zip(wholes, pieces)}
     return Wrapped(wrappers[-1], wrappers, gathered, by_id, shapes, restore)
 
 
@@ -220,12 +221,19 @@ def _check_place(wrapper: Any, collectives: Collectives) -> None:
 
 
 def _move(
-    module: nn.Module, device: torch.device, moved: dict[int, tuple[torch.Tensor, torch.Tensor]]
+    module: nn.Module,
+    device: torch.device,
+    given: Collection[int],
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
-    """Move tensors to the device. `moved` maps a tensor's id to the tensor and its copy, so that ties stay."""
+    """Move tensors to the device. `moved` maps a tensor's id to the tensor and its copy, so that ties stay.
+
+    Parameters of the user's, whose ids are `given`, get other objects where they are there already, too: those that
+    the user's code has are no longer trained.
+    """
     for owner in module.modules():
         for name, parameter in list(own_parameters(owner).items()):
-            if parameter is not None and parameter.device != device:
+            if parameter is not None and (parameter.device != device or id(parameter) in given):
                 if id(parameter) not in moved:
                     there = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
                     moved[id(parameter)] = parameter, there
