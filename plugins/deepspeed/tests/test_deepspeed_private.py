@@ -57,15 +57,6 @@ def test_stage_3_says_which_optimizer_steps_a_parameter():
     assert "._z3_optimizer = self" in source("deepspeed.runtime.zero.stage3")
 
 
-def test_step_hooks_are_found():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    for register in (optimizer.register_step_pre_hook, optimizer.register_step_post_hook):
-        assert not private.has_step_hooks(optimizer)
-        handle = register(lambda *_: None)
-        assert private.has_step_hooks(optimizer)
-        handle.remove()
-
-
 def test_what_is_kept_of_a_process_group_is_dropped():
     groups = importlib.import_module("deepspeed.utils.groups")
     comm = importlib.import_module("deepspeed.comm.comm")

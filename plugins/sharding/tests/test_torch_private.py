@@ -220,3 +220,12 @@ def test_what_is_called_at_the_end_of_a_backward_comes_after_hooks_of_reducers()
     x.register_post_accumulate_grad_hook(entered)
     (x * 2).sum().backward()
     assert seen == ["a reducer's", "ours"], "use a public way, if torch has one now"
+
+
+def test_step_hooks_are_found():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    for register in (optimizer.register_step_pre_hook, optimizer.register_step_post_hook):
+        assert private.number_of_step_hooks(optimizer) == 0
+        handle = register(lambda *_: None)
+        assert private.number_of_step_hooks(optimizer) == 1
+        handle.remove()

@@ -168,10 +168,10 @@ def test_what_cant_be_kept_is_named(tmp_path: Path) -> None:
             self.save_hyperparameters()
             self.backbone = backbone
 
-    with pytest.warns(UserWarning, match="save_hyperparameters") as told:
+    with pytest.warns(UserWarning, match="save_hyperparameters") as warned:
         module = Backbone(nn.Linear(2, 2), key=lambda x: x)
-    assert "can't keep 'backbone' in checkpoints: it has a module (Linear)" in str(told[0].message)
-    assert "can't keep 'key' in checkpoints: it has a function without its own name" in str(told[1].message)
+    assert "can't keep 'backbone' in checkpoints: it has a module (Linear)" in str(warned[0].message)
+    assert "can't keep 'key' in checkpoints: it has a function without its own name" in str(warned[1].message)
     assert module.hparams.backbone is module.backbone
     path = checkpoint_of(module, tmp_path)
     with pytest.raises(ConfigError, match=r"needs 'backbone' of .*it has a module .*; pass backbone=…"):

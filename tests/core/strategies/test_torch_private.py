@@ -29,3 +29,19 @@ def test_subclasses_are_not_asked_about_functions():
 
     with private.without_subclass_functions():
         assert torch.ones(2).as_subclass(Asked).add(1).shape == (2,)
+
+
+def test_operations_and_attributes_of_tensors_have_names():
+    seen: list[str] = []
+
+    class Named(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(private.operation_name(func))
+            with private.without_subclass_functions():
+                return func(*args, **(kwargs or {}))
+
+    named = torch.ones(2).as_subclass(Named)
+    _ = named.add(1), named.shape
+    named.requires_grad = True
+    assert seen == ["add", "get shape", "set requires_grad"]

@@ -12,42 +12,17 @@ from typing import Any
 from torch import nn
 
 from stratagem.errors import ShardedUseError
-from stratagem.strategies.torch_private import without_subclass_functions
+from stratagem.strategies.torch_private import operation_name, without_subclass_functions
 
-_ALLOWED = frozenset(
-    [
-        *(
-            "__repr__",
-            "__hash__",
-            "__len__",
-            "size",
-            "dim",
-            "ndimension",
-            "numel",
-            "nelement",
-            "element_size",
-        ),
-        *("is_floating_point", "is_complex", "get_device", "stride"),
-        *(
-            "get shape",
-            "get ndim",
-            "get dtype",
-            "get device",
-            "get layout",
-            "get requires_grad",
-            "get is_leaf",
-        ),
-        *(
-            "get is_sparse",
-            "get is_meta",
-            "get is_cuda",
-            "get is_cpu",
-            "get itemsize",
-            "get nbytes",
-            "get name",
-        ),
-    ]
+_METHODS = (
+    "__repr__ __hash__ __len__ size dim ndimension numel nelement element_size is_floating_point is_complex "
+    "get_device stride"
 )
+_ATTRIBUTES = (
+    "shape ndim dtype device layout requires_grad is_leaf is_sparse is_meta is_cuda is_cpu itemsize nbytes "
+    "name"
+)
+_ALLOWED = frozenset([*_METHODS.split(), *(f"get {each}" for each in _ATTRIBUTES.split())])
 """What is the same of the parameter that took its place, or does no harm."""
 
 
@@ -58,11 +33,7 @@ class ReplacedParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in ("__get__", "__set__"):
-            owner: Any = getattr(func, "__self__", None)
-            name = f"{name.strip('_')} {getattr(owner, '__name__', '')}"
-        if name in _ALLOWED:
+        if operation_name(func) in _ALLOWED:
             with without_subclass_functions():
                 return func(*args, **(kwargs or {}))
         raise ShardedUseError(

@@ -5,6 +5,9 @@ tests/core/strategies/test_torch_private.py fails when torch changes one, or has
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -17,6 +20,18 @@ without_subclass_functions = torch._C.DisableTorchFunctionSubclass
 
 torch's page on extending PyTorch names it by this private path, and nothing else does the same.
 """
+
+
+def operation_name(function: Callable[..., Any]) -> str:
+    """Return the name of what `__torch_function__` was called with; an attribute's as "get NAME" or "set NAME".
+
+    Attributes come as slots of descriptors, from which torch has no public way to the attribute's name.
+    """
+    name = getattr(function, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        owner: Any = getattr(function, "__self__", None)
+        return f"{name.strip('_')} {getattr(owner, '__name__', '')}"
+    return name
 
 
 def tensor_version(tensor: torch.Tensor) -> int:

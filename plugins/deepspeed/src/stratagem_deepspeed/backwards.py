@@ -61,7 +61,7 @@ class Backwards:
 
     def note_forward_end(self) -> None:
         """A forward has ended whose backward may come."""
-        if torch.is_grad_enabled():
+        if self._stage and torch.is_grad_enabled():
             self._required = [parameter.requires_grad for _, parameter in self._named]
 
     def refuse_other_flags(self) -> None:
@@ -71,7 +71,7 @@ class Backwards:
             GradientError: names the first one.
         """
         for (name, parameter), required in zip(self._named, self._required or ()):
-            if self._stage and parameter.requires_grad is not required:
+            if parameter.requires_grad is not required:
                 raise GradientError(
                     f"requires_grad of {name!r} has become {parameter.requires_grad} between a forward and its "
                     f"backward, in which deepspeed's stage {self._stage} expects the gradients of that forward: "

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 REDUCE, COMPLETE = "reduce_ready_partitions_and_remove_grads", "independent_gradient_partition_epilogue"
 STEP_GROUP = "_optimizer_step"
@@ -104,12 +103,6 @@ def leave_forward_stack(module: nn.Module) -> None:
     own = set(map(id, module.modules()))
     stack = parameter_offload.FWD_MODULE_STACK
     stack[:] = [each for each in stack if id(each) not in own]
-
-
-def has_step_hooks(optimizer: Optimizer) -> bool:
-    """Whether hooks are registered around its steps, which no public name of torch says."""
-    own: Any = optimizer
-    return bool(own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks)
 
 
 def give_plain_table(module: nn.Module) -> None:

@@ -10,6 +10,7 @@ import torch
 from stratagem_sharding.equal_buffers import EqualBuffers
 from stratagem_sharding.part_of_optimizer import StatesOfPart
 from stratagem_sharding.rank_buffers import RankBuffers
+from stratagem_sharding.torch_private import number_of_step_hooks
 from torch import nn
 from torch.optim import Optimizer
 
@@ -21,7 +22,7 @@ from stratagem_deepspeed import native, output
 from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window, refuse_gradients
 from stratagem_deepspeed.checkpoints import engine_checkpoint
 from stratagem_deepspeed.construction import Traces, materialize, share_out
-from stratagem_deepspeed.deepspeed_private import forget_children, has_step_hooks, leave_forward_stack
+from stratagem_deepspeed.deepspeed_private import forget_children, leave_forward_stack
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
@@ -207,7 +208,10 @@ class DeepSpeedPrepared(Prepared):
         if self._backwards is not None:
             is_last = bool(self.engine.is_gradient_accumulation_boundary())
             self._backwards.end(is_last)
-            self._window_gradients.forget() if is_last or self.stage > 1 else self._window_gradients.note()
+            if is_last or self.stage > 1:
+                self._window_gradients.forget()
+            else:
+                self._window_gradients.note()
 
     def _explained(self) -> AbstractContextManager[None]:
         return nullcontext() if self._partitioned is None else empty_parameters_explained()
@@ -259,7 +263,7 @@ class DeepSpeedPrepared(Prepared):
                 "strategy deepspeed steps without evaluating the loss again, and got a closure: choose an optimizer "
                 "that needs none, or strategy ddp"
             )
-        if self.stage and self._world_size > 1 and has_step_hooks(self.optimizers[index]):
+        if self.stage and self._world_size > 1 and number_of_step_hooks(self.optimizers[index]):
             raise CombinationError(
                 f"{type(self.optimizers[index]).__name__} has step hooks, and stage {self.stage} of deepspeed steps "
                 "flat shards in the place of the parameters, which is what they would see: call what they do around "

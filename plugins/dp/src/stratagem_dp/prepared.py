@@ -42,7 +42,8 @@ class SplitPrepared(Prepared):
         Raises:
             GradientError: a gradient has what a backward left that raised.
         """
-        if any(parameter.grad is left() is not None for parameter, left in self._left.get(index, ())):
+        left = self._left.get(index, ())
+        if any(p.grad is not None and p.grad is gradient() for p, gradient in left):
             raise GradientError(
                 f"{type(self.optimizers[index]).__name__} steps gradients to which a backward added that raised, and "
                 "under dp it had got to different layers on each device: call optimizer.zero_grad() after the "

@@ -211,8 +211,3 @@ def end_workers(pipeline: Any, process: int) -> None:
     if os.getpid() == process:
         join_workers(pipeline.in_queues, pipeline.out_queues)
     pipeline.in_queues, pipeline.out_queues = [], []
-
-
-def number_of_step_hooks(optimizer: Any) -> int:
-    """Return how many hooks are registered around its steps, which no public name of torch says."""
-    return len(optimizer._optimizer_step_pre_hooks) + len(optimizer._optimizer_step_post_hooks)

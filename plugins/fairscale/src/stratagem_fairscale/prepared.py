@@ -12,13 +12,13 @@ from stratagem_sharding.buckets import broadcast_coalesced
 from stratagem_sharding.optimizer_values import share_values
 from stratagem_sharding.part_of_optimizer import StatesOfPart
 from stratagem_sharding.replicated import ReplicatedPrepared
+from stratagem_sharding.torch_private import number_of_step_hooks
 from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, CombinationError, ConfigError, SetupRequest, place
 from stratagem.sdk.loops import loss_of
 from stratagem.sdk.states import load_optimizer
-from stratagem_fairscale.fairscale_private import number_of_step_hooks
 from stratagem_fairscale.optimizer import ShardedOptimizer
 from stratagem_fairscale.reducer import GradientReducer
 

@@ -213,7 +213,7 @@ class _Pair:
             set_post_accumulate_hooks(self.copy, None)
 
     def take_up_change(self) -> str:
-        """Write the copy's changes to the shard; return a tensor that shows whether there were any."""
+        """Write the copy's changes to the shard; return NONE, COUNTED or UNCOUNTED."""
         whole, shard = self.whole, local_of(self.sharded)
         if local_of(self.copy).data_ptr() != whole.data_ptr():
             self._take_back(whole)

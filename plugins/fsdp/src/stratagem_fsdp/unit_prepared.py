@@ -228,6 +228,8 @@ class UnitPrepared(Prepared):
                 )
 
     def set_reduces(self, reduces: bool) -> None:
+        if reduces == self._reduces:
+            return  # torch's setter goes through all modules
         self._reduces = reduces
         for root in self.sharded.roots:
             root.set_requires_gradient_sync(reduces)

@@ -262,7 +262,9 @@ class GradientTracker:
         )
 
     def refuse_changed(self) -> None:
-        """Refuse gradients that were changed before they are averaged. Call it before each average of one's own.
+        """Refuse gradients that were changed before they are averaged.
+
+        For a caller that averages itself, before it does.
 
         Raises:
             GradientError: the user's code has changed one, and a backward has added to it since.

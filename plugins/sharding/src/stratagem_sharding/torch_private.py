@@ -27,6 +27,7 @@ __all__ = [
     "detached",
     "is_of_scheduler",
     "local_shard",
+    "number_of_step_hooks",
     "own_buffers",
     "own_children",
     "own_parameters",
@@ -224,6 +225,11 @@ table of them."""
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # torch sets it without declaring it
+
+
+def number_of_step_hooks(optimizer: Any) -> int:
+    """Return how many hooks are registered around an optimizer's steps, which no public name says."""
+    return len(optimizer._optimizer_step_pre_hooks) + len(optimizer._optimizer_step_post_hooks)
 
 
 def is_of_scheduler(step: Any) -> bool:

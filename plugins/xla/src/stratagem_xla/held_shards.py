@@ -16,13 +16,12 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
     ELEMENTWISE,
     GIVES_TENSORS,
     VIEW_ATTRIBUTES,
-    name_of,
 )
 from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.torch_private import without_subclass_functions
+from stratagem.sdk.torch_private import operation_name, without_subclass_functions
 
 __all__ = ["ShardParameter", "ShardValues", "computing_with_shards", "hold_shards", "let_go", "stepping"]
 
@@ -97,7 +96,7 @@ def stepping(optimizer: Optimizer) -> Iterator[None]:
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    name = name_of(function)
+    name = operation_name(function)
     with without_subclass_functions():
         if _Depth.value:
             return function(*args, **kwargs)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 __all__ = ["on_shards"]
 
@@ -143,15 +142,6 @@ READERS = frozenset({"item", "tolist", "numpy", "__array__", "__bool__", "__floa
 
 UNCOUNTED = frozenset({"apply_", "map_", "map2_"})
 """Operations that change values without counting the change."""
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return an operation's name; an attribute's as "get NAME" or "set NAME"."""
-    name = getattr(function, "__name__", "")
-    if name in ("__get__", "__set__", "__delete__"):
-        owner: Any = getattr(function, "__self__", None)
-        return f"{name.strip('_')} {getattr(owner, '__name__', '')}"
-    return name
 
 
 class _Depth(threading.local):

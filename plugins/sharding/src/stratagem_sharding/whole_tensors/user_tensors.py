@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import ShardedUseError
-from stratagem.sdk.torch_private import tensor_version, without_subclass_functions
+from stratagem.sdk.torch_private import operation_name, tensor_version, without_subclass_functions
 from stratagem_sharding.torch_private import (
     detached,
     local_shard,
@@ -44,7 +44,6 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
     UNCOUNTED,
     VIEW_ATTRIBUTES,
     is_on_shards,
-    name_of,
 )
 
 __all__ = ["KEPT_GRADIENT", "KeptGradient", "WholeDTensor", "WholeView", "hold_whole"]
@@ -187,7 +186,7 @@ class _Source:
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    name = name_of(function)
+    name = operation_name(function)
     is_attribute = name.startswith("get ") and name[4:] not in VIEW_ATTRIBUTES
     if (is_attribute or name in ABOUT_THE_TENSOR) and name not in GIVES_TENSORS:
         _READ_NO_VALUES.add(function)
