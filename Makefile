@@ -25,7 +25,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJE
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run the tests, three at a time (others by WORKERS=8)"
-	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks"
+	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks (a third of them by PART=1/3)"
 	@echo "make soak    kill, stop and hang ranks over whole trainings, lose machines, save thousands of times (hours)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
@@ -72,7 +72,7 @@ test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not long" $(PYTEST)
 
 test-long: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(PYTEST)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(if $(PART),--part $(PART)) $(PYTEST)
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PYTEST)

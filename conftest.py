@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import util
@@ -34,9 +36,28 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[LOCK] = _lock_of(node.config)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let CI run another part of the long tests each time."""
+    parser.addoption(
+        "--part", type=_part, metavar="K/N", help="only the tests that fall into part K of N, by name"
+    )
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    return int(number), int(count)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put serial tests last: while one waits, the others finish what they run, and no more. Leave out the soaks."""
+    if config.option.part is not None:
+        number, count = config.option.part
+        parts: list[list[pytest.Item]] = [[] for _ in range(count)]
+        for item in items:
+            parts[zlib.crc32(item.nodeid.encode()) % count].append(item)
+        items[:] = parts.pop(number - 1)
+        config.hook.pytest_deselected(items=list(itertools.chain(*parts)))
     for item in items:
         if KIT_LONG.search(item.nodeid):
             item.add_marker(pytest.mark.long)
