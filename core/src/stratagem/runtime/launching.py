@@ -8,9 +8,12 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
+
 from stratagem.errors import UsageError
 from stratagem.launchers.base import Task
 from stratagem.resolve.run import Run, assemble
+from stratagem.runtime.out_of_memory import device_memory_error
 from stratagem.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -60,8 +63,15 @@ def _work(
     try:
         result = function(runtime, *args)
     except BaseException as error:
-        error.failed_at = time.time()  # type: ignore[attr-defined]  # closing makes the others fail, too
+        failed_at = time.time()
+        of_memory = None
+        if isinstance(error, torch.OutOfMemoryError) and not isinstance(error, UsageError):
+            of_memory = device_memory_error(error, runtime.session)
+        ended = of_memory or error
+        ended.failed_at = failed_at  # type: ignore[attr-defined]  # closing makes the others fail, too
         runtime.close(failed=True)
+        if of_memory is not None:
+            raise of_memory from error
         raise
     runtime.close()
     return result

@@ -1,0 +1,88 @@
+"""What a device's memory held when it ran out, and what would need less, in a sentence."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+
+from stratagem.errors import UsageError
+
+if TYPE_CHECKING:
+    from stratagem.runtime.session import Session
+
+OTHERS = "activations and others"
+SMALLER_STEPS = (
+    "take smaller batches and accumulate them (accumulate_grad_batches), precision='bf16-mixed', or activation "
+    "checkpointing"
+)
+SHARDED = (
+    "take a strategy that shards parameters, gradients and optimizer states over more devices "
+    "(`stratagem strategies` lists them), or an optimizer with a smaller state"
+)
+
+
+class DeviceMemoryError(UsageError, torch.OutOfMemoryError):
+    """The memory of a device doesn't suffice; also caught as torch's own error."""
+
+
+def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> DeviceMemoryError:
+    """Return the error that says what the device's memory held when torch raised `error`. Not collective."""
+    held = held_bytes(session)
+    peak = session.run.accelerator.memory(session.device).get("peak_allocated_bytes")
+    known, largest = "", OTHERS
+    if peak is not None:
+        held[OTHERS] = max(0, peak - sum(held.values()))
+        parts = ", ".join(f"{name} {_size(size)}" for name, size in held.items() if size)
+        known = f"; up to {_size(peak)} were allocated: {parts}"
+        largest = max(held, key=lambda name: held[name])
+    advice = SMALLER_STEPS if largest == OTHERS else SHARDED
+    if not session.set_up_modules():
+        advice = "take another device or a smaller model"
+    return DeviceMemoryError(
+        f"{session.device} ran out of memory {_doing(error.__traceback__)}{known}; {advice}"
+    )
+
+
+def held_bytes(session: Session) -> dict[str, int]:
+    """Return what this rank holds of the modules that were set up, in bytes, by kind."""
+    held = {"parameters and buffers": 0, "gradients": 0, "optimizer states": 0, OTHERS: 0}
+    for prepared, _ in session.set_up_modules():
+        parameters = [
+            p for each in prepared.optimizers for group in each.param_groups for p in group["params"]
+        ]
+        held["parameters and buffers"] += _bytes(prepared.model_tensors().values())
+        held["gradients"] += _bytes(p.grad for p in parameters if p.grad is not None)
+        held["optimizer states"] += _bytes(prepared.optimizer_tensors().values())
+    return held
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    local = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+    return sum(each.numel() * each.element_size() for each in local)
+
+
+def _doing(trace: TracebackType | None) -> str:
+    """Say in which part of a step it was, and at which line of the user's."""
+    frames = traceback.extract_tb(trace)
+    paths = [Path(frame.filename).as_posix() for frame in frames]
+    installed = (Path(torch.__file__).parent.as_posix(), Path(__file__).parents[1].as_posix(), sys.prefix)
+    if any("/torch/optim/" in path for path in paths):
+        doing = "in the optimizer's step"
+    elif any(path.endswith("/torch/autograd/__init__.py") for path in paths):
+        doing = "in backward"
+    elif any(path.endswith("/torch/nn/modules/module.py") for path in paths):
+        doing = "in a forward"
+    else:
+        doing = "outside of forward, backward and step"
+    own = [frame for frame, path in zip(frames, paths) if not path.startswith(installed)]
+    return f"{doing} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else doing
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
