@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from stratagem_model_parallel.conformance import shards_of_batches, whatever_can
 
 TIMEOUT_S = 20
 """Of the process groups: a collective that a rank never comes to ends with an error after it."""
+ACCELERATOR = os.environ.get("PARITY_ACCELERATOR", "cpu")
+"""On which strategies are tried; `make gpu` tries some on cuda. Plain loops run on the CPU."""
 
 
 @dataclass(frozen=True)

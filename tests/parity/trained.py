@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import stratagem
 from stratagem.errors import CollectiveError, StratagemError, WorkerError
+from tests.parity.columns import ACCELERATOR
 from tests.parity.kind import Kind, StepContext, share_of
 from tests.parity.kinds import KINDS
 from tests.parity.plain import Trained
@@ -115,7 +116,7 @@ def own_copies(net: torch.nn.Module, whole: Mapping[str, Tensor]) -> dict[str, T
         known = whole.get(name)
         held = type(parameter.data) is Tensor and not parameter.is_meta
         if held and known is not None and parameter.shape == known.shape:
-            own = parameter.detach().clone()
+            own = parameter.detach().to("cpu", copy=True)
             if own.dtype == known.dtype or not torch.equal(own, known.to(own.dtype)):
                 kept[name] = own
     return kept
@@ -172,7 +173,7 @@ def _train(kind: Kind, strategy: Any, options: Mapping[str, Any], devices: int, 
         between = Between(folder)
         trainer = stratagem.Trainer(
             **chosen,
-            accelerator="cpu",
+            accelerator=ACCELERATOR,
             devices=devices,
             precision=kind.precision,
             callbacks=[between],

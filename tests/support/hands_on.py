@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import stratagem
 from stratagem.errors import CollectiveError, ReplicaError, StratagemError, WorkerError
 from tests.parity.cell import difference
-from tests.parity.columns import COLUMNS, Column
+from tests.parity.columns import ACCELERATOR, COLUMNS, Column
 from tests.parity.trained import TOGETHER_S, first_refusal
 
 SAMPLES = 12
@@ -56,6 +56,7 @@ class Loop:
 
     rank, ranks = 0, 1
     """Which share of the data this process reads, of how many."""
+    device = torch.device("cpu")
     part: int | None = None
     """Of a loop that a first process ends in the middle, and a second one resumes: 0, and then 1."""
 
@@ -92,7 +93,8 @@ class Loop:
             x = torch.randn(SAMPLES, 6, generator=generator)
             # Ranks come first to last: shares differ in size of inputs and of losses.
             x *= torch.linspace(0.5, 1.5, SAMPLES).unsqueeze(1)
-            yield self.share((x, torch.randn(SAMPLES, 3, generator=generator)))
+            y = torch.randn(SAMPLES, 3, generator=generator)
+            yield self.share((x.to(self.device), y.to(self.device)))
 
     def note(self, name: str, value: Any) -> None:
         """Keep a number that the loop would print or decide by."""
@@ -159,7 +161,7 @@ class StrategyLoop(Loop):
     def __init__(self, runtime: stratagem.Runtime, folder: str, part: int | None = None) -> None:
         super().__init__()
         self.runtime, self.folder, self.part = runtime, folder, part
-        self.rank, self.ranks = runtime.data_rank, runtime.data_ranks
+        self.rank, self.ranks, self.device = runtime.data_rank, runtime.data_ranks, runtime.device
         self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
         self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]
         self.average_gradients = runtime.average_gradients  # type: ignore[method-assign]
@@ -449,7 +451,7 @@ def _in_rank(
     try:
         runtime = stratagem.Runtime(
             column.strategy,
-            "cpu",
+            ACCELERATOR,
             column.devices,
             strategy_options=dict(column.options),
             precision=precision,
@@ -499,7 +501,7 @@ def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str, part: int | N
             known = whole.get(f"{index}/{name}")
             is_whole = type(value.data) is Tensor and not value.is_meta
             if is_whole and known is not None and (value.shape, value.dtype) == (known.shape, known.dtype):
-                own[f"{index}/{name}"] = value.detach().clone()
+                own[f"{index}/{name}"] = value.detach().to("cpu", copy=True)
     return Ended(whole, own, loop.notes, {})
 
 
@@ -508,7 +510,7 @@ def _copied(loop: Loop) -> dict[str, Tensor]:
     for key, module in loop.copies.items():
         for name, value in module.state_dict().items():
             full = value.full_tensor() if hasattr(value, "full_tensor") else value
-            values[f"{key}.{name}"] = full.detach().clone()
+            values[f"{key}.{name}"] = full.detach().to("cpu", copy=True)
     return values
 
 

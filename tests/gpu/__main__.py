@@ -1,0 +1,205 @@
+"""Checks and measurements on a machine with a GPU, in nine minutes: make gpu
+
+Needs torch there, and nothing else: `.gpu/site` (tests/gpu/bundle.py) has the rest. Checks run side by side, and then
+each measurement alone. What each found goes into docs/gen/gpu.json; docs/gen/gpu.py makes docs/gpu.md of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+KIT = (
+    "single",
+    "ddp",
+    "fsdp",
+    "ddp_fully_sharded",
+    "ddp_sharded",
+    "model_parallel",
+    "bagua",
+    "deepspeed_stage_2",
+)
+OWN_LOOPS = ("ddp", "fsdp", "ddp_fully_sharded", "ddp_sharded", "model_parallel", "bagua")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command, and where it leaves what it found."""
+
+    name: str
+    command: Sequence[str]
+    """Of Python; `{json}` stands for the file that it writes. Without one, what it prints is kept."""
+    limit_s: int
+
+
+def checks(accelerator: str, jobs: int) -> list[Work]:
+    """Return what can run beside other work."""
+    python = ["-m"]
+    kit = [
+        Work(
+            f"kit {name}",
+            [
+                *python,
+                "stratagem",
+                "conformance",
+                name,
+                "--accelerator",
+                accelerator,
+                "-j",
+                str(jobs),
+                "--json",
+            ],
+            200,
+        )
+        for name in KIT
+    ]
+    loops = [
+        Work(
+            f"own loops {name}",
+            [*python, "tests.support.hands_on", name, "--devices", "1", "--json", "{json}"],
+            200,
+        )
+        for name in OWN_LOOPS
+    ]
+    return [
+        Work("marked tests", [*python, "pytest", "-m", "cuda", "-q", "plugins/cuda", "plugins/report"], 200),
+        Work("equal", [*python, "tests.gpu.equal", "--accelerator", accelerator, "--json", "{json}"], 200),
+        Work("engines", [*python, "tests.gpu.engines", "--accelerator", accelerator, "--json", "{json}"], 200),
+        Work("parity", [*python, "tests.parity.run", "--columns", "single", "--json", "{json}"], 200),
+        *loops,
+        *kit,
+    ]  # fmt: skip
+
+
+def measurements(accelerator: str) -> list[Work]:
+    """Return what has to run alone."""
+    return [
+        Work(name, ["-m", f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"], limit_s)
+        for name, limit_s in (
+            ("waits", 60),
+            ("memory", 60),
+            ("saves", 100),
+            ("speed", 200),
+            ("compiled", 100),
+        )
+    ]
+
+
+def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
+    """Run one piece of work; return how it ended and what it found. Raises nothing."""
+    file, began = folder / f"{work.name.replace(' ', '-')}.json", time.monotonic()
+    command = [sys.executable, *(each.replace("{json}", str(file)) for each in work.command)]
+    environment = {**os.environ, "PARITY_ACCELERATOR": accelerator, "OMP_NUM_THREADS": "1"}
+    with open(f"{file}.out", "w+", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(work.limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(process.pid, 9)
+            process.wait()
+        output.seek(0)
+        said = output.read()
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else _json_within(said)
+    seconds = round(time.monotonic() - began, 1)
+    print(f"{work.name}: {'too long' if code is None else code} after {seconds} s", flush=True)
+    return {
+        "exit": code,
+        "seconds": seconds,
+        "found": found,
+        "said": said[-4000:] if code or found is None else "",
+    }
+
+
+def _json_within(said: str) -> Any:
+    start = min((index for index in (said.find("\n["), said.find("\n{")) if index >= 0), default=-1)
+    text = said if said[:1] in ("[", "{") else said[start + 1 :]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def machine(accelerator: str) -> dict[str, Any]:
+    """Return what it ran on."""
+    told = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "accelerator": accelerator,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+    }
+    if accelerator == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        told |= {
+            "device": properties.name,
+            "devices": torch.cuda.device_count(),
+            "memory_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        }
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--accelerator", default="cuda")
+    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "gen" / "gpu.json")
+    parser.add_argument("--side-by-side", type=int, default=max(1, (os.cpu_count() or 1) // 2))
+    parser.add_argument("--jobs", type=int, default=3, help="of one strategy's kit at a time")
+    parser.add_argument(
+        "--only", nargs="*", help="words, one of which the name of a piece of work begins with"
+    )
+    chosen = parser.parse_args()
+    found: dict[str, Any] = {}
+    if chosen.json.exists() and chosen.only:
+        found = json.loads(chosen.json.read_text(encoding="utf-8"))["work"]
+
+    def wanted(each: Work) -> bool:
+        return not chosen.only or each.name.startswith(tuple(chosen.only))
+
+    def keep() -> None:
+        text = json.dumps({"machine": machine(chosen.accelerator), "work": found}, indent=1) + "\n"
+        chosen.json.write_text(text, encoding="utf-8")
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.side_by_side) as pool:
+        path = Path(folder)
+        for each in filter(wanted, measurements(chosen.accelerator)):
+            found[each.name] = do(each, path, chosen.accelerator)
+            keep()
+        begun = {
+            pool.submit(do, each, path, chosen.accelerator): each.name
+            for each in filter(wanted, checks(chosen.accelerator, chosen.jobs))
+        }
+        for done in as_completed(begun):
+            found[begun[done]] = done.result()
+            keep()
+    failed = [name for name, result in found.items() if result["exit"] != 0]
+    print(f"{chosen.json}: {len(found)} pieces of work, {len(failed)} failed: {', '.join(failed)}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

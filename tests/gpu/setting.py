@@ -1,0 +1,47 @@
+"""On what a measurement runs, and how its result gets to who started it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The device, and how large its models are."""
+
+    accelerator: str
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether streams, events and memory statistics are CUDA's."""
+        return self.accelerator == "cuda"
+
+    @property
+    def device(self) -> torch.device:
+        """The first one."""
+        return torch.device(self.accelerator, 0) if self.is_cuda else torch.device(self.accelerator)
+
+    @property
+    def sizes(self) -> tuple[str, str]:
+        """Names of a small and of a large model, by what the device can do."""
+        return ("gpt2-124m", "llama-1b") if self.is_cuda else ("gpt2-small", "llama-small")
+
+
+def main(measure: Callable[[Setting], dict[str, Any]]) -> None:
+    """Take a measurement from the command line, and write what it found as JSON."""
+    parser = argparse.ArgumentParser(description=measure.__doc__)
+    parser.add_argument("--accelerator", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path, help="write the result there, in place of printing it")
+    chosen = parser.parse_args()
+    found = json.dumps(measure(Setting(chosen.accelerator)), indent=1)
+    if chosen.json:
+        chosen.json.write_text(found, encoding="utf-8")
+    else:
+        print(found)
