@@ -13,6 +13,5 @@ SUBJECT = StrategySubject(
     feeds_errors_back=True,
     waivers={
         "line_search": "a search along a line magnifies what 16 bits round off: other steps by design",
-        "own_backwards-2": "gradients of a backward that runtime.backward doesn't run aren't sent",
     },
 )

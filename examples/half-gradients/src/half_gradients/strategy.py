@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from stratagem_sharding.buckets import gradients_of_any
+from stratagem_sharding.buckets import broadcast_coalesced, gradients_of_any
 from stratagem_sharding.replicated import ReplicatedPrepared
+from stratagem_sharding.synchronised import SynchronisedPrepared
 
 from stratagem import CheckpointReader, Prepared, ProcessGroupStrategy, SetupRequest, hookimpl
-from stratagem.sdk.loops import loss_of
 
 
 class HalfGradients(ProcessGroupStrategy):
@@ -26,41 +24,21 @@ class HalfGradients(ProcessGroupStrategy):
         return HalfGradientsPrepared(request)
 
 
-class HalfGradientsPrepared(ReplicatedPrepared):
-    """What the loop calls per step: override what you do otherwise, and leave the rest."""
+class HalfGradientsPrepared(SynchronisedPrepared, ReplicatedPrepared):
+    """What the loop calls per step: override what you do otherwise, and leave the rest.
+
+    `SynchronisedPrepared` calls `reduce` after each backward but those within `no_sync`, and completes or refuses
+    gradients that the user's code made in another way.
+    """
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__(request)
         self.collectives = request.collectives
         self.residuals: dict[str, torch.Tensor] = {}
-        self._syncing = True
-        with torch.no_grad():
-            for tensor in (*self.original_module.parameters(), *self.original_module.buffers()):
-                tensor.copy_(self.collectives.broadcast(tensor))
+        broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
+        self.track(request)
 
-    def forward_backward(self, *args: Any, divisor: int = 1, sync: bool = True) -> Any:
-        """Run a micro-batch; a rank whose step returns None takes part in the average all the same."""
-        output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if sync and self._syncing and loss_of(output) is None:
-            self.average()
-        return output
-
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Accumulate gradients, and average them unless more micro-batches follow."""
-        super().backward(loss, **kwargs)
-        if self._syncing:
-            self.average()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Around a micro-batch that isn't the last of its optimizer step."""
-        self._syncing = False
-        try:
-            yield
-        finally:
-            self._syncing = True
-
-    def average(self) -> None:
+    def reduce(self) -> None:
         """Average the gradients over the ranks: one collective for all of a dtype. Collective."""
         everything = dict(self.original_module.named_parameters())
         has_one = [parameter.grad is not None for parameter in everything.values()]
@@ -73,15 +51,16 @@ class HalfGradientsPrepared(ReplicatedPrepared):
             for name, gradient in same.items():
                 gradient += scale * self.residuals.get(name, 0)
             flat = torch.cat([gradient.reshape(-1) for gradient in same.values()])
-            mean, rounded_off = self.reduce(flat)
+            mean, rounded_off = self.mean(flat)
             sizes = [gradient.numel() for gradient in same.values()]
             for gradient, part in zip(same.values(), torch.split(mean, sizes)):
                 gradient.copy_(part.view_as(gradient))
             if rounded_off is not None:
                 for name, rest in zip(same, torch.split(rounded_off, sizes)):
                     self.residuals[name] = rest.view_as(same[name]) / scale
+        self.note_reduced(everything.values())
 
-    def reduce(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def mean(self, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the mean over the ranks of a vector, and what this rank didn't send. Collective.
 
         Whole numbers up to 2,048 are numbers of 16 bits, and so are their sums over the ranks: nothing is rounded

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.drifting import Tensors
+from stratagem_sharding.synchronised import SynchronisedPrepared
 from torch import nn
 
 from stratagem import CheckpointReader, SetupRequest
 from stratagem_bagua.background import BackgroundMean
 from stratagem_bagua.decentralized import PeersPrepared
-from stratagem_bagua.gradients import SynchronisedPrepared, reduce_gradients
+from stratagem_bagua.gradients import reduce_gradients
 
 if TYPE_CHECKING:
     from stratagem_bagua.strategy import BaguaStrategy

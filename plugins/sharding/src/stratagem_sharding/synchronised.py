@@ -1,0 +1,108 @@
+"""`SynchronisedPrepared`: replicas whose gradients are made those of all ranks after a backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from stratagem import Prepared, SetupRequest
+from stratagem.sdk.loops import loss_of
+from stratagem_sharding.exchange import StoreExchange
+from stratagem_sharding.gradient_tracker import GradientTracker
+
+__all__ = ["SynchronisedPrepared"]
+
+
+class SynchronisedPrepared(Prepared):
+    """Calls `reduce` after each backward that is to be synchronised. Mix it in before another `Prepared`.
+
+    Gradients that were made in another way, as by `loss.backward()`, are averaged before they are stepped; those that
+    the user's code assigned or changed, and that differ between ranks, are refused: `GradientTracker`.
+    """
+
+    _syncing = True
+    _in_backward = False
+    _averages_at_end = False
+    """Whether a backward that isn't this object's, as `loss.backward()`, ends with an average."""
+    _gradients: GradientTracker | None = None
+
+    def track(self, request: SetupRequest) -> None:
+        """Notice which gradients are this rank's own. Collective; call it at the end of the constructor."""
+        if request.collectives.world_size > 1:
+            named, exchange = request.original_module.named_parameters(), StoreExchange(request.collectives)
+            self._gradients = GradientTracker(
+                named, exchange, request.device, completes_at_end=self._completes_at_end
+            )
+
+    def _completes_at_end(self) -> bool:
+        return self._averages_at_end and self._syncing and not self._in_backward
+
+    def reduce(self) -> None:
+        """Make gradients those of all ranks, and call `note_reduced`. Collective."""
+        raise NotImplementedError
+
+    def synchronised(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients the next step needs to be those of all ranks."""
+        return list(self.original_module.parameters())
+
+    def note_reduced(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The gradients of `parameters` are those of all ranks."""
+        if self._gradients is not None:
+            self._gradients.note_average(parameters)
+
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if self._syncing and sync and loss_of(output) is None:
+            self.reduce()  # other ranks may have one
+        return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        if self._gradients is not None:
+            self._gradients.add(self.original_module.named_parameters())
+        self._in_backward = True
+        try:
+            super().backward(loss, **kwargs)
+        finally:
+            self._in_backward = False
+        if self._syncing:
+            if self._gradients is not None:
+                self._gradients.refuse_changed()
+            self.reduce()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def complete_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.complete(self._stepped(index), type(self.optimizers[index]).__name__)
+
+    def average_gradients(self, index: int) -> None:
+        if self._gradients is not None:
+            self._gradients.average(self._stepped(index))
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        if self._gradients is not None and self._gradients.has_local:
+            self._gradients.forget(self._parameters[index])
+
+    def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
+        if self._gradients is not None:
+            yield from self._gradients.replicas(self._stepped(index))
+
+    def _stepped(self, index: int) -> list[nn.Parameter]:
+        local = {id(p) for p in self.original_module.parameters()} - {id(p) for p in self.synchronised()}
+        return [parameter for parameter in self._parameters[index] if id(parameter) not in local]
+
+    def release(self) -> None:
+        super().release()
+        if self._gradients is not None:
+            self._gradients.release()
