@@ -88,8 +88,22 @@ def test_what_a_strategy_has_replaced(strategy: str, refused: dict[str, str]) ->
     assert [name for name, words in refused.items() if words not in outcomes[name].sentence] == []
 
 
+@pytest.mark.parametrize(
+    ("strategy", "verdicts"),
+    [
+        ("ddp", {"frozen_after_the_forward": "refused"}),
+        ("ddp_sharded", {"frozen_after_the_forward": "refused"}),
+        ("fsdp", {"pcgrad": "equal", "shared_trunk": "refused"}),
+        ("model_parallel", {"gradients_in_one_buffer": "equal"}),
+    ],
+)
+def test_one_device(strategy: str, verdicts: dict[str, str]) -> None:
+    outcomes = run_rows(strategy, verdicts, devices=1)
+    assert {name: each.verdict for name, each in outcomes.items()} == verdicts
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_sharded", "fsdp", "ddp_fully_sharded", "model_parallel"])
 def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
     outcomes = run_rows(strategy, devices=devices)

@@ -98,6 +98,8 @@ class DDPPrepared(TrackedGradients):
         self._local = local_sgd(strategy, self._replica, self._hook_state, request.collectives)
         self._windows = 0
         self._has_loss = False
+        self._expects_reduction = False
+        """Whether a forward has prepared a reduction since the last backward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._follow()
@@ -113,8 +115,10 @@ class DDPPrepared(TrackedGradients):
             if str(error).startswith("Expected to have finished reduction"):
                 raise tracked.unused(error) from error
             raise
-        if self._gradients is not None and tracked.prepares_reduction:
-            self._gradients.expect_reduction()
+        if tracked.prepares_reduction:
+            self._expects_reduction = True
+            if self._gradients is not None:
+                self._gradients.expect_reduction()
         return None if output is tracked.nothing else output
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -208,6 +212,9 @@ class DDPPrepared(TrackedGradients):
     @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if self._gradients is None:
+            if self._expects_reduction:
+                self._tracked.refuse_changed_flags()
+            self._expects_reduction = False
             super().backward(loss, **kwargs)
             return
         if self._gradients.expects_reduction:

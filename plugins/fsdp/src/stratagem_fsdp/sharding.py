@@ -21,6 +21,7 @@ from stratagem_sharding.wrap_policy import (
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from stratagem import ConfigError
 from stratagem_fsdp import options
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
             # are called one by one, and read between calls.
             keep = not by_hand and (is_outermost or strategy.sharding_strategy in options.KEEPS_AFTER_FORWARD)
             asked = strategy.reshard_after_forward
+            if isinstance(module, FSDPModule):
+                raise ConfigError(
+                    f"a {type(module).__name__} of {type(request.original_module).__name__} is part of a module that "
+                    "was set up before: set up one module that has both, and name the methods that your loop calls "
+                    "by forward_methods=[...]"
+                )
             fully_shard(
                 module,
                 mesh=mesh,

@@ -107,10 +107,10 @@ class UnitGradients:
                 raise self._assigned(parameter)
         kept = self._kept()
         if not kept or self._collectives.world_size == 1:
-            self._reduce(kept)
+            self._reduce_assigned(kept)
             return
         for each in kept:
-            if any(not hasattr(gradient, _ACCUMULATED) for gradient in gathered_gradients(each)):
+            if _is_assigned(each):
                 raise self._assigned(each.sharded_param)
         if not self._collectives.all_arrive("reduce kept gradients", WAIT_S):
             raise GradientError(
@@ -137,7 +137,7 @@ class UnitGradients:
             mesh = parameter.device_mesh
             whole = DTensor.from_local(mean, mesh, [Replicate()] * mesh.ndim, run_check=False)
             parameter.grad = whole.redistribute(placements=parameter.placements)
-        self._reduce(self._kept())
+        self._reduce_assigned(self._kept())
 
     def bring(self, parameter: Any) -> None:
         """Reduce what backwards within `no_sync` have left, since the user's code reads a gradient. Collective.
@@ -193,6 +193,13 @@ class UnitGradients:
 
     def _kept(self) -> list[Any]:
         return [each for group in self._groups for each in group.fsdp_params if has_gradient(each)]
+
+    def _reduce_assigned(self, kept: Sequence[Any]) -> None:
+        """Reduce; what the user's code assigned takes the place of a gradient that was there."""
+        for each in kept:
+            if _is_assigned(each):
+                each.sharded_param.grad = None
+        self._reduce(kept)
 
     def _reduce(self, kept: Sequence[Any]) -> None:
         ids = {id(each) for each in kept}
@@ -276,6 +283,10 @@ def mark_accumulated(parameters: Iterable[Any]) -> None:
         if has_gradient(each):
             for gradient in gathered_gradients(each):
                 setattr(gradient, _ACCUMULATED, True)
+
+
+def _is_assigned(parameter: Any) -> bool:
+    return any(not hasattr(gradient, _ACCUMULATED) for gradient in gathered_gradients(parameter))
 
 
 def _groups_of(module: nn.Module) -> list[Any]:

@@ -66,6 +66,8 @@ class ModelParallelPrepared(FSDPPrepared):
 
     def _set_aside(self) -> tuple[list[int], list[tuple[nn.Parameter, torch.Tensor]]]:
         """Take away gradients that a step left: new ones may not be added in place to those of another layout."""
+        if self._world_size == 1:
+            return [], []  # there is one layout, and the user's code may hold the gradients' memory
         kept = [
             (parameter, parameter.grad)
             for index in self._settled
