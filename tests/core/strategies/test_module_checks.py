@@ -51,3 +51,13 @@ def test_a_strategy_without_it_is_refused_before_anything_is_set_up() -> None:
 
     with pytest.raises(CombinationError, match=r"sparse gradients.*installed strategies that can: .*ddp"):
         Runtime(strategy="fsdp", accelerator="cpu", devices=1).launch(main, quiet=True)
+
+
+def test_sparse_gradients_need_a_backend_that_adds_them_up() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Embedding(4, 2, sparse=True))
+    refuse_untrainable(net, CPU, 1, "gloo")
+    with pytest.raises(
+        ConfigError, match=r"^'1', a Embedding, has sparse gradients, which nccl can't add up"
+    ):
+        refuse_untrainable(net, CPU, 1, "nccl")
+    refuse_untrainable(net.requires_grad_(False), CPU, 1, "nccl")

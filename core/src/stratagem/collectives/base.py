@@ -39,6 +39,11 @@ class Collectives(ABC):
         return None
 
     @property
+    def backend(self) -> str:
+        """Name of the process group's backend for tensors on `device`, as "nccl"; empty where there is no group."""
+        return ""
+
+    @property
     def data(self) -> Collectives:
         """Collectives over the ranks that read different batches.
 

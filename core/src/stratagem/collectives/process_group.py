@@ -48,6 +48,7 @@ class ProcessGroupCollectives(GroupCollectives):
                 "torch.distributed.destroy_process_group() before the run, or don't open one"
             )
         self.timeout = timeout
+        self._backend = backend
         self._store = meet(environment, timeout)
         self._barriers = 0
         self._data: Collectives | None = None
@@ -65,6 +66,10 @@ class ProcessGroupCollectives(GroupCollectives):
         super().__init__(
             dist.group.WORLD, device, local_rank=environment.local_rank, node_rank=environment.node_rank
         )
+
+    @property
+    def backend(self) -> str:
+        return self._backend.rpartition(f"{self.device.type}:")[2].partition(",")[0]
 
     @property
     def data(self) -> Collectives:

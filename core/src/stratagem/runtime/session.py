@@ -115,7 +115,9 @@ class Session:
             self._refuse_shared_parameters(original_module)
         left_shards = shards_for(original_module, self.run.strategy, self.collectives)
         if loop.training:
-            refuse_untrainable(original_module, self.device, self.collectives.world_size)
+            refuse_untrainable(
+                original_module, self.device, self.collectives.world_size, self.collectives.backend
+            )
             self.run.require(needed_features(original_module))
         ledger = ParameterLedger(original_module, self.collectives.world_size)
 

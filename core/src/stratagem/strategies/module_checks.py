@@ -7,14 +7,18 @@ from torch import nn
 
 from stratagem.errors import ConfigError
 
+WITHOUT_SPARSE = ("nccl",)
+"""Backends whose all_reduce takes no sparse tensors (torch's ProcessGroupNCCL, also of one rank)."""
 
-def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int) -> None:
+
+def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int, backend: str = "") -> None:
     """Refuse what would end in an error of torch's, in the middle of a step or in a collective.
 
     Args:
         module: the user's module, about to be trained.
         device: where it is going to be.
         world_size: number of processes.
+        backend: of the process group for that device.
 
     Raises:
         ConfigError: says which submodule, and what to do.
@@ -25,6 +29,11 @@ def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int)
             raise ConfigError(
                 f"{where}, can't be trained on a CPU, where torch has no such layer: use nn.BatchNorm1d or its "
                 "siblings, whose statistics are each process's own, or train on a GPU"
+            )
+        if backend in WITHOUT_SPARSE and _is_sparse(submodule):
+            raise ConfigError(
+                f"{where}, has sparse gradients, which {backend} can't add up: make it with sparse=False, or "
+                'give the strategy process_group_backend="gloo"'
             )
         if world_size > 1:
             if isinstance(submodule, (nn.Embedding, nn.EmbeddingBag)) and submodule.max_norm is not None:
@@ -44,8 +53,8 @@ def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int)
 
 def needed_features(module: nn.Module) -> list[str]:
     """Return which of `FEATURES` a strategy must have to train the module."""
-    sparse = any(
-        isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse and each.weight.requires_grad
-        for each in module.modules()
-    )
-    return ["sparse_gradients"] if sparse else []
+    return ["sparse_gradients"] if any(map(_is_sparse, module.modules())) else []
+
+
+def _is_sparse(layer: nn.Module) -> bool:
+    return isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse and layer.weight.requires_grad
