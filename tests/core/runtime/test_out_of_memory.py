@@ -40,6 +40,8 @@ def run_out(where: str, monkeypatch: pytest.MonkeyPatch, peak_mib: int | None) -
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.zeros(PARAMETERS))
+            if where == "move":
+                self.double()._apply(fails)
 
         def forward(self) -> torch.Tensor:
             return fails() if where == "forward" else self.weight.sum()
@@ -67,7 +69,12 @@ def run_out(where: str, monkeypatch: pytest.MonkeyPatch, peak_mib: int | None) -
 
 @pytest.mark.parametrize(
     ("where", "told"),
-    [("forward", "in a forward"), ("backward", "in backward"), ("step", "in the optimizer's step")],
+    [
+        ("forward", "in a forward"),
+        ("backward", "in backward"),
+        ("step", "in the optimizer's step"),
+        ("move", "while a module was moved to it"),
+    ],
 )
 def test_what_was_being_done(where: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = run_out(where, monkeypatch, None)

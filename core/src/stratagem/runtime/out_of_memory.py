@@ -69,19 +69,38 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 def _doing(trace: TracebackType | None) -> str:
     """Say in which part of a step it was, and at which line of the user's."""
-    frames = traceback.extract_tb(trace)
-    paths = [Path(frame.filename).as_posix() for frame in frames]
-    installed = (Path(torch.__file__).parent.as_posix(), Path(__file__).parents[1].as_posix(), sys.prefix)
+    steps = list(traceback.walk_tb(trace))
+    paths = [Path(frame.f_code.co_filename).as_posix() for frame, _ in steps]
+    of_modules = {
+        frame.f_code.co_name
+        for (frame, _), path in zip(steps, paths)
+        if path.endswith("/nn/modules/module.py")
+    }
     if any("/torch/optim/" in path for path in paths):
         doing = "in the optimizer's step"
     elif any(path.endswith("/torch/autograd/__init__.py") for path in paths):
         doing = "in backward"
-    elif any(path.endswith("/torch/nn/modules/module.py") for path in paths):
+    elif "_call_impl" in of_modules:
         doing = "in a forward"
+    elif "_apply" in of_modules:
+        doing = "while a module was moved to it"
     else:
         doing = "outside of forward, backward and step"
-    own = [frame for frame, path in zip(frames, paths) if not path.startswith(installed)]
-    return f"{doing} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else doing
+    own = [
+        f"{Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in steps
+        if not _is_librarys(frame.f_globals.get("__name__", ""))
+    ]
+    return f"{doing} ({own[-1]})" if own else doing
+
+
+def _is_librarys(module: str) -> bool:
+    package = module.partition(".")[0]
+    return (
+        package in ("torch", "pluggy")
+        or package.startswith("stratagem")
+        or package in sys.stdlib_module_names
+    )
 
 
 def _size(count: int) -> str:
