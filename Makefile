@@ -20,7 +20,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted bench bench-horovod bench-xla clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -62,6 +62,8 @@ help:
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
+	@echo "make gpu     check and measure on a GPU in nine minutes, and write docs/gpu.md (ACCELERATOR=cpu tries it on a CPU)"
+	@echo "make gpu-bundle put all but torch into .gpu/site, for a machine with a GPU and no network (PYTHON_VERSION=3.12)"
 	@echo "make clean   remove .venv and all that was built"
 
 demo: .venv/.ready-to-run
@@ -219,6 +221,14 @@ bench-horovod: .venv-horovod/.ready
 
 bench-xla: .venv-xla/.ready
 	@set -e; for name in xla xla_beside; do $(XLA)/python tests/benchmarks/$$name.py; done
+
+# On a machine without a network: PYTHONPATH=.gpu/site python3 -m tests.gpu
+gpu: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.gpu --accelerator $(or $(ACCELERATOR),cuda) --json docs/gen/gpu.json; \
+	tried=$$?; $(BIN)/python docs/gen/gpu.py > docs/gpu.md; exit $$tried
+
+gpu-bundle: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.gpu.bundle --python $(or $(PYTHON_VERSION),3.12)
 
 clean:
 	@rm -rf .venv site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -125,12 +125,31 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else _json_within(said)
     seconds = round(time.monotonic() - began, 1)
     print(f"{work.name}: {'too long' if code is None else code} after {seconds} s", flush=True)
+    if found is not None:
+        found = kept_of(work.name, found)
     return {
         "exit": code,
         "seconds": seconds,
         "found": found,
         "said": said[-4000:] if code or found is None else "",
     }
+
+
+def kept_of(name: str, found: Any) -> Any:
+    """Return what the page needs of a result."""
+    if name.startswith("own loops"):
+        return [{key: cell[key] for key in ("row", "verdict", "sentence")} for cell in found["cells"]]
+    if name == "parity":
+        keys = ("kind", "verdict", "difference", "sentence")
+        return [{key: cell[key] for key in keys} for cell in found["cells"]]
+    if name.startswith("kit"):
+        (report,) = found
+        failures = [check for check in report["checks"] if check["verdict"] == "failed"]
+        return {
+            **{key: report[key] for key in ("passed", "failed", "skipped")},
+            "failures": [{key: check[key] for key in ("check", "reason")} for check in failures],
+        }
+    return found
 
 
 def _json_within(said: str) -> Any:

@@ -44,7 +44,6 @@ class Step(stratagem.Module):
         self.on, self.steps, self.calls = device, steps, 0
         self.began_s = self.ended_s = 0.0
         self.peak_bytes = self.reserved_bytes = 0
-        self.losses: list[Tensor] = []
         if compiled:
             for block in self.model.blocks:
                 block.compile()
@@ -59,7 +58,6 @@ class Step(stratagem.Module):
                 self.peak_bytes = torch.cuda.max_memory_allocated(self.on)
                 self.reserved_bytes = torch.cuda.memory_reserved(self.on)
         loss: Tensor = self.model(batch[0])
-        self.losses.append(loss.detach())
         return loss
 
     def now(self) -> float:

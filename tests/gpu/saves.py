@@ -19,7 +19,7 @@ from tests.gpu.loops import Step, silent
 from tests.gpu.models import batches
 from tests.gpu.setting import Setting, main
 
-AT = (4, 12, 20)
+AT = (4, 12)
 """Steps after which it is saved: the first allocates the buffer, and doesn't count."""
 
 

@@ -27,7 +27,6 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
     data = batches(name, steps, pinned=setting.is_cuda)
     seconds: dict[str, list[float]] = {each: [] for each in loops}
     memory: dict[str, tuple[int, int]] = {}
-    losses: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     for round_index in range(rounds + 1):
         # In another order each time: what warms a device up meets all alike.
@@ -43,7 +42,6 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
             if round_index:
                 seconds[each].append(step.step_s)
             memory[each] = (step.peak_bytes, step.reserved_bytes)
-            losses[each] = torch.stack(step.losses).tolist()
             del step
     plain = seconds["plain loop"]
     size = SIZES[name]
@@ -60,7 +58,6 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
                 "ratio": [took / base for took, base in zip(taken, plain)],
                 "allocated_bytes": memory[each][0],
                 "reserved_bytes": memory[each][1],
-                "same_losses": losses[each] == losses["plain loop"],
             }
             for each, taken in seconds.items()
             if taken

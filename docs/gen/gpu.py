@@ -1,0 +1,226 @@
+"""Write docs/gpu.md from the JSON that `make gpu` keeps.
+
+python docs/gen/gpu.py   prints the page
+"""
+
+import json
+import statistics
+from collections import Counter
+from pathlib import Path
+
+DATA = Path(__file__).parent / "gpu.json"
+
+HEAD = """# On a GPU
+
+What was measured on a GPU, and what failed there. One command writes this page:
+
+```sh
+make gpu
+```
+
+It takes nine minutes. The machine needs a PyTorch with CUDA and no network: `make gpu-bundle`
+(`PYTHON_VERSION=3.12`) makes a folder `.gpu/site` of 40 MiB elsewhere, which has everything else. Copy the checkout
+with it, and run `PYTHONPATH=.gpu/site python3 -m tests.gpu`. `make gpu ACCELERATOR=cpu` tries the same steps with
+small models on a CPU.
+"""
+
+NOTES = """## What failed
+
+This was the first run on a GPU. What it found:
+
+- **Sparse gradients** over NCCL ended in torch's error. They are refused before training now, with the backend that
+  can: `gloo`.
+- **fsdp and own loops that read parameters or gradients**: torch before 2.13 can't show shards as whole tensors,
+  and this machine has 2.11. Ten such loops have other numbers there without an error, as [the strategy's
+  page](strategies/fsdp.md) says. Use torch 2.13.
+- **One process** was less strict than two: four loops under `ddp`, `ddp_sharded`, `fsdp` and `model_parallel` had
+  other numbers or an error of torch on one device, also on a CPU. They are equal or refused now, and tests run all
+  loops on one device, too.
+- **deepspeed_stage_2 in 16-true**: DeepSpeed leaves out steps whose gradients overflow, and the kit expects none.
+  Open.
+- **Loops that create tensors on the CPU** and use them with a module on the GPU fail in plain PyTorch, too: the
+  twelve `raw` rows that all strategies share, and six of parity's kinds.
+- **Random numbers** of a GPU are others than those of a CPU, with which the loops are compared: rows
+  `gradient_noise` and `weights_reinitialized`. Muon's orthogonalization in bfloat16 and cuDNN's convolutions in
+  TF32 round differently, too.
+- **Saves** weren't measured: the machine's disk needed longer than the limit.
+- Several GPUs haven't been tried.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    machine, work = data["machine"], data["work"]
+    found = {name: each["found"] for name, each in work.items() if each["found"] is not None}
+    lines = [HEAD]
+    if "device" in machine:
+        lines.append(
+            f"Run on {machine['date']} on {machine['devices']} {machine['device']} "
+            f"({machine['memory_bytes'] / 2**30:.0f} GiB) with torch {machine['torch']}, NCCL {machine['nccl']} and "
+            f"Python {machine['python']}.\n"
+        )
+    else:
+        lines.append(f"Run on {machine['date']} on {machine['accelerator']}, with small models.\n")
+    parts = {
+        "speed": speed,
+        "compiled": compiled,
+        "waits": waits,
+        "saves": saves,
+        "memory": memory,
+        "equal": equal,
+    }
+    for name, part in parts.items():
+        if name in found:
+            lines += part(found[name])
+    if "engines" in found:
+        lines += ["Under engines of other libraries:\n", *cells(found["engines"]["cells"])]
+    lines += verdicts(found)
+    return "\n".join([*lines, NOTES])
+
+
+def speed(sizes: dict) -> list[str]:
+    """Time per step and memory of each trainer."""
+    lines = ["## Per step\n", "`python -m tests.gpu.speed`: bf16-mixed, AdamW, trainers in turns.\n"]
+    for name, size in sizes.items():
+        batch, length = size["batch"]
+        lines += [
+            f"**{name}**: {size['parameters'] / 1e6:,.0f} million parameters, {batch} × {length} tokens per step. "
+            f"A step of the plain loop takes {size['plain_ms']:.1f} ms ({size['tokens_per_s']:,.0f} tokens/s).\n",
+            "| | time over the plain loop's | lowest to highest | allocated at most | reserved |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for loop, each in size["loops"].items():
+            ratio = each["ratio"]
+            lines.append(
+                f"| {loop} | {statistics.median(ratio):.3f} | {min(ratio):.3f} to {max(ratio):.3f} | "
+                f"{each['allocated_bytes'] / 2**30:.2f} GiB | {each['reserved_bytes'] / 2**30:.2f} GiB |"
+            )
+        lines.append("")
+    return lines
+
+
+def compiled(found: dict) -> list[str]:
+    """Time per step of compiled blocks."""
+    seconds = found["step_s"]
+    return [
+        "## Compiled blocks\n",
+        f"`python -m tests.gpu.compiled`: {found['model']}, each block by `block.compile()`. The first step takes "
+        f"{found['compile_s']:.0f} s.\n",
+        "| | eager | compiled | eager over compiled |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {name} | {1e3 * seconds[f'{way}, eager']:.1f} ms | {1e3 * seconds[f'{way}, compiled']:.1f} ms | "
+            f"{seconds[f'{way}, eager'] / seconds[f'{way}, compiled']:.2f} |"
+            for way, name in (("plain", "plain loop"), ("trainer", "`Trainer`"))
+        ),
+        "",
+    ]
+
+
+def waits(found: dict) -> list[str]:
+    """Where the host waits for the device."""
+    lines = [
+        "## Waits for the device\n",
+        f"`python -m tests.gpu.waits`: how often CUDA's debug mode notes a wait in {found['steps']} steps.\n",
+        "| | waits |",
+        "| --- | --- |",
+    ]
+    for name, lines_of_code in found["waits"].items():
+        where = ", ".join(f"{count} in `{line}`" for line, count in lines_of_code.items())
+        lines.append(f"| {name} | {where or 'none'} |")
+    return [*lines, ""]
+
+
+def saves(found: dict) -> list[str]:
+    """How long a save keeps training waiting."""
+    lines = [
+        "## Saves\n",
+        "`python -m tests.gpu.saves`: how long training waits for the second save.\n",
+        "| | bytes | into | in the background | waiting | `torch.save` |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, each in found.items():
+        seconds = [f"{each[way]['blocked_s'][-1]:.2f} s" for way in ("background", "waiting", "torch.save")]
+        size = f"{each['bytes'] / 2**30:.1f} GiB"
+        lines.append(f"| {name} | {size} | {each['folder']} | {' | '.join(seconds)} |")
+    return [*lines, ""]
+
+
+def memory(found: dict) -> list[str]:
+    """What is told when memory runs out."""
+    if not found["told"]:
+        return []
+    return [
+        "## Memory that runs out\n",
+        f"`python -m tests.gpu.memory`: the sentence that ends the training of {found['model']} where so much may be "
+        "allocated.\n",
+        "| allowed | told |",
+        "| --- | --- |",
+        *(f"| {limit} | {told} |" for limit, told in found["told"].items()),
+        "",
+    ]
+
+
+def equal(found: dict) -> list[str]:
+    """Whether losses are the plain loop's."""
+    return [
+        "## Numbers\n",
+        f"`python -m tests.gpu.equal`: losses of {found['steps']} clipped steps, and those of the plain loop on the "
+        "same device.\n",
+        *cells(found["cells"]),
+    ]
+
+
+def cells(found: dict) -> list[str]:
+    """A table of strategies by precisions."""
+    split = {tuple(name.split(", ", 1)): told for name, told in found.items()}
+    precisions = list(dict.fromkeys(precision for _, precision in split))
+    lines = ["| | " + " | ".join(precisions) + " |", "| --- |" + " --- |" * len(precisions)]
+    for strategy in dict.fromkeys(strategy for strategy, _ in split):
+        told = [split.get((strategy, precision), "") for precision in precisions]
+        lines.append(f"| {strategy} | " + " | ".join(map(_short, told)) + " |")
+    return [*lines, ""]
+
+
+def _short(told: str) -> str:
+    return {"equal to the bit": "equal"}.get(told, told.partition(":")[0].replace("differs by ", ""))
+
+
+def verdicts(found: dict) -> list[str]:
+    """What the kit, own loops and parity came to."""
+    lines = [
+        "A number is the largest relative difference of a loss. A refused precision isn't among the strategy's.\n",
+        "## Kit, own loops and parity\n",
+        "`stratagem conformance NAME --accelerator cuda`, on one device:\n",
+        "| | passed | failed | skipped |",
+        "| --- | --- | --- | --- |",
+    ]
+    kits = {name.partition(" ")[2]: each for name, each in found.items() if name.startswith("kit ")}
+    for name, kit in sorted(kits.items()):
+        failed = "; ".join(f"`{each['check']}`" for each in kit["failures"])
+        lines.append(
+            f"| {name} | {kit['passed']} | {kit['failed']}{f': {failed}' if failed else ''} | {kit['skipped']} |"
+        )
+    lines += [
+        "",
+        "[Own loops](parity.md) in float64 (`python -m tests.support.hands_on`), held against one process on the "
+        "CPU:\n",
+        "| | equal | refused | raw errors | wrong |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, rows in sorted(found.items()):
+        if name.startswith("own loops "):
+            count = Counter(row["verdict"] for row in rows)
+            numbers = " | ".join(str(count[each]) for each in ("equal", "refused", "raw", "wrong"))
+            lines.append(f"| {name.removeprefix('own loops ')} | {numbers} |")
+    if "parity" in found:
+        count = Counter(cell["verdict"] for cell in found["parity"])
+        told = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
+        kinds = len(found["parity"])
+        lines += ["", f"Parity's {kinds} kinds under `single`, held against a plain loop on the CPU: {told}."]
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    print(page())

@@ -1,0 +1,39 @@
+"""docs/gpu.md is what the generator makes of the JSON that a run on a GPU left."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def generator():
+    spec = importlib.util.spec_from_file_location("gpu_page", ROOT / "docs/gen/gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_current(generator):
+    assert (ROOT / "docs/gpu.md").read_text() == generator.page() + "\n", "run `python docs/gen/gpu.py`"
+    assert json.loads(generator.DATA.read_text())["machine"]["accelerator"] == "cuda"
+
+
+@pytest.mark.long
+def test_it_is_rehearsed_without_a_gpu(tmp_path):
+    found = tmp_path / "gpu.json"
+    chosen = ["--accelerator", "cpu", "--only", "waits", "memory", "saves", "marked", "kit single"]
+    command = [sys.executable, "-m", "tests.gpu", *chosen, "--side-by-side", "1", "--json", found]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    work = json.loads(found.read_text())["work"]
+    assert {name for name, each in work.items() if each["exit"] == 0} == {
+        "waits", "memory", "saves", "marked tests", "kit single",
+    }  # fmt: skip
+    assert work["kit single"]["found"]["failed"] == 0
+    assert all(each["background"]["read_back_equal"] for each in work["saves"]["found"].values())
