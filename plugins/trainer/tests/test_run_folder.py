@@ -150,6 +150,24 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(
     assert sorted(os.listdir("runs")) == ["now-Line", "now-Line-1", "now-Line-2"]
 
 
+def test_a_run_that_finds_its_folder_made_in_between_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "now")
+    make, others = os.makedirs, ["now-Line"]
+
+    def makes_anothers_first(path: Any, *arguments: Any, **options: Any) -> None:
+        if others and str(path).endswith(others[0]):
+            make(tmp_path / "runs" / others.pop())
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr("os.makedirs", makes_anothers_first)
+    trainer(None).fit(Line())
+    assert sorted(os.listdir("runs")) == ["now-Line", "now-Line-1"]
+    assert os.listdir("runs/now-Line") == []
+
+
 def test_folders_for_returned_weights_of_killed_processes_are_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

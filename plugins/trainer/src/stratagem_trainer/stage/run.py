@@ -262,8 +262,7 @@ def _open_for_evaluation(loggers: list[Logger], trainer: TrainerView, module: An
     """Open them in the folder of the fit before, or in one of their own where they have no place."""
     folder = trainer.run_dir
     if folder is None and any(logger.save_dir is None for logger in loggers):
-        folder = _unused_run_dir(module, trainer.settings.default_root_dir)
-        os.makedirs(folder)
+        folder = _new_run_dir(module, trainer.settings.default_root_dir)
     for logger in loggers:
         logger.open(folder or ".", describe(trainer, module))
 
@@ -275,17 +274,29 @@ def _count_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str)
 
 
 def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume, root: str | None) -> str | None:
-    chosen = attempts.run_dir or runtime.config.run_dir or _unused_run_dir(module, root)
+    chosen = attempts.run_dir or runtime.config.run_dir
+    if chosen is None and runtime.is_main:
+        chosen = _new_run_dir(module, root)
     return attempts.begin(str(runtime.broadcast(chosen)))
 
 
-def _unused_run_dir(module: Any, root: str | None) -> str:
+def _new_run_dir(module: Any, root: str | None) -> str:
+    """Make a folder that no other run has; that of this job before it was requeued, if it was."""
     job = SlurmJob.of(os.environ)
     name = time.strftime("%Y%m%d-%H%M%S") if job is None else f"slurm-{job.job_id}"
     base = os.path.abspath(f"{root or '.'}/runs/{name}-{type(module).__qualname__}")
     if job is not None and job.restarts and job_of(base) == job.job_id:
         return base
-    return next(path for n in count() if not os.path.lexists(path := f"{base}-{n}" if n else base))
+    # Two runs may begin in the same second: the one that makes the folder has it.
+    return next(path for n in count() if _is_made(path := f"{base}-{n}" if n else base))
+
+
+def _is_made(folder: str) -> bool:
+    try:
+        os.makedirs(folder)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _result(
