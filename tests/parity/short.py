@@ -35,4 +35,5 @@ SHORT_KINDS = (
     "attributes",
     "list_of_parameters",
     "double64",
+    "lazy_uninitialized",
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from small import Closure, Line, TwoPlayers, samples
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -276,3 +277,20 @@ def test_test_and_predict(tmp_path: Path) -> None:
     predictions = t.predict(module, DataLoader(samples(10), 3))
     torch.testing.assert_close(torch.cat([p.reshape(-1, 1) for p in predictions]), module(x).detach())
     assert not (tmp_path / "run").exists()
+
+
+def test_lazy_layers_get_their_sizes_in_the_first_step(tmp_path: Path) -> None:
+    class Lazy(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) + self.extra(batch[0]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Lazy()
+    stratagem.Trainer(strategy="single", accelerator="cpu", max_steps=2, run_dir=tmp_path).fit(module)
+    assert module.extra[0].weight.shape[0] == 2

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 
@@ -60,9 +61,9 @@ class Retrial:
 
 
 def shapes_of(optimizer: Optimizer) -> list[list[torch.Tensor]]:
-    """Return a tensor without values like each parameter, by groups."""
+    """Return a tensor without values like each parameter, by groups; a lazy one has no shape yet, and is kept."""
     return [
-        [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in group["params"]]
+        [p if is_lazy(p) else torch.empty(p.shape, dtype=p.dtype, device="meta") for p in group["params"]]
         for group in optimizer.param_groups
     ]
 

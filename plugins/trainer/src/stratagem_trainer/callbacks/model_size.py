@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from stratagem.sdk.tensors import map_tensors
@@ -16,9 +17,9 @@ from stratagem_trainer.torch_private import without_values
 
 
 def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many bytes of memory tensors take on this rank; what is shared counts once."""
+    """Return how many bytes of memory tensors take on this rank; what is shared counts once, lazy ones not yet."""
     storages: dict[Any, int] = {}
-    for tensor in map(local_of, tensors):
+    for tensor in map(local_of, (each for each in tensors if not is_lazy(each))):
         storages[(tensor.device, tensor.data_ptr(), tensor.numel())] = tensor.numel() * tensor.element_size()
     return sum(storages.values())
 
@@ -30,7 +31,7 @@ def layers_of(module: nn.Module, max_depth: int) -> list[LayerSummary]:
     for name, each in module.named_modules():
         depth = name.count(".") + 1 if name else 0
         if max_depth in (-1, *range(depth, depth + 1)) or depth < max_depth:
-            parameters = [p for p in each.parameters() if not isinstance(p, nn.UninitializedParameter)]
+            parameters = [p for p in each.parameters() if not is_lazy(p)]
             layers.append(
                 LayerSummary(
                     name,
