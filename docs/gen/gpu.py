@@ -30,9 +30,9 @@ This was the first run on a GPU. What it found:
 
 - **Sparse gradients** over NCCL ended in torch's error. They are refused before training now, with the backend that
   can: `gloo`.
-- **fsdp and own loops that read parameters or gradients**: torch before 2.13 can't show shards as whole tensors,
-  and this machine has 2.11. Ten such loops have other numbers there without an error, as [the strategy's
-  page](strategies/fsdp.md) says. Use torch 2.13.
+- **fsdp and own loops that read parameters or gradients**: with torch before 2.13 (here 2.11), ten such loops had
+  other numbers without an error. Now shards are shown as whole tensors with torch 2.9 and 2.11, too: on CPUs, all
+  loops are equal or refused there. It wasn't run on the GPU again.
 - **One process** was less strict than two: four loops under `ddp`, `ddp_sharded`, `fsdp` and `model_parallel` had
   other numbers or an error of torch on one device, also on a CPU. They are equal or refused now, and tests run all
   loops on one device, too.

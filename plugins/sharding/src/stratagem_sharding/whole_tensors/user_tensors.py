@@ -48,9 +48,9 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
 
 __all__ = ["KEPT_GRADIENT", "KeptGradient", "WholeDTensor", "WholeView", "hold_whole"]
 
-CAN_HOLD_WHOLE = torch.__version__ >= "2.13"  # torch compares it as a version
-"""torch 2.9 refuses a view of a subclass of DTensor, whose type isn't the subclass ("expected types to match" in
-torch.utils._python_dispatch). Users hold torch's DTensors there."""
+WANTS_ONE_TYPE = torch.__version__ < "2.13"  # torch compares it as a version
+"""Whether torch refuses a view of a subclass of DTensor, whose type isn't the subclass ("expected types to match" in
+torch.utils._python_dispatch)."""
 
 KEPT_GRADIENT = "_stratagem_kept_gradient"
 """Attribute of a parameter whose gradient may be kept elsewhere: a `KeptGradient`."""
@@ -89,6 +89,20 @@ class WholeDTensor(DTensor):
             with without_subclass_functions():
                 return func(*args, **(kwargs or {}))
         return _call(func, args, kwargs or {})
+
+    if WANTS_ONE_TYPE:
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Dispatch as a DTensor, among DTensors alone."""
+            whole = [each for each in tree_flatten((args, kwargs))[0] if type(each) is WholeDTensor]
+            for each in whole:
+                each.__class__ = DTensor
+            try:
+                return DTensor.__torch_dispatch__(func, types, args, kwargs or {})
+            finally:
+                for each in whole:
+                    each.__class__ = WholeDTensor
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return the whole tensor as a plain one, a Parameter of a Parameter. Collective."""
@@ -457,7 +471,7 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as_whole(value: Any) -> Any:
-    if type(value) is DTensor and CAN_HOLD_WHOLE:
+    if type(value) is DTensor:
         # patch: whole tensors
         value.__class__ = WholeDTensor
     return value
