@@ -11,7 +11,7 @@ XLA_PIP := $(XLA)/python -m pip --disable-pip-version-check install -qq -c const
 # What of the core's tests says something of another torch; all of them take too long.
 XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision) $(filter-out %/test_preemption.py,$(wildcard plugins/trainer/tests/test_*.py)) \
 	$(patsubst %,tests/core/strategies/test_%.py,optimizer_state prepared process_group) tests/core/resolve/test_run.py \
-	$(patsubst %,plugins/sharding/tests/test_%.py,buckets equal_buffers meshes torch_private traffic) \
+	$(patsubst %,plugins/sharding/tests/test_%.py,buckets equal_buffers meshes torch_private traffic whole_tensors) \
 	$(patsubst %,plugins/checkpoint/tests/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
 	$(patsubst %,tests/core/data/test_%.py,sources train) \
 	tests/integration/test_runtime.py

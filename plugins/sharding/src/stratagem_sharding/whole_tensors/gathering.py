@@ -41,6 +41,8 @@ def gather(sharded: DTensor, operation: str) -> torch.Tensor:
     # Whole values may be written to, which inference tensors don't count.
     with torch.inference_mode(False), torch.no_grad(), without_subclass_functions():
         whole = DTensor.full_tensor(detached(sharded))
+        if sharded.is_contiguous():
+            whole = whole.contiguous()  # torch 2.9 lays out what was sharded by columns in another way
         shares = whole.untyped_storage().data_ptr() == local_shard(sharded).untyped_storage().data_ptr()
         return whole.clone() if shares or whole.is_inference() else whole
 
