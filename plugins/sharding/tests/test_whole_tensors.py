@@ -14,6 +14,7 @@ from stratagem_sharding.whole_tensors import reading_exchange
 from torch.distributed.tensor import DTensor
 
 import stratagem
+from stratagem.errors import ShardedUseError
 
 
 def plain(value: Any) -> Any:
@@ -106,6 +107,10 @@ def on_one_process() -> dict[str, Any]:
     ],
 )
 def test_equals_one_process(strategy, ranks, tensor, on_one_process):
+    if ranks == 4 and torch.__version__ < "2.11":
+        pytest.skip(
+            "torch before 2.11 has rows in another order: see test_what_torch_would_shuffle_is_refused"
+        )
     runtime = stratagem.Runtime(strategy=strategy, devices=ranks, accelerator="cpu")
     got = runtime.launch(rows_on_shards, tensor)
     differ = [
@@ -209,3 +214,19 @@ def test_a_copy_is_the_plain_module():
     assert kinds == ({"Net", "Embedding", "Linear"}, {"Parameter"})
     assert hooks == [0, 0, 0, 0]
     assert is_same(Net().state_dict(), state)
+
+
+def test_what_torch_would_shuffle_is_refused(monkeypatch):
+    from stratagem_sharding.whole_tensors import gathering
+    from torch.distributed.tensor import Shard
+
+    class FakeSharded:
+        """Stands for a DTensor that two dimensions of a mesh shard by rows."""
+
+        placements = (Shard(0), Shard(0))
+
+    monkeypatch.setattr(gathering, "SHUFFLES_ROWS", True)
+    with pytest.raises(
+        ShardedUseError, match=r"^norm of a tensor whose rows .* in another order; use torch 2\.11"
+    ):
+        gathering.gather(FakeSharded(), "norm")

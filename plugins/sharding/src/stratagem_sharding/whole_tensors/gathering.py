@@ -17,6 +17,10 @@ from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 
 __all__ = ["gather", "gather_with_grad", "make_equal", "shard_like", "write"]
 
+SHUFFLES_ROWS = torch.__version__ < "2.11"  # torch compares it as a version
+"""Whether `full_tensor` has rows in another order where two dimensions of a mesh shard the same dimension of a
+tensor, and unevenly (seen in torch 2.9, not in 2.11)."""
+
 
 def agree(sharded: DTensor, operation: str) -> None:
     """Wait until all ranks that have shards of a tensor are at the same operation; see `ReadingExchange`."""
@@ -34,8 +38,9 @@ def gather(sharded: DTensor, operation: str) -> torch.Tensor:
         operation: that needs it, for messages.
 
     Raises:
-        ShardedUseError: not all ranks gather it.
+        ShardedUseError: not all ranks gather it, or torch can't.
     """
+    _refuse_shuffled(sharded, operation)
     if any(not placement.is_replicate() for placement in sharded.placements):
         agree(sharded, operation)
     # Whole values may be written to, which inference tensors don't count.
@@ -71,6 +76,18 @@ class _Gather(torch.autograd.Function):
             return distribute_tensor(mean, mesh, placements, src_data_rank=None), None
 
 
+def _refuse_shuffled(sharded: DTensor, operation: str) -> None:
+    if not SHUFFLES_ROWS:
+        return
+    dims = [placement.dim for placement in sharded.placements if placement.is_shard()]
+    if len(dims) > len(set(dims)):
+        raise ShardedUseError(
+            f"{operation} of a tensor whose rows are split and sharded, as by tensor_parallel_size and "
+            f"data_parallel_size: torch {torch.__version__} brings them together in another order; use torch 2.11 or "
+            "newer, or read no values of parameters and gradients"
+        )
+
+
 @torch.no_grad()
 def shard_like(whole: torch.Tensor, sharded: DTensor) -> DTensor:
     """Return this rank's shard of a whole tensor, in the layout of another. Not collective."""
@@ -90,6 +107,7 @@ def write(sharded: DTensor, whole: torch.Tensor) -> None:
             "this gradient has not been added up over the ranks yet, so it can't be changed: change it after "
             "clipping, or in the optimizer's step"
         )
+    _refuse_shuffled(sharded, "a change")
     part = shard_like(whole.to(sharded.device), sharded)
     with without_subclass_functions():
         local_shard(sharded).copy_(local_shard(part))

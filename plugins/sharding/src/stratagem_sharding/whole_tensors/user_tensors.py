@@ -95,13 +95,16 @@ class WholeDTensor(DTensor):
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             """Dispatch as a DTensor, among DTensors alone."""
-            whole = [each for each in tree_flatten((args, kwargs))[0] if type(each) is WholeDTensor]
+            given = tree_flatten((args, kwargs))[0]
+            whole: list[Any] = [each for each in given if type(each) is WholeDTensor]
             for each in whole:
+                # patch: whole tensors
                 each.__class__ = DTensor
             try:
-                return DTensor.__torch_dispatch__(func, types, args, kwargs or {})
+                return DTensor.__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]  # torch has no types for it
             finally:
                 for each in whole:
+                    # patch: whole tensors
                     each.__class__ = WholeDTensor
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
