@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from stratagem.errors import ShardedUseError
 from stratagem.sdk.shards import fingerprint
@@ -79,7 +79,7 @@ class _Gather(torch.autograd.Function):
 def _refuse_shuffled(sharded: DTensor, operation: str) -> None:
     if not SHUFFLES_ROWS:
         return
-    dims = [placement.dim for placement in sharded.placements if placement.is_shard()]
+    dims = [placement.dim for placement in sharded.placements if isinstance(placement, Shard)]
     if len(dims) > len(set(dims)):
         raise ShardedUseError(
             f"{operation} of a tensor whose rows are split and sharded, as by tensor_parallel_size and "

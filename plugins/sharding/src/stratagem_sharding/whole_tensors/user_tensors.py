@@ -93,7 +93,9 @@ class WholeDTensor(DTensor):
     if WANTS_ONE_TYPE:
 
         @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(  # type: ignore[override]  # torch's own stub of it leaves out `func`
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             """Dispatch as a DTensor, among DTensors alone."""
             given = tree_flatten((args, kwargs))[0]
             whole: list[Any] = [each for each in given if type(each) is WholeDTensor]
