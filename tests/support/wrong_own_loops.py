@@ -104,6 +104,53 @@ class AveragesWhatWasAssigned(AveragedPrepared):
         pass
 
 
+@caught_by("own_backwards", "frozen between forward and backward: the loss")
+class FillsWhatIsFrozen(AveragedPrepared):
+    """As buckets that a forward prepares: what is frozen after it gets zeros, by which momentum steps."""
+
+    prepared_for: tuple[Any, ...] = ()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.prepared_for = tuple(p for p in self.averaged() if p.requires_grad)
+        return super().forward(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        super().backward(loss, **kwargs)
+        for parameter in self.prepared_for:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+# Gradients -----------------------------------------------------------------------------------------------
+
+
+@caught_by("own_gradients", "gradients assigned over former ones: the loss")
+class AddsToFormerGradients(AveragedPrepared):
+    """As shards that have gradients of their own: what a loop assigns is added to them."""
+
+    def complete_gradients(self, index: int) -> None:
+        super().complete_gradients(index)
+        former = self.__dict__.setdefault("former", {})
+        for parameter in self.averaged():
+            if parameter.grad is None:
+                former.pop(parameter, None)
+                continue
+            if parameter.grad is not self.accumulated.get(parameter):
+                parameter.grad = parameter.grad + former.get(parameter, 0)
+            former[parameter] = parameter.grad.clone()
+
+
+@caught_by("own_gradients", "gradients in one buffer: the loss")
+class PutsGradientsElsewhere(AveragedPrepared):
+    """Averages into tensors of its own: those that a loop has put there don't follow."""
+
+    def average(self) -> None:
+        for parameter in self.averaged():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+        super().average()
+
+
 # Steps ---------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ DRIFTING_REPLICAS: dict[str, str] = {
         for size in (2, 4)
     },
     "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
+    "own_backwards-2": "each replica clips its own gradients, which aren't averaged: by design",
     "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
     "returned_norm-2": "each replica has its own gradients, and clips by their norm: by design",
 }

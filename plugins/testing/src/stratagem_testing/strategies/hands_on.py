@@ -183,6 +183,18 @@ def _gradient_assigned_before_a_backward(run: _Run) -> None:
         optimizer.step()
 
 
+def _frozen_between_forward_and_backward(run: _Run) -> None:
+    net = _net()
+    model, optimizer = run.setup(net, run.sgd(net, momentum=0.9))
+    for index, batch in enumerate(run.batches()):
+        optimizer.zero_grad()
+        loss = run.loss(model, batch)
+        net[0].requires_grad_(index % 2 == 0)
+        run.backward(loss, model)
+        optimizer.step()
+        net[0].requires_grad_(True)
+
+
 class _Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -347,6 +359,29 @@ def _values_of_gradients(run: _Run) -> None:
         optimizer.step()
 
 
+def _gradients_assigned_over_former_ones(run: _Run) -> None:
+    _, model, optimizer = _set_up(run)
+    for batch in run.batches():
+        loss, parameters = run.loss(model, batch), list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+            parameter.grad = gradient
+        optimizer.step()
+
+
+def _gradients_in_one_buffer(run: _Run) -> None:
+    _, model, optimizer = _set_up(run)
+    parameters = list(model.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+    buffer = run.to_device(torch.zeros(sum(sizes)))
+    for parameter, part in zip(parameters, buffer.split(sizes)):
+        parameter.grad = part.view_as(parameter)
+    for batch in run.batches():
+        buffer.zero_()
+        run.backward(run.loss(model, batch), model)
+        buffer.mul_(0.5)
+        optimizer.step()
+
+
 def _rows_that_are_written(run: _Run) -> None:
     net, model, optimizer = _set_up(run)
     for batch in run.batches():
@@ -382,6 +417,7 @@ def check_own_backwards(subject: StrategySubject) -> None:
         _last_window_within_no_sync,
         _two_forwards_and_two_backwards,
         _gradient_assigned_before_a_backward,
+        _frozen_between_forward_and_backward,
         _exception_that_all_ranks_catch,
     )
 
@@ -404,7 +440,13 @@ def check_own_steps(subject: StrategySubject) -> None:
 @check(world_sizes=(1, 2))
 def check_own_gradients(subject: StrategySubject) -> None:
     """Gradients that a loop and step hooks read are one process's, or they are refused."""
-    _expect_equal_or_refused(subject, _values_of_gradients, _step_hooks_that_read_gradients)
+    _expect_equal_or_refused(
+        subject,
+        _values_of_gradients,
+        _gradients_assigned_over_former_ones,
+        _gradients_in_one_buffer,
+        _step_hooks_that_read_gradients,
+    )
 
 
 @check(world_sizes=(1, 2))
