@@ -373,7 +373,7 @@ def _gradients_in_one_buffer(run: _Run) -> None:
     parameters = list(model.parameters())
     sizes = [parameter.numel() for parameter in parameters]
     buffer = run.to_device(torch.zeros(sum(sizes)))
-    for parameter, part in zip(parameters, buffer.split(sizes)):
+    for parameter, part in zip(parameters, torch.split(buffer, sizes)):
         parameter.grad = part.view_as(parameter)
     for batch in run.batches():
         buffer.zero_()
