@@ -15,6 +15,8 @@ XLA_CORE_TESTS := $(addprefix tests/core/,collectives precision) $(filter-out %/
 	$(patsubst %,plugins/checkpoint/tests/test_%.py,directory ranks safetensors_file safetensors_storage split_models) \
 	$(patsubst %,tests/core/data/test_%.py,sources train) \
 	tests/integration/test_runtime.py
+# PART=1/3 of a target's tests, by their names.
+PARTLY := $(if $(PART),--part $(PART))
 XLA_STRATEGIES := single_xla xla xla_fsdp
 PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
@@ -25,7 +27,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJE
 help:
 	@echo "make demo    train examples/digits.py in two processes"
 	@echo "make test    run the tests, three at a time (others by WORKERS=8)"
-	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks (a third of them by PART=1/3)"
+	@echo "make test-long run those that take tens of seconds each: whole programs, machines that come and go, more ranks (a third of them by PART=1/3, as of the engines' tests)"
 	@echo "make soak    kill, stop and hang ranks over whole trainings, lose machines, save thousands of times (hours)"
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
@@ -74,10 +76,10 @@ test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not long" $(PYTEST)
 
 test-long: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(if $(PART),--part $(PART)) $(PYTEST)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(PARTLY) $(PYTEST)
 
 test-deepspeed: .venv/.ready-to-develop
-	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PYTEST)
+	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PARTLY) $(PYTEST)
 
 test-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python -m pytest plugins/horovod --timeout 600 $(PYTEST)
@@ -108,8 +110,8 @@ test-libraries: .venv/.ready-to-develop
 	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
 
 test-xla: .venv-xla/.ready
-	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PYTEST)
-	@$(XLA)/python -m pytest $(XLA_CORE_TESTS) --timeout 600 $(PYTEST)
+	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PARTLY) $(PYTEST)
+	@$(XLA)/python -m pytest $(XLA_CORE_TESTS) --timeout 600 $(PARTLY) $(PYTEST)
 	@$(XLA)/stratagem conformance ddp fsdp --world-size 2
 
 lint: .venv/.ready-to-develop
