@@ -93,7 +93,7 @@ def test_what_a_strategy_has_replaced(strategy: str, refused: dict[str, str]) ->
     [
         ("ddp", {"frozen_after_the_forward": "refused"}),
         ("ddp_sharded", {"frozen_after_the_forward": "refused"}),
-        ("fsdp", {"pcgrad": "equal", "shared_trunk": "refused"}),
+        ("fsdp", {"pcgrad": "refused", "shared_trunk": "refused"}),
         ("model_parallel", {"gradients_in_one_buffer": "equal"}),
     ],
 )

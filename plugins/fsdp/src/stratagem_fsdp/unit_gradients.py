@@ -195,10 +195,14 @@ class UnitGradients:
         return [each for group in self._groups for each in group.fsdp_params if has_gradient(each)]
 
     def _reduce_assigned(self, kept: Sequence[Any]) -> None:
-        """Reduce; what the user's code assigned takes the place of a gradient that was there."""
+        """Reduce what may have been assigned; refuse it where a gradient is there that it might replace or add to."""
         for each in kept:
-            if _is_assigned(each):
-                each.sharded_param.grad = None
+            if each.sharded_param.grad is not None and _is_assigned(each):
+                raise GradientError(
+                    f"{self._names.get(each.sharded_param, 'a parameter')!r} has a gradient, and got another one "
+                    "that isn't runtime.backward's: call optimizer.zero_grad() before you assign gradients, and "
+                    "runtime.backward(loss) in place of loss.backward()"
+                )
         self._reduce(kept)
 
     def _reduce(self, kept: Sequence[Any]) -> None:
