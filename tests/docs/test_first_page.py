@@ -19,7 +19,8 @@ def test_the_run_on_the_first_page_and_in_the_picture_has_the_plan_that_is_print
         re.sub(r"\d+ usable cores?", "2 usable cores", line) for line in capsys.readouterr().err.splitlines()
     ]
     page = (ROOT / "docs/index.md").read_text()
-    assert COMMAND in page
+    assert "stratagem demo" in page
+    assert COMMAND.replace("examples/", "") in page
     assert "\n".join(plan) in page
     picture = (ROOT / "docs/assets/run.svg").read_text()
     assert COMMAND in picture
@@ -37,7 +38,10 @@ def test_the_picture_fetches_nothing():
 
 def test_readme_begins_with_how_to_install_it_the_demo_and_the_picture():
     readme = (ROOT / "README.md").read_text()
-    assert readme.index("pip install") < readme.index(COMMAND) < readme.index("docs/assets/run.svg") < 800
+    words = ("pip install", "stratagem demo", COMMAND.replace("examples/", ""), "docs/assets/run.svg")
+    places = [readme.index(each) for each in words]
+    assert places == sorted(places)
+    assert places[-1] < 800
 
 
 def test_every_example_is_on_its_page_with_its_command():

@@ -23,7 +23,7 @@ COMMANDS = sorted(
     [
         *("fit", "validate", "test", "predict", "run"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
-        *("checkpoint", "completion", "migrate", "report"),
+        *("checkpoint", "completion", "demo", "example", "migrate", "report"),
         *("runs", "logs", "stop", "places"),
     ]
 )

@@ -13,6 +13,8 @@ def stratagem_commands(cli: CommandGroup) -> None:
     """Add them by where they are; they need stratagem-cli, which asks for them."""
     for name in ("fit", "validate", "test", "predict"):
         cli.add_lazy(name, f"stratagem_trainer.commands.stages:{name}")
+    for name in ("example", "demo"):
+        cli.add_lazy(name, f"stratagem_trainer.commands.examples:{name}")
 
 
 _LOGGERS = (
