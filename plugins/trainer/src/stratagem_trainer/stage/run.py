@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -67,9 +68,12 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
         seed_generators(seed)
     module = construct_module(runtime, request.module)
     attempts = AutoResume(runtime) if request.stage == "fit" else None
-    run_dir = trainer.run_dir
+    run_dir, made = trainer.run_dir, None
     if attempts is not None:
-        run_dir = _agreed_run_dir(runtime, module, attempts, trainer.settings.default_root_dir)
+        chosen = attempts.run_dir or runtime.config.run_dir
+        if chosen is None and runtime.is_main:
+            chosen = made = _new_run_dir(module, trainer.settings.default_root_dir)
+        run_dir = attempts.begin(str(runtime.broadcast(chosen)))
     loggers = make_loggers(trainer.given_loggers, request.stage) if runtime.is_main else []
     module._trainer = trainer
     trainer.enter(runtime, run_dir, module, request.ckpt_path)
@@ -88,6 +92,8 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
             if isinstance(error, UsageError):
                 error.exit_code = 1  # something was started, and may have been written
             state.hooks("on_exception", error)
+        elif made is not None:
+            _remove_unused(made)
         if datamodule is not None:
             datamodule.on_exception(error)
         _close(state, loggers, failed=True)
@@ -273,13 +279,6 @@ def _count_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str)
         state.num_eval_batches = evaluation.total_batches(state, loaders, stage)
 
 
-def _agreed_run_dir(runtime: Runtime, module: Any, attempts: AutoResume, root: str | None) -> str | None:
-    chosen = attempts.run_dir or runtime.config.run_dir
-    if chosen is None and runtime.is_main:
-        chosen = _new_run_dir(module, root)
-    return attempts.begin(str(runtime.broadcast(chosen)))
-
-
 def _new_run_dir(module: Any, root: str | None) -> str:
     """Make a folder that no other run has; that of this job before it was requeued, if it was."""
     job = SlurmJob.of(os.environ)
@@ -289,6 +288,13 @@ def _new_run_dir(module: Any, root: str | None) -> str:
         return base
     # Two runs may begin in the same second: the one that makes the folder has it.
     return next(path for n in count() if _is_made(path := f"{base}-{n}" if n else base))
+
+
+def _remove_unused(folder: str) -> None:
+    """Remove a folder in which nothing is, and that of all runs where there is no other."""
+    with suppress(OSError):
+        os.rmdir(folder)
+        os.rmdir(os.path.dirname(folder))
 
 
 def _is_made(folder: str) -> bool:
