@@ -80,10 +80,10 @@ def _doing(trace: TracebackType | None) -> str:
         doing = "in the optimizer's step"
     elif any(path.endswith("/torch/autograd/__init__.py") for path in paths):
         doing = "in backward"
-    elif "_call_impl" in of_modules:
-        doing = "in a forward"
-    elif "_apply" in of_modules:
+    elif of_modules & {"to", "cuda"}:
         doing = "while a module was moved to it"
+    elif of_modules:
+        doing = "in a forward"
     else:
         doing = "outside of forward, backward and step"
     own = [

@@ -32,7 +32,7 @@ class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
     def __init__(self, request: SetupRequest, in_bytes: bool, average: bool) -> None:
         super().__init__(request)
         self._in_bytes, self._average = in_bytes, average
-        self._averages_at_end = average
+        self.averages_raw_backwards = average
         self.world_size = request.collectives.world_size
         self._summed: dict[torch.Tensor, torch.Tensor] = {}
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
@@ -61,9 +61,9 @@ class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
                 self._summed = {p: p.grad for p in parameters if p.grad is not None}
 
     def complete_gradients(self, index: int) -> None:
-        tracker = self._gradients
+        tracker = self.tracker
         if tracker is not None and not self._average:
-            for parameter in self._stepped(index):
+            for parameter in self.stepped_parameters(index):
                 if parameter.grad is not None and tracker.is_local(parameter):
                     name = type(self.optimizers[index]).__name__
                     raise GradientError(

@@ -26,20 +26,21 @@ class SynchronisedPrepared(Prepared):
 
     _syncing = True
     _in_backward = False
-    _averages_at_end = False
+    averages_raw_backwards = False
     """Whether a backward that isn't this object's, as `loss.backward()`, ends with an average."""
-    _gradients: GradientTracker | None = None
+    tracker: GradientTracker | None = None
+    """Where there are several ranks."""
 
     def track(self, request: SetupRequest) -> None:
         """Notice which gradients are this rank's own. Collective; call it at the end of the constructor."""
         if request.collectives.world_size > 1:
             named, exchange = request.original_module.named_parameters(), StoreExchange(request.collectives)
-            self._gradients = GradientTracker(
+            self.tracker = GradientTracker(
                 named, exchange, request.device, completes_at_end=self._completes_at_end
             )
 
     def _completes_at_end(self) -> bool:
-        return self._averages_at_end and self._syncing and not self._in_backward
+        return self.averages_raw_backwards and self._syncing and not self._in_backward
 
     def reduce(self) -> None:
         """Make gradients those of all ranks, and call `note_reduced`. Collective."""
@@ -51,8 +52,8 @@ class SynchronisedPrepared(Prepared):
 
     def note_reduced(self, parameters: Iterable[torch.Tensor]) -> None:
         """The gradients of `parameters` are those of all ranks."""
-        if self._gradients is not None:
-            self._gradients.note_average(parameters)
+        if self.tracker is not None:
+            self.tracker.note_average(parameters)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
@@ -61,16 +62,16 @@ class SynchronisedPrepared(Prepared):
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        if self._gradients is not None:
-            self._gradients.add(self.original_module.named_parameters())
+        if self.tracker is not None:
+            self.tracker.add(self.original_module.named_parameters())
         self._in_backward = True
         try:
             super().backward(loss, **kwargs)
         finally:
             self._in_backward = False
         if self._syncing:
-            if self._gradients is not None:
-                self._gradients.refuse_changed()
+            if self.tracker is not None:
+                self.tracker.refuse_changed()
             self.reduce()
 
     @contextmanager
@@ -82,27 +83,28 @@ class SynchronisedPrepared(Prepared):
             self._syncing = before
 
     def complete_gradients(self, index: int) -> None:
-        if self._gradients is not None:
-            self._gradients.complete(self._stepped(index), type(self.optimizers[index]).__name__)
+        if self.tracker is not None:
+            self.tracker.complete(self.stepped_parameters(index), type(self.optimizers[index]).__name__)
 
     def average_gradients(self, index: int) -> None:
-        if self._gradients is not None:
-            self._gradients.average(self._stepped(index))
+        if self.tracker is not None:
+            self.tracker.average(self.stepped_parameters(index))
 
     def zero_grad(self, index: int) -> None:
         super().zero_grad(index)
-        if self._gradients is not None and self._gradients.has_local:
-            self._gradients.forget(self._parameters[index])
+        if self.tracker is not None and self.tracker.has_local:
+            self.tracker.forget(self._parameters[index])
 
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
-        if self._gradients is not None:
-            yield from self._gradients.replicas(self._stepped(index))
+        if self.tracker is not None:
+            yield from self.tracker.replicas(self.stepped_parameters(index))
 
-    def _stepped(self, index: int) -> list[nn.Parameter]:
+    def stepped_parameters(self, index: int) -> list[nn.Parameter]:
+        """Return the parameters of optimizer `index` whose gradients have to be those of all ranks."""
         local = {id(p) for p in self.original_module.parameters()} - {id(p) for p in self.synchronised()}
         return [parameter for parameter in self._parameters[index] if id(parameter) not in local]
 
     def release(self) -> None:
         super().release()
-        if self._gradients is not None:
-            self._gradients.release()
+        if self.tracker is not None:
+            self.tracker.release()
