@@ -233,7 +233,7 @@ gpu-bundle: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.gpu.bundle --python $(or $(PYTHON_VERSION),3.12)
 
 clean:
-	@rm -rf .venv site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf .venv .gpu site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -95,3 +95,21 @@ def test_states_that_are_most_ask_for_shards(monkeypatch: pytest.MonkeyPatch) ->
     sentence = run_out("step", monkeypatch, 5)
     assert "activations and others 1.0 MiB" in sentence
     assert "take a strategy that shards" in sentence
+
+
+def runs_out_on_rank_1(runtime: stratagem.Runtime) -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    model, optimizer = runtime.setup(net, torch.optim.Adam(net.parameters()))
+    for index in range(3):
+        loss = model(torch.randn(4, 64)).square().mean()
+        if index == 1 and runtime.global_rank == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        runtime.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ddp_sharded"])
+def test_one_rank_alone_tells_it_without_the_others(strategy: str) -> None:
+    with pytest.raises(DeviceMemoryError, match=r"^cpu ran out of memory outside of forward"):
+        stratagem.Runtime(strategy, "cpu", 2).launch(runs_out_on_rank_1, quiet=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from stratagem.errors import UsageError
+from stratagem.strategies.torch_private import without_subclass_functions
 
 if TYPE_CHECKING:
     from stratagem.runtime.session import Session
@@ -50,20 +52,26 @@ def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> Devi
 
 
 def held_bytes(session: Session) -> dict[str, int]:
-    """Return what this rank holds of the modules that were set up, in bytes, by kind."""
+    """Return what this rank holds of the modules that were set up, in bytes, by kind. Not collective."""
     held = {"parameters and buffers": 0, "gradients": 0, "optimizer states": 0, OTHERS: 0}
-    for prepared, _ in session.set_up_modules():
-        parameters = [
-            p for each in prepared.optimizers for group in each.param_groups for p in group["params"]
-        ]
-        held["parameters and buffers"] += _bytes(prepared.model_tensors().values())
-        held["gradients"] += _bytes(p.grad for p in parameters if p.grad is not None)
-        held["optimizer states"] += _bytes(prepared.optimizer_tensors().values())
+    # Shards are counted as such, and nobody is asked for whole tensors: other ranks may not be here.
+    with torch.no_grad(), without_subclass_functions():
+        for prepared, _ in session.set_up_modules():
+            module, optimizers = prepared.original_module, prepared.optimizers
+            stepped = [p for each in optimizers for group in each.param_groups for p in group["params"]]
+            states = [
+                state for each in optimizers for state in each.state.values() if isinstance(state, Mapping)
+            ]
+            held["parameters and buffers"] += _bytes([*module.parameters(), *module.buffers(), *stepped])
+            held["gradients"] += _bytes(p.grad for p in [*module.parameters(), *stepped])
+            held["optimizer states"] += _bytes(value for state in states for value in state.values())
     return held
 
 
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    local = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+def _bytes(values: Iterable[Any]) -> int:
+    """Add up the tensors among `values`, of each that is sharded its shard, and what comes twice once."""
+    tensors = {id(each): each for each in values if isinstance(each, torch.Tensor) and not is_lazy(each)}
+    local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors.values()]
     return sum(each.numel() * each.element_size() for each in local)
 
 
@@ -80,7 +88,7 @@ def _doing(trace: TracebackType | None) -> str:
         doing = "in the optimizer's step"
     elif any(path.endswith("/torch/autograd/__init__.py") for path in paths):
         doing = "in backward"
-    elif of_modules & {"to", "cuda"}:
+    elif "to" in of_modules:
         doing = "while a module was moved to it"
     elif of_modules:
         doing = "in a forward"
