@@ -113,3 +113,13 @@ def runs_out_on_rank_1(runtime: stratagem.Runtime) -> None:
 def test_one_rank_alone_tells_it_without_the_others(strategy: str) -> None:
     with pytest.raises(DeviceMemoryError, match=r"^cpu ran out of memory outside of forward"):
         stratagem.Runtime(strategy, "cpu", 2).launch(runs_out_on_rank_1, quiet=True)
+
+
+def test_a_report_that_fails_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratagem.runtime.out_of_memory.held_bytes", lambda session: 1 / 0)
+
+    def loop(runtime: stratagem.Runtime) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory\.$"):
+        stratagem.Runtime("single", "cpu").launch(loop, quiet=True)

@@ -61,3 +61,15 @@ def test_sparse_gradients_need_a_backend_that_adds_them_up() -> None:
     ):
         refuse_untrainable(net, CPU, 1, "nccl")
     refuse_untrainable(net.requires_grad_(False), CPU, 1, "nccl")
+
+
+def test_a_run_refuses_sparse_gradients_by_its_own_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratagem.strategies.module_checks.WITHOUT_SPARSE", ("gloo",))  # stands for nccl
+
+    def loop(runtime: Runtime) -> None:
+        net = nn.Embedding(4, 2, sparse=True)
+        runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+    with pytest.raises(ConfigError, match="has sparse gradients, which gloo can't add up"):
+        Runtime("ddp", "cpu", 1).launch(loop, quiet=True)
+    Runtime("single", "cpu", 1).launch(loop, quiet=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -66,7 +67,10 @@ def _work(
         failed_at = time.time()
         of_memory = None
         if isinstance(error, torch.OutOfMemoryError) and not isinstance(error, UsageError):
-            of_memory = device_memory_error(error, runtime.session)
+            with suppress(
+                Exception
+            ):  # a report that fails must neither hide the error nor keep the others waiting
+                of_memory = device_memory_error(error, runtime.session)
         ended = of_memory or error
         ended.failed_at = failed_at  # type: ignore[attr-defined]  # closing makes the others fail, too
         runtime.close(failed=True)

@@ -54,7 +54,7 @@ def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> Devi
 def held_bytes(session: Session) -> dict[str, int]:
     """Return what this rank holds of the modules that were set up, in bytes, by kind. Not collective."""
     held = {"parameters and buffers": 0, "gradients": 0, "optimizer states": 0, OTHERS: 0}
-    # Shards are counted as such, and nobody is asked for whole tensors: other ranks may not be here.
+    # Of this rank's shards, and without a collective: other ranks may not have run out of memory.
     with torch.no_grad(), without_subclass_functions():
         for prepared, _ in session.set_up_modules():
             module, optimizers = prepared.original_module, prepared.optimizers
