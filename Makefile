@@ -64,7 +64,7 @@ help:
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
 	@echo "make bench-xla the same for strategies on XLA, with torch_xla"
-	@echo "make gpu     check and measure on a GPU in nine minutes, and write docs/gpu.md (ACCELERATOR=cpu tries it on a CPU)"
+	@echo "make gpu     check and measure on a GPU in nine minutes, and write docs/gpu.md (ACCELERATOR=cpu rehearses it, and writes .gpu/rehearsal.json alone)"
 	@echo "make gpu-bundle put all but torch into .gpu/site, for a machine with a GPU and no network (PYTHON_VERSION=3.12)"
 	@echo "make clean   remove .venv and all that was built"
 
@@ -226,7 +226,7 @@ bench-xla: .venv-xla/.ready
 
 # On a machine without a network: PYTHONPATH=.gpu/site python3 -m tests.gpu
 gpu: .venv/.ready-to-develop
-	@$(BIN)/python -m tests.gpu --accelerator $(or $(ACCELERATOR),cuda) --json docs/gen/gpu.json; \
+	@$(BIN)/python -m tests.gpu --accelerator $(or $(ACCELERATOR),cuda) --json $(if $(filter-out cuda,$(ACCELERATOR)),.gpu/rehearsal.json,docs/gen/gpu.json); \
 	tried=$$?; $(BIN)/python docs/gen/gpu.py > docs/gpu.md; exit $$tried
 
 gpu-bundle: .venv/.ready-to-develop

@@ -26,7 +26,7 @@ small models on a CPU.
 
 NOTES = """## What failed
 
-This was the first run on a GPU. What it found:
+The first run on a GPU, on 2026-11-26, found:
 
 - **Sparse gradients** over NCCL ended in torch's error. They are refused before training now, with the backend that
   can: `gloo`.
@@ -148,16 +148,16 @@ def saves(found: dict) -> list[str]:
 
 
 def memory(found: dict) -> list[str]:
-    """What is told when memory runs out."""
-    if not found["told"]:
+    """The messages where memory runs out."""
+    if not found["messages"]:
         return []
     return [
         "## Memory that runs out\n",
         f"`python -m tests.gpu.memory`: the sentence that ends the training of {found['model']} where so much may be "
         "allocated.\n",
-        "| allowed | told |",
+        "| allowed | message |",
         "| --- | --- |",
-        *(f"| {limit} | {told} |" for limit, told in found["told"].items()),
+        *(f"| {limit} | {message} |" for limit, message in found["messages"].items()),
         "",
     ]
 
@@ -174,17 +174,17 @@ def equal(found: dict) -> list[str]:
 
 def cells(found: dict) -> list[str]:
     """A table of strategies by precisions."""
-    split = {tuple(name.split(", ", 1)): told for name, told in found.items()}
-    precisions = list(dict.fromkeys(precision for _, precision in split))
+    results = {tuple(name.split(", ", 1)): result for name, result in found.items()}
+    precisions = list(dict.fromkeys(precision for _, precision in results))
     lines = ["| | " + " | ".join(precisions) + " |", "| --- |" + " --- |" * len(precisions)]
-    for strategy in dict.fromkeys(strategy for strategy, _ in split):
-        told = [split.get((strategy, precision), "") for precision in precisions]
-        lines.append(f"| {strategy} | " + " | ".join(map(_short, told)) + " |")
+    for strategy in dict.fromkeys(strategy for strategy, _ in results):
+        row = [results.get((strategy, precision), "") for precision in precisions]
+        lines.append(f"| {strategy} | " + " | ".join(map(_short, row)) + " |")
     return [*lines, ""]
 
 
-def _short(told: str) -> str:
-    return {"equal to the bit": "equal"}.get(told, told.partition(":")[0].replace("differs by ", ""))
+def _short(result: str) -> str:
+    return {"equal to the bit": "equal"}.get(result, result.partition(":")[0].replace("differs by ", ""))
 
 
 def verdicts(found: dict) -> list[str]:
@@ -216,9 +216,12 @@ def verdicts(found: dict) -> list[str]:
             lines.append(f"| {name.removeprefix('own loops ')} | {numbers} |")
     if "parity" in found:
         count = Counter(cell["verdict"] for cell in found["parity"])
-        told = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
         kinds = len(found["parity"])
-        lines += ["", f"Parity's {kinds} kinds under `single`, held against a plain loop on the CPU: {told}."]
+        lines += [
+            "",
+            f"Parity's {kinds} kinds under `single`, held against a plain loop on the CPU: {counts}.",
+        ]
     return [*lines, ""]
 
 

@@ -43,67 +43,40 @@ class Work:
 
     name: str
     command: Sequence[str]
-    """Of Python; `{json}` stands for the file that it writes. Without one, what it prints is kept."""
+    """A module and its arguments; `{json}` stands for the file that it writes. Without one, its output is kept."""
     limit_s: int
 
 
 def checks(accelerator: str, jobs: int) -> list[Work]:
     """Return what can run beside other work."""
-    python = ["-m"]
-    kit = [
-        Work(
-            f"kit {name}",
-            [
-                *python,
-                "stratagem",
-                "conformance",
-                name,
-                "--accelerator",
-                accelerator,
-                "-j",
-                str(jobs),
-                "--json",
-            ],
-            200,
-        )
-        for name in KIT
-    ]
-    loops = [
-        Work(
-            f"own loops {name}",
-            [*python, "tests.support.hands_on", name, "--devices", "1", "--json", "{json}"],
-            200,
-        )
-        for name in OWN_LOOPS
-    ]
-    return [
-        Work("marked tests", [*python, "pytest", "-m", "cuda", "-q", "plugins/cuda", "plugins/report"], 200),
-        Work("equal", [*python, "tests.gpu.equal", "--accelerator", accelerator, "--json", "{json}"], 200),
-        Work("engines", [*python, "tests.gpu.engines", "--accelerator", accelerator, "--json", "{json}"], 200),
-        Work("parity", [*python, "tests.parity.run", "--columns", "single", "--json", "{json}"], 200),
-        *loops,
-        *kit,
-    ]  # fmt: skip
+    on, kit = ("--accelerator", accelerator), ("--json", "-j", str(jobs))
+    commands = {
+        "marked tests": ("pytest", "-m", "cuda", "-q", "plugins/cuda", "plugins/report"),
+        "equal": ("tests.gpu.equal", *on, "--json", "{json}"),
+        "engines": ("tests.gpu.engines", *on, "--json", "{json}"),
+        "parity": ("tests.parity.run", "--columns", "single", "--json", "{json}"),
+        **{
+            f"own loops {name}": ("tests.support.hands_on", name, "--devices", "1", "--json", "{json}")
+            for name in OWN_LOOPS
+        },
+        **{f"kit {name}": ("stratagem", "conformance", name, *on, *kit) for name in KIT},
+    }
+    return [Work(name, command, 200) for name, command in commands.items()]
 
 
 def measurements(accelerator: str) -> list[Work]:
     """Return what has to run alone."""
+    limits_s = {"waits": 60, "memory": 60, "saves": 100, "speed": 200, "compiled": 100}
     return [
-        Work(name, ["-m", f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"], limit_s)
-        for name, limit_s in (
-            ("waits", 60),
-            ("memory", 60),
-            ("saves", 100),
-            ("speed", 200),
-            ("compiled", 100),
-        )
+        Work(name, (f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"), limit_s)
+        for name, limit_s in limits_s.items()
     ]
 
 
 def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
     """Run one piece of work; return how it ended and what it found. Raises nothing."""
     file, began = folder / f"{work.name.replace(' ', '-')}.json", time.monotonic()
-    command = [sys.executable, *(each.replace("{json}", str(file)) for each in work.command)]
+    command = [sys.executable, "-m", *(each.replace("{json}", str(file)) for each in work.command)]
     environment = {**os.environ, "PARITY_ACCELERATOR": accelerator, "OMP_NUM_THREADS": "1"}
     with open(f"{file}.out", "w+", encoding="utf-8") as output:
         process = subprocess.Popen(
@@ -163,7 +136,7 @@ def _json_within(said: str) -> Any:
 
 def machine(accelerator: str) -> dict[str, Any]:
     """Return what it ran on."""
-    told = {
+    facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "accelerator": accelerator,
         "python": platform.python_version(),
@@ -172,14 +145,14 @@ def machine(accelerator: str) -> dict[str, Any]:
     }
     if accelerator == "cuda":
         properties = torch.cuda.get_device_properties(0)
-        told |= {
+        facts |= {
             "device": properties.name,
             "devices": torch.cuda.device_count(),
             "memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda,
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         }
-    return told
+    return facts
 
 
 def main() -> None:
@@ -192,6 +165,7 @@ def main() -> None:
         "--only", nargs="*", help="words, one of which the name of a piece of work begins with"
     )
     chosen = parser.parse_args()
+    chosen.json.parent.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
     if chosen.json.exists() and chosen.only:
         found = json.loads(chosen.json.read_text(encoding="utf-8"))["work"]

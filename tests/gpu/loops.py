@@ -156,15 +156,16 @@ def accelerate(step: Step, data: Data) -> None:
         optimizer.zero_grad()
 
 
-LOOPS: dict[str, Callable[[Step, Data], None]] = {
+Loop = Callable[[Step, Data], None]
+LOOPS: dict[str, Loop] = {
     "plain loop": plain,
     "Runtime": runtime,
     "Trainer": trainer,
 }
-OTHERS: dict[str, Callable[[Step, Data], None]] = {"lightning": lightning, "accelerate": accelerate}
+OTHERS: dict[str, Loop] = {"lightning": lightning, "accelerate": accelerate}
 
 
-def available() -> dict[str, Callable[[Step, Data], None]]:
+def available() -> dict[str, Loop]:
     """Return the loops that can be run here, by the name and the version of what runs them."""
     found = dict(LOOPS)
     for name, loop in OTHERS.items():

@@ -1,4 +1,4 @@
-"""What is told when the device's memory runs out: python -m tests.gpu.memory --accelerator cuda"""
+"""The message when the device's memory runs out: python -m tests.gpu.memory --accelerator cuda"""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LIMITS_GIB = (0.3, 0.8, 1.5, 4.0, 8.0)
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Train with ever more memory; return the sentence of each limit. Without CUDA there is no limit to set."""
-    told = {}
+    messages = {}
     if setting.is_cuda:
         total = torch.cuda.get_device_properties(setting.device).total_memory
         for limit in LIMITS_GIB:
             torch.cuda.set_per_process_memory_fraction(limit * 2**30 / total)
-            told[f"{limit} GiB"] = _told(setting)
-    return {"model": setting.sizes[0], "told": told}
+            messages[f"{limit} GiB"] = _message(setting)
+    return {"model": setting.sizes[0], "messages": messages}
 
 
-def _told(setting: Setting) -> str:
+def _message(setting: Setting) -> str:
     try:
         with silent():
             runtime(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.loops import Data, Step, available, silent
+from tests.gpu.loops import LOOPS, Data, Loop, Step, available, silent
 from tests.gpu.models import SIZES, batches
 from tests.gpu.setting import Setting, main
 
@@ -33,11 +33,11 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
         order = list(loops)[round_index % len(loops) :] + list(loops)[: round_index % len(loops)]
         for each in order:
             try:
-                step = run(each, name, steps, data, setting)
+                step = run(loops[each], name, steps, data, setting)
             except Exception as error:
-                if not each[0].islower() or each == "plain loop":
+                if each in LOOPS:
                     raise
-                failed[each] = f"{type(error).__name__}: {error}"[:300]  # another project's trainer
+                failed[each] = f"{type(error).__name__}: {error}"[:300]
                 continue
             if round_index:
                 seconds[each].append(step.step_s)
@@ -65,7 +65,7 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
     }
 
 
-def run(each: str, name: str, steps: int, data: Data, setting: Setting) -> Step:
+def run(loop: Loop, name: str, steps: int, data: Data, setting: Setting) -> Step:
     """Train once, from the same weights, with the memory of others given back before."""
     gc.collect()
     if setting.is_cuda:
@@ -73,7 +73,7 @@ def run(each: str, name: str, steps: int, data: Data, setting: Setting) -> Step:
         torch.cuda.reset_peak_memory_stats()
     step = Step(name, setting.device, steps)
     with silent():
-        available()[each](step, data)
+        loop(step, data)
     step.model = None  # type: ignore[assignment]  # its memory is needed
     return step
 
